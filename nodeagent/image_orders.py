@@ -166,7 +166,7 @@ class ImageOrders:
                 fetched=pull.has_fetched,
             )
         except EnvironmentCancelled:
-            pull.result = _failed(pull.image, "nobody waited for it any more")
+            pull.result = _failed(pull.image, "it was cancelled: no client was waiting")
         except (EnvironmentFailed, EngineError, OSError) as error:
             pull.result = _failed(pull.image, _reason(error))
         except Exception:

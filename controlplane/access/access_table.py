@@ -149,7 +149,9 @@ def refusal(table: Mapping[str, Row], method: str, who: Caller) -> NsmlError | N
     """Return why `who` may not call `method`, or None if they may."""
     row = table.get(method)
     if row is None or not row.doors:
-        return Denied("nobody may call this", why=f"the contract names no callers of {method}")
+        return Denied(
+            "this method cannot be called", why=f"the contract names no callers of {method}"
+        )
     if row.doors & _doors_of(who):
         return None
     if isinstance(who, AnonymousCaller):

@@ -109,7 +109,7 @@ def require_node(who: Caller, node: str) -> NodeCaller:
         case NodeCaller(node=own) if own == node:
             return who
         case NodeCaller(node=own):
-            raise Denied(f"node {own} may not speak for node {node}")
+            raise Denied(f"node {own} cannot act for node {node}")
         case PeerCaller(member=member):
             raise Denied("only agents may do this", why=f"the caller is control plane {member}")
         case UserCaller(user=user):

@@ -143,7 +143,7 @@ class Identities:
         except StoreError as error:
             self._log.warning("access.store_unavailable", error=str(error))
             raise Unavailable(
-                "who you are cannot be checked now", retry_after_s=RETRY_AFTER_S
+                "your identity cannot be checked now", retry_after_s=RETRY_AFTER_S
             ) from error
 
     def _read(self, certificate: bytes) -> ShownCertificate:

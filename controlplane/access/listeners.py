@@ -247,7 +247,7 @@ def _remove_dead_socket(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise ListenRefused(f"refuse to listen on unix:{path}: somebody else listens there")
+    raise ListenRefused(f"refuse to listen on unix:{path}: another process listens there")
 
 
 def _bound(address: Address, bind: Callable[[], int]) -> Address:

@@ -96,8 +96,8 @@ class Reclaiming:
         often = "once" if times == 1 else f"{times} times"
         self._conditions.remark(
             _FULL,
-            f"room was made {often} without success; where what lives needs more than the quota, "
-            "an administrator gives etcd more (--quota-backend-bytes)",
+            f"space was freed {often} without success; if the live data need more than the quota, "
+            "an administrator has to raise it (--quota-backend-bytes)",
         )
 
 

@@ -324,9 +324,9 @@ async def read_root(objects: ObjectStore, root: str) -> bytes:
         return await objects.get(root)
     except (NotFound, BlobDamaged) as error:
         raise ReferencesUnread(
-            f"the manifest {root} cannot be read: what it lists is unknown",
+            f"the manifest {root} cannot be read, so its blobs are unknown",
             why=error.message,
-            attempt="put it back from a backup, or remove what it belongs to",
+            attempt="restore it from a backup, or remove the session or dataset that it belongs to",
         ) from error
 
 

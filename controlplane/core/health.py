@@ -138,4 +138,4 @@ class Health:
 def _shortage(found: os.statvfs_result, folder: Path) -> str:
     """How much is free, if the disk counts as full, else ""."""
     free = found.f_bavail * found.f_frsize
-    return f"{free} bytes are free where {folder} lies" if free < LEAST_FREE_BYTES else ""
+    return f"{free} bytes are free on the disk of {folder}" if free < LEAST_FREE_BYTES else ""

@@ -40,7 +40,7 @@ _NETWORKS: Final = {
     (False, True): ("host_network is never", f'host_network = "on-request"{_IN_SETTINGS}'),
     (False, False): (
         "sessions share the node's network",
-        "nsml doctor node    on the node: what it lacks for networks of sessions",
+        "nsml doctor node    on the node: what is missing for networks of sessions",
     ),
     (True, True): ("gang_network is an overlay", f'gang_network = "host"{_IN_SETTINGS}'),
     (True, False): ("gang_network is host", f'gang_network = "overlay:NAME"{_IN_SETTINGS}'),

@@ -68,7 +68,7 @@ def target_of(url: str, *, allows_private: bool) -> Target:
     except ValueError:
         raise InvalidRequest("this is no URL", attempt="https://HOST/...") from None
     if parts.scheme not in (_PORTS if allows_private else {"https"}):
-        why = "" if parts.scheme != "http" else "what it bears could be read on the way"
+        why = "" if parts.scheme != "http" else "it would be sent unencrypted"
         raise InvalidRequest(
             "the URL of a webhook begins with https://", why=why, attempt="https://HOST/..."
         )

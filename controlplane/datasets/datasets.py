@@ -122,7 +122,7 @@ class Datasets:
                 f"the dataset has {size_text(listing.size)} of files, and"
                 f" {size_text(listing.different)} of different data: over"
                 f" {size_text(FREELY_REPEATED_BYTES)} at most {MOST_REPEATED} times as much",
-                why="nodes lay out all of it",
+                why="nodes write all of it to disk",
                 attempt="the repeated data once, and have programs repeat it",
             )
         owner = caller.user

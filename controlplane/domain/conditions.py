@@ -65,35 +65,35 @@ _ROOM: Final = "ends by itself once there is room again: remove files, or give t
 
 _WORDS: Final[Mapping[ConditionName, tuple[str, str]]] = {
     ConditionName.COORDINATION_GONE: (
-        "what runs goes on and is recorded; nothing can be changed or placed; what is shown may be old",
+        "sessions run on and are recorded; nothing can be changed or placed; lists may be out of date",
         "ends by itself once etcd (or the store's file) answers again",
     ),
     ConditionName.COORDINATION_FULL: (
-        "what runs goes on and is recorded; submissions and other changes wait",
-        "the control plane makes room by itself: it compacts and defragments the store",
+        "sessions run on and are recorded; submissions and other changes wait",
+        "the control plane frees space by itself: it compacts and defragments the store",
     ),
     ConditionName.NO_LEADER: (
-        "what runs goes on and is recorded; submissions are taken, and placed once there is a leader",
+        "sessions run on and are recorded; submissions are accepted, and placed once there is a leader",
         "ends by itself once a control plane is elected",
     ),
     ConditionName.HISTORY_GONE: (
-        "programs go on, nodes keep what they report; submissions wait, what was recorded is not shown",
-        "ends by itself once the history's database answers again; nodes then send what they kept",
+        "programs go on, nodes keep their reports; submissions wait, logs and metrics are not available",
+        "ends by itself once the history's database answers again; nodes then send their reports",
     ),
     ConditionName.OBJECTS_GONE: (
         "programs go on; checkpoints wait on their nodes (FINALIZING holds no device), code is not sent, older logs not read",
-        "ends by itself once the object store answers again; nodes then send what they kept",
+        "ends by itself once the object store answers again; nodes then send their files",
     ),
     ConditionName.NODES_SILENT: (
-        "what runs there is UNKNOWN and keeps its devices; it may well go on",
-        "ends by itself once their agents are heard; where a machine is gone for good: nsml node fence",
+        "their sessions are UNKNOWN and keep their devices; they may still be running",
+        "clears when their agents reconnect; for a machine that is gone for good: nsml node fence",
     ),
     ConditionName.STORE_MEMBER_AWAY: (
         "everything goes on while most members of etcd answer; without most of them nothing is decided",
         "ends by itself once that member answers again",
     ),
     ConditionName.SETTINGS_DIFFER: (
-        "what is allowed depends on the control plane that is asked, or that leads",
+        "rules depend on which control plane answers or leads",
         "set the same value on all control planes, and restart those that have another",
     ),
     ConditionName.CLOCK_WRONG: (
@@ -101,7 +101,7 @@ _WORDS: Final[Mapping[ConditionName, tuple[str, str]]] = {
         "run one time service on all machines: systemd-timesyncd, or chrony",
     ),
     ConditionName.CERTIFICATE_ENDING: (
-        "when it has ended, connections that need it are refused",
+        "once it has expired, connections that need it are refused",
         "a node's agent renews its own while it runs, else: nsml join with a new token; others: docs/control-planes.md",
     ),
     ConditionName.JOIN_REFUSED: (
@@ -111,16 +111,16 @@ _WORDS: Final[Mapping[ConditionName, tuple[str, str]]] = {
 }
 
 _FULL_DISKS: Final[Mapping[str, str]] = {
-    "store": "what runs goes on and is recorded; nothing can be submitted, stopped or placed",
-    "history": "programs go on, and their nodes keep what they report; what is new is not recorded yet",
+    "store": "sessions run on and are recorded; nothing can be submitted, stopped or placed",
+    "history": "programs go on, and nodes keep their reports; these are not recorded yet",
     "objects": "programs go on; checkpoints stay on their nodes, and code and datasets cannot be sent",
 }
 _LOW_ON_ROOM: Final[Mapping[str, str]] = {
-    "store": "what runs goes on and ends; users' submissions and other changes are refused",
-    "history": "almost full: what sessions report stays on their nodes, now or soon; new dataset versions are refused",
+    "store": "sessions run on and end; users' submissions and other changes are refused",
+    "history": "almost full: reports of sessions stay on their nodes, now or soon; new dataset versions are refused",
     "objects": "almost full: code and datasets are refused, and checkpoints stay on their nodes, now or soon",
 }
-_FULL_NODE: Final = "sessions there that fill it are ended, and what they report may be dropped"
+_FULL_NODE: Final = "sessions that fill it are ended, and their reports may be dropped"
 
 _ORDER: Final = {name: number for number, name in enumerate(ConditionName)}
 

@@ -55,5 +55,5 @@ def owner_words(node: Node) -> str:
         why = "it runs sessions without isolation"
     if not why:
         return ""
-    whose = f"only sessions of {node.owner}" if node.owner else "nobody's sessions"
+    whose = f"only sessions of {node.owner}" if node.owner else "no sessions"
     return f"runs {whose}: {why}"

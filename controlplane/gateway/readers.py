@@ -51,7 +51,7 @@ class Readers:
         """
         if not authorization.startswith(_BEARER) or len(authorization) > _LONGEST:
             raise NotSignedIn(
-                "metrics are shown to whoever brings a token",
+                "metrics need a token",
                 attempt="Authorization: Bearer TOKEN, an administrator's or that of metrics_token_file",
             )
         shown = authorization.removeprefix(_BEARER).strip()

@@ -133,7 +133,7 @@ class Admission:
                 "session_bytes",
                 f"this session takes {size_text(size)} in the platform's store",
                 f"a session may take {size_text(limits.session_bytes)}: arguments, variables and memo",
-                "put what is long into a file of the code, or of a dataset",
+                "put long values into a file of the code or of a dataset",
             )
         self.check_store()
         batch = batch or Batch()
@@ -222,7 +222,7 @@ class Admission:
             used = size_text(int(self._uploads.used(user)))
             raise self._reached(
                 "upload_bytes",
-                f"you have sent {used} in the last day, and may not send {size_text(size)} more now",
+                f"you uploaded {used} in the last day, and cannot upload {size_text(size)} more now",
                 self._upload_words(user),
                 "again later: the allowance refills with time. Or ask an administrator for more",
             )

@@ -261,9 +261,9 @@ def look_of(found: os.statvfs_result, folder: Path, floor_bytes: int | None) -> 
     least_files = min(int(found.f_files * INODE_SHARE), MOST_INODES)
     has_files = not found.f_files or found.f_favail > least_files
     evidence = (
-        f"{size_text(free)} are free where {folder} lies; users may fill it to {size_text(floor)}"
+        f"{size_text(free)} are free on the disk of {folder}; users may fill it to {size_text(floor)}"
         if has_files
-        else f"{found.f_favail:,} files can still be made where {folder} lies"
+        else f"{found.f_favail:,} more files can be created on the disk of {folder}"
     )
     warned = max(floor // 2, WARNED_BYTES)
     return Look(free - floor, has_files, evidence, warned_bytes=warned, size_bytes=size - floor)

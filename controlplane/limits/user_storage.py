@@ -188,7 +188,7 @@ class Kept:
             return ""
         text = "new checkpoints are not durable: they wait on their node, since "
         if not is_own:
-            return f"{text}its owner may have no more kept"
+            return f"{text}its owner is at the storage limit"
         kept = f"{size_text(one.used)} of {size_text(one.most)}"
         return f"{text}the object store keeps {kept} for {user} (nsml usage)"
 
@@ -199,11 +199,11 @@ class Kept:
             return
         if one.kept.sent and not one.kept.asked:
             self._asking.add(user)  # what was sent is an upper bound
-        more = f"takes no {size_text(size)} more" if size < one.most else "takes nothing more"
+        more = f"cannot keep {size_text(size)} more" if size < one.most else "cannot keep more"
         raise LimitReached(
             f"the object store keeps {size_text(one.used)} for {user}, and {more}",
             why=f"one user may keep {size_text(one.most)} (user_kept_bytes): {kinds_text(one.kept)}",
-            attempt="nsml usage    shows what takes most, and what removes it",
+            attempt="nsml usage    shows what is largest, and how to remove it",
         )
 
     def take(self, user: str, size: int) -> None:

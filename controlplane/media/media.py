@@ -91,7 +91,7 @@ class Shown:
 
 def _checked(told: MediaContent, root: str, sizes: Mapping[str, int]) -> MediaContent:
     if not FILE_NAME.fullmatch(told.file):
-        raise InvalidRequest(f"{told.file[:100]!r} is not a file of media")
+        raise InvalidRequest(f"{told.file[:100]!r} is not a media file")
     if told.why_lost:
         return MediaContent(file=told.file, why_lost=plain(told.why_lost)[:MOST_WORDS])
     if told.file not in sizes:

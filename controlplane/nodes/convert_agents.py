@@ -384,7 +384,7 @@ def to_chunk(message: agents_pb2.Chunk) -> Chunk:
             is_gap=message.gap,
         )
     except ValueError as error:
-        raise InvalidRequest("a chunk does not hold what it says", why=str(error)) from None
+        raise InvalidRequest("a chunk does not match its description", why=str(error)) from None
 
 
 def to_stream(message: agents_pb2.StreamKey) -> StreamKey:

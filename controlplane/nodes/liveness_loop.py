@@ -73,7 +73,7 @@ class Liveness:
         if link is not None and is_unheard:
             # Nothing may go down any more: the shims' own clocks count from the last word that the
             # agent had of us.
-            link.close(Unavailable("nothing was heard of the agent for too long"))
+            link.close(Unavailable("the agent did not report for too long"))
         await self._committer.decide_all(
             [
                 partial(

@@ -193,15 +193,15 @@ class NodeKeeper:
     def _not_silent(self, name: str) -> StateConflict:
         if self._contacts.link(name) is None:
             return StateConflict(
-                f"node {name} was heard a moment ago",
-                why="its agent may be on its way back",
+                f"node {name} reported a moment ago",
+                why="its agent may be reconnecting",
                 attempt="the same in some seconds",
             )
         stored = self._state.nodes.get(name)
         is_held = stored is not None and stored.value.hold is not None
         return StateConflict(
             f"node {name} is not silent",
-            why="what it runs is not gone while its agent may still speak for it",
+            why="its agent still reports, so its sessions are not gone",
             attempt=(
                 f"nsml node resume {name}" if is_held else f"nsml node drain {name} --move-after 0s"
             ),
@@ -258,8 +258,8 @@ def _resumed(node: Node, asked_by: str) -> Node:
     if node.fence is not None and node.drain is None and node.hold is None:
         raise StateConflict(
             f"node {node.name} is fenced",
-            why="what it ran was given up, so its agent must have ended all of it first",
-            attempt="start its agent, or the machine: it is ready by itself then",
+            why="its sessions were given up, so its agent must end all of them first",
+            attempt="start its agent, or the machine: it is then ready by itself",
         )
     hold = node.hold and replace(node.hold, lifted_by=node.hold.lifted_by or asked_by)
     return replace(node, drain=None, hold=hold)

@@ -96,7 +96,7 @@ class Registrar:
         """
         node = check_node(said.node.name)
         if node != caller.node:
-            raise Denied(f"node {caller.node} may not speak for node {node}")
+            raise Denied(f"node {caller.node} cannot act for node {node}")
         if said.cluster_id and said.cluster_id != self._cluster_id:
             raise StateConflict(
                 f"node {node} belongs to another platform",

@@ -460,7 +460,7 @@ def check_entitled(
     if spec.priority > known.most_priority:
         highest = known.most_priority.name.lower()
         raise OverQuota(
-            f"project {name} may not ask for priority {spec.priority.name.lower()}",
+            f"project {name} does not allow priority {spec.priority.name.lower()}",
             why=f"{highest} is its highest",
             attempt=nearest.flag("--priority", highest),
         )

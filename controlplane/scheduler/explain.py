@@ -52,7 +52,7 @@ _MOST_NAMED = 2
 _MOST_LISTED = 5
 _DEFAULT_SHARE = "a share of a node's cores"
 _CONTAINED_SHARE = "a node that runs containers, and a share of its cores"
-_NEVER_TORN = "since a gang runs either in containers or without, all of it"
+_NEVER_TORN = "since all replicas of a gang run either in containers or without"
 _NETWORKS: Final = {
     Network.HOST: ("the host network", "allows the host network"),
     Network.OWN: ("a network of its own", "gives sessions a network of their own"),
@@ -140,7 +140,7 @@ def _tightest_first(ties: Iterable[Tie]) -> list[Tie]:
 def patience_words(session: Session, now: float) -> str:
     """Why a session waits whatever is free, until its `not_before`."""
     if session.settling:
-        return "what it saved is being made safe, to go on from"
+        return "its checkpoint is being stored, to resume from"
     return f"tried before; waits another {session.not_before - now:.0f} s"
 
 
@@ -154,7 +154,7 @@ def moved_words(session: Session) -> str:
     """What is to come of one whose last attempt gave way; "" for others."""
     if not session.attempts or session.attempts[-1].cause is not Cause.PREEMPTED:
         return ""
-    goes_on = "goes on from what it saved" if session.progress.can_go_on else "begins anew"
+    goes_on = "resumes from its checkpoint" if session.progress.can_go_on else "starts again"
     return f"it {gave_way_words(session.attempts[-1].reason)}, and {goes_on} once there is room"
 
 

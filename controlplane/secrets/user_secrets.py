@@ -292,7 +292,7 @@ class UserSecrets:
     ) -> OpenedSecret:
         problem = ""
         if since is None:
-            problem = f"{owner}, who submitted it, was removed, and secret {use.name} with them"
+            problem = f"{owner}, who submitted it, was removed, together with secret {use.name}"
         elif item is None or item.create_revision < since:
             problem = f"secret {use.name} of {owner} was removed"
         else:

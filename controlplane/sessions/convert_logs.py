@@ -53,10 +53,10 @@ def _moment(
     seconds = seconds_of(getattr(request, given))
     if given in {"since_age", "until_age"}:
         if seconds < 0:
-            raise InvalidRequest("a moment so long ago that it is still to come")
+            raise InvalidRequest("an age below 0 is in the future")
         return max(now - seconds, 0.0)
     if not 0 <= seconds < LATEST_TIME:
-        raise InvalidRequest("a moment that no clock says")
+        raise InvalidRequest("a time out of range")
     return seconds
 
 

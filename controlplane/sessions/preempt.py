@@ -103,11 +103,11 @@ def _check_can_leave(session: Session, *, is_forced: bool) -> None:
         raise AlreadyEnded(f"{name} has ended", attempt=f"nsml logs {name}")
     if session.state not in _CAN_LEAVE:
         raise StateConflict(
-            f"{name} is {session.state.value}", why="only what runs or is held can be queued again"
+            f"{name} is {session.state.value}", why="only running and held sessions can be requeued"
         )
     if not is_forced and not may_give_way(session):
         raise StateConflict(
             f"{name} could not be resumed",
-            why="its program has bound nothing yet that saves and loads (nsml.bind)",
-            attempt=f"nsml requeue --force {name}   to have it begin anew",
+            why="its program has not bound functions to save and load yet (nsml.bind)",
+            attempt=f"nsml requeue --force {name}   to restart it from the beginning",
         )

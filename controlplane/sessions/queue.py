@@ -45,7 +45,7 @@ _DOING: Final = {
     SessionState.PAUSED: "is paused, and keeps what it holds",
     SessionState.UNKNOWN: "may run: its node is silent",
     SessionState.STOPPING: "is being stopped",
-    SessionState.FINALIZING: "has ended, and what it saved is being made safe",
+    SessionState.FINALIZING: "has ended, and its checkpoints are being stored",
 }
 
 

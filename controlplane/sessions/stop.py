@@ -78,6 +78,6 @@ def _already_ended(session: Session) -> AlreadyEnded:
     is_sending = session.state is SessionState.FINALIZING
     return AlreadyEnded(
         f"{session.name} has ended",
-        why="what it saved is being sent, and it holds no device" if is_sending else "",
+        why="its checkpoints are being sent, and it holds no device" if is_sending else "",
         attempt=f"nsml logs {session.name}",
     )

@@ -262,8 +262,8 @@ def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
             attempt="more memory, or less shared memory",
         )
     raise InvalidRequest(
-        f"{asked}, and no word of memory",
-        why=f"shared memory is a part of it, and who names none gets {most / 1e9:.12g} GB at most",
+        f"{asked}, but no memory",
+        why=f"shared memory is part of the memory, and without --memory a session gets {most / 1e9:.12g} GB at most",
         attempt="nsml run --memory SIZE",
     )
 

@@ -64,7 +64,7 @@ def standing_of(settings: Settings) -> BackendSettings:
     coordination = choose_coordination(settings.coordination, settings.data)
     if settings.etcd_user and coordination.is_inside:
         raise StartRefused(
-            "etcd_user is for an etcd cluster by URLs: the store of a data folder asks nobody"
+            "etcd_user is for an etcd cluster by URLs: the store of a data folder has no users"
         )
     return BackendSettings(
         coordination=coordination,

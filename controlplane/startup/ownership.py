@@ -246,7 +246,7 @@ class _Claim:
         )
         item = await on.store.get(etcd_codec.CLUSTER)
         if item is None:
-            raise StartRefused("the store does not keep what is written: is somebody emptying it?")
+            raise StartRefused("the store loses written data: is another program deleting it?")
         if is_key_made_now and etcd_codec.decode_cluster(item.value).id != draft:
             self._key_file.unlink()  # another one was quicker: this key is nobody's
         return item
@@ -296,7 +296,7 @@ class _Claim:
         self._forget_draft()
         raise StartRefused(
             f"the platform {cluster.id} was made with {_kinds(*made)}, and the settings say "
-            f"{_kinds(*wanted)}: what it has recorded would be missing; set history and objects as "
+            f"{_kinds(*wanted)}: its records would be missing; set history and objects as "
             "they were (nothing is moved by changing them: nsml admin backup, and nsml admin restore "
             "into a fresh platform with the other ones)"
         )
@@ -320,7 +320,7 @@ class _Claim:
         if key is None:
             self._forget_draft()
             raise StartRefused(
-                f"the keys of the platform {cluster.id} lie sealed in its store, and {self._key_file} "
+                f"the keys of the platform {cluster.id} are sealed in its store, but {self._key_file} "
                 "is not there: copy platform.key from another control plane's data folder to it (mode "
                 "0600, of the user that runs this one), or say where a copy is and stays: "
                 "nsml up --platform-key FILE (platform_key in a file of settings)"
@@ -385,7 +385,7 @@ class _Claim:
         elif recorded and not found:
             reason = "has nothing of it: it is empty, not mounted, or another one"
             lost = (
-                f"; if that is lost for good, and what was recorded with it: "
+                f"; if it is lost for good, with all records in it: "
                 f"NSML_CONTROLPLANE_ACCEPT_EMPTY={what} in the environment of one start"
             )
         elif recorded and found != recorded:

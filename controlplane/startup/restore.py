@@ -257,7 +257,7 @@ class _Restoring:
         except ValueError as error:
             raise StartRefused(str(error)) from error
         if key is None:
-            raise StartRefused(f"{self._key_file} is not there any more")
+            raise StartRefused(f"{self._key_file} does not exist any more")
         return key
 
     def _going_on(self, cluster: Cluster, objects_mark: str) -> Cluster:
@@ -331,7 +331,7 @@ def _private_files(
         found[KEY_FILE] = read_private(key_file) or b""
     missing = ({KEY_FILE} if is_sealed else _LEAST_KEYS) - found.keys()
     if missing:
-        where = f"{keys} has not" if keys else f"{backup.path} was made without"
+        where = f"{keys} does not have" if keys else f"{backup.path} was made without"
         raise StartRefused(
             f"{where} the platform's private keys ({', '.join(sorted(missing))}): without them no "
             "node and no secret of it can be used; name the folder that has them: --keys DIR"

@@ -53,7 +53,9 @@ async def change_secrets_key(settings: Settings, change: Change, clock: Clock) -
             if change == "renew":
                 fresh = secrets.token_bytes(KEY_BYTES)
                 await renew_vault_key(store, key, cluster_id, fresh, clock=clock)
-                return "a new key seals; what the others sealed is sealed anew within seconds"
+                return (
+                    "a new key is in use; secrets under the others are sealed again within seconds"
+                )
             await _refuse_while_used(store, key, cluster_id)
             await forget_vault_keys(store, key, cluster_id)
         except WrongPlatformKey as error:
@@ -72,6 +74,6 @@ async def _refuse_while_used(store: KeyValueStore, key: PlatformKey, cluster_id:
     left = [one.key for one in sealed if one.value.key_id != first]
     if left:
         raise StartRefused(
-            f"{len(left)} secrets lie under an older key, {left[0]} for one: they are sealed anew "
+            f"{len(left)} secrets are under an older key, such as {left[0]}: they are sealed again "
             "within seconds while a control plane runs; those that no key opens have to be set again"
         )

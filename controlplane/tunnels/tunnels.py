@@ -165,7 +165,7 @@ class Tunnels:
         """
         tunnel = self._asked.get(tunnel_id)
         if tunnel is None or tunnel.node != agent.node or tunnel.answer.done():
-            raise NotFound("nobody waits for this tunnel")
+            raise NotFound("no client waits for this tunnel")
         tunnel.answer.set_result(error[:_MOST_ERROR])
         return tunnel
 

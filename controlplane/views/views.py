@@ -326,7 +326,7 @@ class Views:
         if view.viewer.has_ended:
             return "its program ended"
         if self._clock.monotonic() - view.used > IDLE_S:
-            return "nobody looks"
+            return "nobody is viewing it"
         try:
             who = await self._still(view.token)
             if who is None:
@@ -334,7 +334,7 @@ class Views:
             for session_id in view.session_ids:
                 await self._references.find(who, session_id)
         except NotFound:
-            return "its owner may not see all of it any more"
+            return "its owner no longer has access to all of it"
         except NsmlError as error:
             if not isinstance(error, Unavailable):
                 _log.warning("view.unchecked", view=view.id, reason=error.message)

@@ -41,7 +41,9 @@ VALUE_BYTES: Final = 1_200
 """Of a refusal's message, and of each of its details: gRPC's clients take 8 KiB of trailers, and
 answer what is larger with an error of their own."""
 
-_ASK: Final = "again in a moment; if it stays so, whoever runs the platform finds it in the log"
+_ASK: Final = (
+    "again in a moment; if it persists, an administrator finds it in the control plane's log"
+)
 _LOOK: Final = "nsml status    shows what is wrong, since when, and what ends it"
 _INSIDE: Final = (
     HistoryUnavailable,

@@ -280,7 +280,7 @@ class RecordFile:
         if not lost:
             return []
         self.cursor = replace(cursor, last=cursor.last + lost, lost=0)
-        reason = "the program ended before it could say what it had lost"
+        reason = "the program ended before it could report its lost records"
         return [_gap(self.stream, cursor.last + 1, self.cursor, reason)]
 
     def _read_on(self, descriptor: int, limits: SpoolLimits, *, final: bool) -> list[Item]:

@@ -166,7 +166,7 @@ def _obstacle(socket: Path) -> str:
     except FileNotFoundError:
         return "there is no such socket"
     except PermissionError:
-        return "this user may not use it (group docker)"
+        return "permission denied: add this user to the group docker"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""

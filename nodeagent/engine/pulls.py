@@ -40,17 +40,17 @@ class PullProblem(enum.StrEnum):
     """Why an image was not pulled, in words for its user."""
 
     ABSENT = (
-        "its registry has no such image, or this node may not read it"
+        "its registry has no such image, or this node has no access"
         " (registry_config in the agent's settings)"
     )
-    LIMITED = "its registry limits how often this node may ask: try again later"
+    LIMITED = "its registry's rate limit is reached: try again later"
     UNANSWERED = (
-        "its registry is not reached from this node, or does not answer as a registry does"
+        "its registry cannot be reached from this node, or is not a registry"
         " (the agent's log has the details)"
     )
     NO_SPACE = "the node's disk is full"
-    PLATFORM = "it is made for another kind of machine"
-    TOO_LARGE = "it is larger than images may be on this node (image_bytes in the agent's settings)"
+    PLATFORM = "it is built for another platform"
+    TOO_LARGE = "it is over this node's size limit (image_bytes in the agent's settings)"
 
 
 class PullFailed(EngineRefused):

@@ -138,7 +138,7 @@ def _exchange(
         raise ValueError("its answer was cut short")
     said = json.loads(text) if text.strip() else {}
     if not isinstance(said, dict):
-        raise ValueError("its answer is not what was asked for")  # noqa: TRY004 - of the answer
+        raise ValueError("its answer has an unexpected format")  # noqa: TRY004 - of the answer
     return int(words[1]), said
 
 

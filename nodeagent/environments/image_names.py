@@ -126,7 +126,7 @@ class ImageNames:
         )
         *parts, rest = said.split(b"\0")
         if len(parts) != len(archives) or rest:
-            raise EnvironmentFailed("what was read of the image's names is not whole")
+            raise EnvironmentFailed("the image's user and group names were read incompletely")
         files = dict(zip(archives, parts, strict=True))
         found = {path: files.get(path, b"file\n") for path in packed}
         return {

@@ -374,7 +374,7 @@ class Images:
             is_due = False
             image = find_image(self._engine, reference)
             if image is None:
-                raise EnvironmentFailed(f"image {reference} was pulled and is not there")
+                raise EnvironmentFailed(f"image {reference} was pulled, but does not exist")
             if is_ours:
                 self._refuse_large(reference, image)
                 self._remember(key, reference, image.id)
@@ -494,7 +494,7 @@ class Images:
             turn = ticket.granted()
             self._build(key, base, requirements, apt, replace(asker, say=tell), turn=turn)
             if not is_there():
-                raise EnvironmentFailed("the image was built and is not there")
+                raise EnvironmentFailed("the image was built, but does not exist")
 
         settings = self._settings
         with self._queue.ticket(
@@ -666,7 +666,7 @@ class _Written:
             return
         words = f"the build wrote {size_text(found)}: at most {size_text(turn.disk_bytes)}"
         if turn.is_disk_short:
-            raise NoRoom(f"{words}, its share of what the disk of images has left for builds")
+            raise NoRoom(f"{words}, its share of the disk space left for builds")
         raise EnvironmentFailed(f"{words} on this node (build_disk_bytes in the agent's settings)")
 
 

@@ -48,6 +48,6 @@ def _text(code: Path, name: str) -> str | None:
         raise EnvironmentFailed(f"{name!r} is no name of a file") from None
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         if os.fstat(descriptor).st_uid != owner:
-            raise EnvironmentFailed(f"{name} cannot be read: it belongs to somebody else")
+            raise EnvironmentFailed(f"{name} cannot be read: it belongs to another user")
         content = file.read(MOST_FILE_BYTES + 1)
     return as_text(name, content)

@@ -232,7 +232,7 @@ class Sandbox:
             try:
                 seal(folder.app, self._rules(slot, place, turn.disk_bytes))
             except Unsound as error:
-                raise EnvironmentFailed(f"what was installed is refused: {error}") from None
+                raise EnvironmentFailed(f"the installed environment is refused: {error}") from None
             sealed(folder.app)
             folder.app.rename(place)
 

@@ -68,7 +68,7 @@ def seal(tree: Path, rules: Rules) -> None:
     occupied = count = 0
     with open_folder(tree.parent, [tree.name]) as top:
         if os.fstat(top).st_uid != rules.uid:
-            raise Unsound("it belongs to somebody else")
+            raise Unsound("it belongs to another user")
         for entry in _walk(top):
             occupied += _occupied(entry.facts)
             count += 1
@@ -118,14 +118,14 @@ def _why_unsound(entry: _Entry, rules: Rules) -> str:
     """What is wrong with an entry; empty when nothing is."""
     facts = entry.facts
     if facts.st_uid != rules.uid:
-        return "belongs to somebody else"
+        return "belongs to another user"
     if stat.S_ISLNK(facts.st_mode):
         target = os.readlink(entry.name, dir_fd=entry.folder)
-        return "" if _stays(target, entry.path, rules) else "is a link that leads out of it"
+        return "" if _stays(target, entry.path, rules) else "is a link to a target outside of it"
     if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
         return "is neither a file nor a folder"
     if facts.st_mode & (stat.S_ISUID | stat.S_ISGID):
-        return "has the right of its owner or group for whoever runs it"
+        return "is setuid or setgid"
     if stat.S_ISREG(facts.st_mode) and facts.st_nlink != 1:
         return "has a second name"
     return ""

@@ -76,7 +76,7 @@ class Setups:
             )
         except EnvironmentFailed as error:
             raise EnvironmentFailed(
-                f"setup.py cannot be read for what it requires ({error}): list that in requirements.txt"
+                f"the requirements in setup.py cannot be read ({error}): list them in requirements.txt"
             ) from None
 
 
@@ -88,4 +88,4 @@ def _lists(said: bytes) -> tuple[list[str], list[str]]:
             return list(lines), list(notes)
     except (ValueError, TypeError, RecursionError):
         pass
-    raise EnvironmentFailed("setup.py cannot be read for what it requires")
+    raise EnvironmentFailed("the requirements in setup.py cannot be read")

@@ -67,11 +67,11 @@ def listener_on(folder: ReplicaFolder, replica_id: ReplicaId, port: int) -> Visi
     pid = claim.child or _process_of(replica_id, claim.pid) or claim.pid
     found = listeners(port, *(_table(pid, kind) for kind in ("tcp", "tcp6")))
     if not found:
-        raise NoListener(f"no program of it listens on TCP port {port}")
+        raise NoListener(f"no program of the session listens on TCP port {port}")
     is_shared = _network_of(pid) == _network_of(os.getpid())
     if is_shared and not _holds_all(found, replica_id, claim.pid):
         raise NoListener(
-            f"it shares its node's network, and TCP port {port} there is another program's"
+            f"it shares its node's network, and TCP port {port} there belongs to another program"
         )
     return Visit(pid, found[0], port, is_shared=is_shared)
 

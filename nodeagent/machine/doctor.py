@@ -249,8 +249,8 @@ def _image(s: Symptoms) -> Iterator[Finding]:
         yield _warn(
             "image",
             f"the engine has no {s.default_image} yet: the agent pulls it when it starts",
-            f"docker pull {s.default_image}    shows whether this machine may\n"
-            "registry_config in agent.site.toml, where its registry asks who it is",
+            f"docker pull {s.default_image}    shows whether this machine has access\n"
+            "registry_config in agent.site.toml, if its registry needs credentials",
         )
     else:
         is_required = s.wanted_isolation == "container"

@@ -346,7 +346,7 @@ def _tell_age(draft: Draft, wanted: Requirements, built_at: float) -> None:
     age_s = time.time() - built_at
     if built_at and age_s > _OLD_S and not wanted.are_pinned:
         draft.log.note(
-            f"environment: built {ago(age_s)} from unpinned requirements; nsml run --refresh builds it anew"
+            f"environment: built {ago(age_s)} from unpinned requirements; nsml run --refresh rebuilds it"
         )
 
 

@@ -272,7 +272,7 @@ class RequestServer:
                 return {"ok": True, "folder": folder}
             case "keep":
                 if connection.sends_no_more():  # it was saved meanwhile, and may have changed since
-                    raise RequestRefused("FAILED", "nobody waits for it any more")
+                    raise RequestRefused("FAILED", "the program no longer waits for it")
                 return {"ok": True, "kept": await self._keep(_text(request, "folder"))}
             case operation:
                 text = f"this agent does not know {str(operation)[:40]!r}"

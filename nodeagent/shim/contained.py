@@ -137,7 +137,7 @@ class Contained:
         if self._pidfd < 0 or self._is_given_up:
             return None, None, None
         if self._is_engine_lost or state is None:
-            words = "nobody knows how the container ended: it was removed"
+            words = "the container's result is unknown: it was removed"
             lost = ("ENGINE_LOST", ENGINE_LOST) if self._is_engine_lost else ("SHIM_LOST", words)
             return None, None, lost
         code = int(state.get("ExitCode", 0))

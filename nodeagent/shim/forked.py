@@ -141,10 +141,7 @@ class Forked:
         if limit is None:
             return ""
         often = "once" if times == 1 else f"{times} times"
-        return (
-            f"it asked for more processes than its limit of {limit}, {often} in vain;"
-            f" try --processes {2 * limit}"
-        )
+        return f"it reached its limit of {limit} processes, {often}; try --processes {2 * limit}"
 
     def _enter_network(self) -> None:
         """Join the program's network: it is found by the pid of this process, too. Raises OSError."""
@@ -156,7 +153,7 @@ class Forked:
             self._pasta = Pasta(self._spec["pasta"])
             self._pasta.enter()
         elif self._spec.get("own_network"):
-            raise OSError(errno.ENONET, "the network of its own that it was to have is not there")
+            raise OSError(errno.ENONET, "its own network does not exist")
 
     def _make_group(self) -> Entrance:
         """Make the group; how the child joins it. Raises OSError."""

@@ -59,7 +59,7 @@ class Scarce:
         if held <= max(most - taken, 0):
             return ""
         return (
-            "ended so that others can go on: it holds about"
+            "ended to protect other sessions: it holds about"
             f" {held:,} of the machine's {most:,} asynchronous requests (io_setup, fs.aio-max-nr)"
         )
 
@@ -76,7 +76,7 @@ class Scarce:
             held += locks_of(pid, until)
             if held > _MOST_LOCKS:
                 return (
-                    "ended so that others can go on: the machine's memory is taken by locks of files, of which"
+                    "ended to protect other sessions: the machine's memory is taken by locks of files, of which"
                     f" it holds over {_MOST_LOCKS:,}"
                 )
             if time.monotonic() >= until:

@@ -28,12 +28,12 @@ def why_not_started(program: str, path: str, number: int) -> str:
 def _why_not_there(first: bytes) -> str:
     """What a file that is there names, and what is not there."""
     if not first.startswith(b"#!"):
-        return "the file is there, but not the loader that it names"
+        return "the file exists, but its loader does not"
     words = first[2:].partition(b"\n")[0].strip(b" \t").split(b" ")
     said = f"its first line names the interpreter {os.fsdecode(words[0])!a}"
     if words[0].endswith(b"\r"):
         return f"{said}: it ends in CR LF, as on Windows (dos2unix)"
-    return f"{said}, which is not there"
+    return f"{said}, which does not exist"
 
 
 def _first_bytes(program: str, path: str) -> "bytes | None":

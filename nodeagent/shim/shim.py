@@ -279,7 +279,7 @@ class Shim:
             notice_s = float(order.get("notice_s", 0.0))
             return str(order["reason"]), float(order["grace_s"]), notice_s
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return "the shim was told to stop", float(self.spec["grace_s"]), 0.0
+            return "the shim received a request to stop", float(self.spec["grace_s"]), 0.0
 
     def _begin_stop(self, why: str, message: str, grace_s: float, notice_s: float = 0.0) -> None:
         """Give notice, where that is of use, and then `_terminate`; a second order may shorten both."""

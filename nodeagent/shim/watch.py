@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY, LIMIT_EXCEEDED = "OUT_OF_MEMORY", "LIMIT_EXCEEDED"
 UNCOUNTED = (
-    "its disk limit cannot be kept: it sent descriptors of files over Unix sockets, and nobody accepts the"
+    "its disk limit cannot be enforced: it sent file descriptors over Unix sockets, and no process accepts the"
     " connections or receives the messages"
 )
 
@@ -433,15 +433,15 @@ def disk_message(used: int, limit: int, files: int = 0) -> str:
 def floor_message(used: int, free: int) -> str:
     """The end of a replica that left others no room."""
     return (
-        f"ended so that others can go on: the node's disk is full ({size(free)} left) and this"
-        f" session, which holds {size(used)} of it, went on writing"
+        f"ended to protect other sessions: the node's disk is full ({size(free)} left) and this"
+        f" session, which holds {size(used)} of it, kept writing"
     )
 
 
 def files_floor_message(files: int, free: int) -> str:
     """The end of a replica that left others no files to make."""
     return (
-        f"ended so that others can go on: the node's disk can hold only {free:,} more files, and this"
+        f"ended to protect other sessions: the node's disk can hold only {free:,} more files, and this"
         f" session, which has made {files:,}, went on making them"
     )
 

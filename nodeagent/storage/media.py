@@ -285,14 +285,14 @@ def _checked(name: str, folder: int, owner: int) -> int:
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != owner:
-            raise ValueError("it is no regular file of the program's")
+            raise ValueError("it is not a regular file of the program")
         if facts.st_size > MOST_BYTES:
             raise ValueError(f"{facts.st_size} bytes are more than the {MOST_BYTES} of one file")
         # A file that costs its program nothing is not read as often as it has names, or for its holes.
         if facts.st_nlink != 1:
             raise ValueError("it has more than one name")
         if facts.st_size > _SPARSE_BYTES and _is_sparse(descriptor, facts):
-            raise ValueError("nearly all of it is holes")
+            raise ValueError("it consists almost only of holes")
         digest, left = hashlib.sha256(), MOST_BYTES
         while left > 0 and (part := os.read(descriptor, min(_READ_BYTES, left))):
             digest.update(part)

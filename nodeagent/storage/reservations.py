@@ -138,7 +138,9 @@ def plan(
             room += one.size
     if not need <= room:
         say = _teller(need, room)
-        raise NoRoom(f"no room for {say(need)}: the rest of the disk is kept for what runs here")
+        raise NoRoom(
+            f"no room for {say(need)}: the rest of the disk is reserved for running sessions"
+        )
     return gone
 
 

@@ -303,7 +303,7 @@ except BlockingIOError:
     assert (record.why, record.exit_code) == (ExitWhy.EXITED, 4)
     assert int(limited.output(spec)) == 40
     if kept_by(limited) == "group":
-        assert record.message.endswith(" once in vain; try --processes 80")
+        assert record.message.endswith(" processes, once; try --processes 80")
     assert not processes_of(spec.replica_id)
 
 

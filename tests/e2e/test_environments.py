@@ -98,7 +98,7 @@ def test_what_was_built_from_unpinned_requirements_is_built_anew_on_request(plat
     if (platform.folder / "data" / "agent" / "engine.mark").exists():
         return  # an engine says itself when it made an image
     assert said.splitlines()[0] == (
-        "nsml: environment: built 21 days ago from unpinned requirements; nsml run --refresh builds it anew"
+        "nsml: environment: built 21 days ago from unpinned requirements; nsml run --refresh rebuilds it"
     )
     pinned = code_with(platform, uses, requirements=f"{name}==2.0\n")
     platform.nsml("run", "-f", "--", "0", cwd=pinned)

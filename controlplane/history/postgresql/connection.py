@@ -177,7 +177,7 @@ def _prepare(line: Line, shown: str) -> None:
         raise _refused(
             shown,
             f"its encoding is {encoding}",
-            "make it anew: createdb --owner nsml --encoding UTF8 --template template0 nsml",
+            "create it again: createdb --owner nsml --encoding UTF8 --template template0 nsml",
         )
     settings = ", ".join(
         f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items()
@@ -189,10 +189,10 @@ def _prepare(line: Line, shown: str) -> None:
     fsync, pages, synchronous, is_copy = row[:4]
     if (fsync, pages) != ("on", "on"):
         raise _refused(
-            shown, "it can lose what it acknowledged", "set fsync and full_page_writes to on"
+            shown, "it can lose acknowledged writes", "set fsync and full_page_writes to on"
         )
     if is_copy:
-        raise HistoryUnavailable(f"the history at {shown} is a copy that only reads")
+        raise HistoryUnavailable(f"the history at {shown} is a read-only replica")
     if synchronous not in ("on", "remote_apply"):
         line.run("SET synchronous_commit = on")
 

@@ -56,11 +56,11 @@ def test_a_fence_names_what_it_ends_and_asks(nsml, state, everything):
 def test_nobody_is_asked_about_a_fence_that_would_be_refused(nsml, state, everything):
     state.nodes[0].state, state.on_nodes = nodes_pb2.NODE_STATE_SILENT, ["kim/mnist/1"]
     state.fence_refusal = nodes_pb2.FenceRefusal(
-        message="node gpu-1 was heard a moment ago", why="it may be back", attempt="wait"
+        message="node gpu-1 reported a moment ago", why="it may be back", attempt="wait"
     )
     refused = nsml("node", "fence", "gpu-1", stdin="y\n", terminal=True, check=False)
     assert refused.code == ExitCode.CONFLICT
-    assert "heard a moment ago" in refused.stderr
+    assert "reported a moment ago" in refused.stderr
     assert "[y/N]" not in refused.stderr + refused.stdout
     forced = nsml("node", "fence", "gpu-1", "--force", stdin="y\n", terminal=True)
     assert "fence node gpu-1 (silent) and end kim/mnist/1? [y/N]" in forced.stderr

@@ -51,7 +51,7 @@ def rows(heading: str) -> list[tuple[str, ...]]:
 
 
 COMBINATIONS = rows("| coordination | history | objects | control planes |")
-REFUSALS = dict(rows("| what is tried | said |"))
+REFUSALS = dict(rows("| attempt | message |"))
 
 
 class Scene:

@@ -162,7 +162,7 @@ async def test_a_pull_that_nobody_asks_about_ends(
     monkeypatch.setattr("nodeagent.image_orders._LOOK_EVERY_S", 0.01)
     await node.ask()
     await node.has_changed.wait()
-    assert "nobody waited" in (await node.end()).words
+    assert "no client was waiting" in (await node.end()).words
 
 
 async def test_a_removal_is_answered_with_what_came_of_it(registry: Registry, node: Node) -> None:

@@ -502,7 +502,7 @@ class Faltering(Identities):
     async def of_secret(self, secret: Secret, *, thorough: bool) -> Caller | None:
         if self.falters:
             self.falters = False
-            raise Unavailable("who you are cannot be checked now")
+            raise Unavailable("your identity cannot be checked now")
         return await super().of_secret(secret, thorough=thorough)
 
 

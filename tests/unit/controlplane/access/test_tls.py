@@ -489,7 +489,7 @@ async def test_a_dead_socket_is_replaced_and_a_live_one_or_a_file_is_not(tmp_pat
     await server.start()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     other = grpc.aio.server()
-    with pytest.raises(ListenRefused, match="somebody else"):
+    with pytest.raises(ListenRefused, match="another process listens"):
         listen_plain(other, f"unix:{path}")
     (tmp_path / "file").write_text("precious")
     with pytest.raises(ListenRefused, match="in the way"):

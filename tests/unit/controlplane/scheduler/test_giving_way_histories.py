@@ -338,7 +338,7 @@ def test_a_short_one_goes_before_a_long_one_of_its_account_after_half_an_hour() 
     assert history.gave_way[0][3].why == f"gives way to {short.name}, which needs far less time"
     told = QueueQueries(history.index).explanation(long.id, history.now)
     assert told is not None
-    assert told.reason.endswith("it gave way, and goes on from what it saved once there is room")
+    assert told.reason.endswith("it gave way, and resumes from its checkpoint once there is room")
     pass_hours(history, 4)
     assert who(history) == [(long.id, short.id)]
     assert not history.sessions, "both came to their end"

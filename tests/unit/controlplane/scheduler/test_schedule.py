@@ -239,7 +239,7 @@ def test_a_gang_is_in_containers_or_without_all_of_it() -> None:
     assert places(schedule(cluster(plain[0], *contained, gang), NOW)) == {gang.id: ["a", "d"]}
     torn = schedule(cluster(contained[0], plain[0], gang), NOW)
     assert not torn.placements
-    why = "since a gang runs either in containers or without, all of it"
+    why = "since all replicas of a gang run either in containers or without"
     alone = "at most 1 replica fits together: 1 node with 1 GPU"
     assert reason(torn, gang) == f"needs 2 x 1 GPU; {alone}, {why}"
     now = schedule(cluster(*contained, plain[0], held("d", ("d-0", 1000)), gang), NOW)

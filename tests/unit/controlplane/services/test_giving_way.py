@@ -92,7 +92,7 @@ async def test_what_is_queued_again_is_told_and_goes_on_once_it_is_safe(rig: Rig
     waiting = await kim.reaches(session.id, "QUEUED")
 
     async def explained() -> bool:
-        return "being made safe" in (await kim.get(session.id)).waiting
+        return "being stored" in (await kim.get(session.id)).waiting
 
     await until(explained, "it is said what it waits for")
     assert waiting.attempt == 1

@@ -111,7 +111,7 @@ def test_it_waits_until_what_it_saved_is_safe_and_no_longer() -> None:
     assert left.attempts[-1].reason == "gives way to kim/mnist/12 (high)"
     assert decode_session(encode_session(left)).attempts == left.attempts
     assert moved_words(left) == (
-        "it gave way to kim/mnist/12 (high), and goes on from what it saved once there is room"
+        "it gave way to kim/mnist/12 (high), and resumes from its checkpoint once there is room"
     )
     assert (left.state, left.settling, left.not_before) == (
         "QUEUED",
@@ -121,7 +121,7 @@ def test_it_waits_until_what_it_saved_is_safe_and_no_longer() -> None:
     assert script.held("a") == 0, "its devices are free meanwhile"
     plan = schedule(cluster(node("a", gpus=1), left), script.now)
     assert not plan.placements
-    assert plan.deferrals[0].explanation.reason == "what it saved is being made safe, to go on from"
+    assert plan.deferrals[0].explanation.reason == "its checkpoint is being stored, to resume from"
     assert script.say(one, "FINALIZED", node="b").settling, "not of another node"
     assert script.say(one, "EXITED", cause="PREEMPTED").settling, "repeated"
     settled = script.say(one, "FINALIZED")

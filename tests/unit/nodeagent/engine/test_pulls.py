@@ -144,7 +144,7 @@ def test_a_pull_that_nobody_waits_for_is_cut(
 def test_what_is_announced_as_too_large_is_not_fetched(registry: FakePulls) -> None:
     layer = {"status": "Downloading", "progressDetail": {"current": 1, "total": 6_000_000_000}}
     registry.answers = lambda call: call.says({**layer, "id": "a"}, {**layer, "id": "b"})
-    with pytest.raises(PullFailed, match="larger than images may be"):
+    with pytest.raises(PullFailed, match="over this node's size limit"):
         pull(registry, most_bytes=10_000_000_000)
     assert pull(registry, most_bytes=20_000_000_000)[-1] == "0 of 2 layers, 0 of 12000 MB"
 

@@ -160,7 +160,7 @@ def test_an_image_that_somebody_pulled_is_used_once_its_registry_has_confirmed_i
     engine.here["lab/private:1"] = image
     engine.refusal = PullFailed(PullProblem.ABSENT)
     for _ in range(2):
-        with pytest.raises(EnvironmentFailed, match=r"cannot be pulled.*may not read"):
+        with pytest.raises(EnvironmentFailed, match=r"cannot be pulled.*has no access"):
             asks(tmp_path, "lab/private:1", "*")
     engine.refusal = None
     for _ in range(2):

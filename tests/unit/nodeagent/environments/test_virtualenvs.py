@@ -249,7 +249,7 @@ def test_neither_folders_that_are_links_nor_hard_links_lead_elsewhere(tmp_path: 
         os.chown(code, 1_912_345_678, -1)
         (code / "requirements.txt").unlink()
         os.link(secret, code / "requirements.txt")
-        with pytest.raises(EnvironmentFailed, match="somebody else"):
+        with pytest.raises(EnvironmentFailed, match="another user"):
             read_requirements(code)
 
 

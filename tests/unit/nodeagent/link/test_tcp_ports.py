@@ -98,8 +98,8 @@ def test_a_port_of_the_machine_only_where_the_session_holds_it(folder: ReplicaFo
         assert served(folder, port) == b"served"
         with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(NoListener) as refused:
             listener_on(folder, REPLICA, other.getsockname()[1])
-        assert "is another program's" in str(refused.value)
-        with pytest.raises(NoListener, match="no program of it listens on TCP port 1"):
+        assert "belongs to another program" in str(refused.value)
+        with pytest.raises(NoListener, match="no program of the session listens on TCP port 1"):
             listener_on(folder, REPLICA, 1)
     with pytest.raises(NoListener, match="does not run here"):
         listener_on(folder, REPLICA, port)

@@ -42,7 +42,7 @@ def _without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bad_end_has_a_remark_on_processes_that_were_refused(tmp_path: Path) -> None:
     replica = Replica(tmp_path, process_count=64)
     replica.refuse(2)
-    assert replica.remark().endswith(" of 64, 2 times in vain; try --processes 128")
+    assert replica.remark().endswith(" of 64 processes, 2 times; try --processes 128")
 
 
 def test_what_was_refused_while_it_was_killed_is_not_what_it_asked_for(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from nodeagent.shim.scripts import why_not_started
     ("content", "mode", "said"),
     [
         (b"#!/bin/bash\r\necho hi\r\n", 0o755, r"interpreter '/bin/bash\r': it ends in CR LF"),
-        (b"#! /nowhere/sh -e\n", 0o755, "interpreter '/nowhere/sh', which is not there"),
-        (b"#!/caf\xe9\n", 0o755, "which is not there"),
+        (b"#! /nowhere/sh -e\n", 0o755, "interpreter '/nowhere/sh', which does not exist"),
+        (b"#!/caf\xe9\n", 0o755, "which does not exist"),
         (b"#!/bin/sh\n", 0o644, "not executable (chmod +x"),
         (b"\xef\xbb\xbf#!/bin/sh\n", 0o755, "byte order mark"),
         (b"echo hi\n", 0o755, "a first line such as #!/bin/sh"),

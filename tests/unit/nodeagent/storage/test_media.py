@@ -217,7 +217,7 @@ async def test_what_a_program_lies_about_is_lost_and_said(bench: Bench) -> None:
     lost = bench.lost()
     assert set(lost) == set(names)
     assert "not those that were shown" in lost[names[0]]
-    assert "no regular file" in lost[names[2]]
+    assert "not a regular file" in lost[names[2]]
     assert "more than" in lost[names[4]]
     assert lost[names[5]] == "the file is missing"
     assert bench.left() == [".tmp-1", names[3]]
@@ -240,7 +240,7 @@ async def test_files_that_cost_their_program_nothing_are_not_read(bench: Bench) 
     await bench.send()
     assert bench.sent() == {whole: bytes(size)}
     assert bench.lost() == {
-        hollow: "nearly all of it is holes",
+        hollow: "it consists almost only of holes",
         **dict.fromkeys((one, another), "it has more than one name"),
     }
 

@@ -161,7 +161,7 @@ def test_it_says_what_there_is_too_little_of() -> None:
             plan(need, "kim", disk=disk, kept=(), claims=(other,), share=share)
         return str(error.value.strerror)
 
-    kept = "the rest of the disk is kept for what runs here"
+    kept = "the rest of the disk is reserved for running sessions"
     assert refused(Size(2_000_000, 1)) == f"no room for 2.0 MB: {kept}"
     assert refused(Size(1, 7)) == f"no room for 7 files: {kept}"
     assert refused(Size(600_000, 1), 0.5) == (
