@@ -40,7 +40,7 @@ from nsml.client.calls import Accounts
 from nsml.client.contexts import split_server
 from nsml.client.rpc import Rpc
 from nsml.client.trust import CHANNEL_OPTIONS, fetch_trusted_authority, parse_join_token
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import accounts_pb2, agents_pb2, resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from nsml.client import contexts
 from nsml.client.calls import Client
 from nsml.client.connect import connect
 from nsml.client.streams import ENDED_STATES, watch_sessions
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import resources_pb2, sessions_pb2
 
 SESSIONS = 300

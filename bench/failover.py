@@ -61,8 +61,8 @@ from controlplane.store.open import open_store
 from nsml.client.connect import connect
 from nsml.client.errors import ClientError
 from nsml.client.streams import Link, read_logs, watch_sessions
-from nsml.clock import SystemClock
-from nsml.concurrency import TaskGroup
+from nsml.common.clock import SystemClock
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:

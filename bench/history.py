@@ -24,7 +24,7 @@ from controlplane.domain.identity import Role, User
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, SessionQuery, SessionRecord, StreamKey
-from nsml.clock import SystemClock, in_thread
+from nsml.common.clock import SystemClock, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -69,7 +69,7 @@ async def measure(path: Path, url: str) -> dict[str, float]:
 
 
 def _private(stack: ExitStack) -> str:
-    from tests.postgres import PostgresServer, find_postgres  # noqa: PLC0415
+    from tests.support.postgres import PostgresServer, find_postgres  # noqa: PLC0415
 
     if find_postgres() is None:
         sys.exit("bench.history: no PostgreSQL here (Debian: postgresql); or give --url")

@@ -27,7 +27,7 @@ from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.records.log_matching import Matcher, Scanner, Search
-from nsml.clock import SystemClock, in_thread
+from nsml.common.clock import SystemClock, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -73,7 +73,7 @@ def measure(megabytes: int = MEGABYTES, url: str | None = None) -> dict[str, flo
 
 
 def _private(stack: ExitStack) -> str | None:
-    from tests.postgres import PostgresServer, find_postgres  # noqa: PLC0415
+    from tests.support.postgres import PostgresServer, find_postgres  # noqa: PLC0415
 
     if find_postgres() is None:
         return None

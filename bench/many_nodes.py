@@ -38,8 +38,8 @@ from controlplane.stored.etcd_codec import ALLOCATIONS
 from controlplane.stored.v1.records_pb2 import AllocationRecord
 from nsml.client import contexts
 from nsml.client.connect import connect
-from nsml.clock import SystemClock
-from nsml.concurrency import TaskGroup
+from nsml.common.clock import SystemClock
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:

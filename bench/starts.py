@@ -34,7 +34,7 @@ from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.runtimes.shims import ShimDriver
-from nsml.clock import SystemClock, in_own_thread, in_thread
+from nsml.common.clock import SystemClock, in_own_thread, in_thread
 
 ROUNDS = 12
 AT_ONCE = 8

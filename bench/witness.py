@@ -24,7 +24,7 @@ from controlplane.store.etcd_members import Tls
 from controlplane.store.open import open_store
 from controlplane.stored.etcd_codec import ALLOCATIONS
 from controlplane.stored.v1.records_pb2 import AllocationRecord
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

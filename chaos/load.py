@@ -27,7 +27,7 @@ from nsml.client.errors import (
 )
 from nsml.client.media import contents, pages
 from nsml.client.streams import ENDED_STATES, read_logs, read_metrics, watch_sessions
-from nsml.concurrency import beside_each_other
+from nsml.common.concurrency import beside_each_other
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.media_pb2 import ListMediaRequest
 from nsml.view.checkpoints import is_lost
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from chaos.recording import Recorder
     from nsml.client.calls import Client
     from nsml.client.contexts import Context
-    from nsml.concurrency import TaskGroup
+    from nsml.common.concurrency import TaskGroup
     from nsml.content.packing import Packed
 
 T = TypeVar("T")

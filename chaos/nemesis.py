@@ -34,7 +34,7 @@ from chaos.processes import (
 from chaos.trainer import LEDGERS
 from nsml.client.connect import connect
 from nsml.client.errors import ClientError
-from nsml.concurrency import beside_each_other
+from nsml.common.concurrency import beside_each_other
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence

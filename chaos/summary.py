@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from chaos.check import Violation, counts
-from nsml.view.units import counted
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.client.streams import Link
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
     from nsml.v1.nodes_pb2 import GetClusterResponse
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class App:
     def clock(self) -> Clock:
         """The clock of the command: the machine's own unless one was given."""
         if self.given_clock is None:
-            from nsml.clock import SystemClock
+            from nsml.common.clock import SystemClock
 
             self.given_clock = SystemClock()
         return self.given_clock
@@ -220,13 +220,13 @@ class App:
 
     def folded_words(self, text: str) -> list[str]:
         """A line for stderr, made safe, in as many lines as its terminal needs; one where it is none."""
-        from nsml.view.text import visible
+        from nsml.common.text import visible
 
         return self._folded(visible(text), self.error_room)
 
     @staticmethod
     def _folded(text: str, room: int | None) -> list[str]:
-        from nsml.view.text import folded
+        from nsml.common.text import folded
 
         return [text] if room is None else folded(text, room)
 

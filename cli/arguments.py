@@ -11,10 +11,10 @@ import click
 from cli.app import App
 from cli.exits import CommandError, ExitCode
 from cli.group import AGE, GRACE, TIME_LIMIT_SPAN, BadValue, near, to_try
-from nsml import run_flags, variables
-from nsml.request_limits import LEAST_MEMORY_BYTES, meant_words
-from nsml.view.shell import shell_split, shell_word
-from nsml.view.units import memory_text, parse_size, thousandths
+from nsml.common.shell import shell_split, shell_word
+from nsml.common.units import memory_text, parse_size, thousandths
+from nsml.spec import run_flags, variables
+from nsml.spec.request_limits import LEAST_MEMORY_BYTES, meant_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -224,7 +224,7 @@ class _Moment(click.ParamType["datetime | timedelta"]):
     ) -> datetime | timedelta:
         from datetime import datetime, timedelta
 
-        from nsml.view.time_zone import typed
+        from nsml.common.time_zone import typed
 
         if isinstance(value, (datetime, timedelta)):
             return value
@@ -398,7 +398,7 @@ class _Image(_Completed):
         self._advice = advice
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from nsml.images import RULE, is_reference, why_never_pulled
+        from nsml.spec.images import RULE, is_reference, why_never_pulled
 
         is_image = is_reference(str(value))
         if why := why_never_pulled(str(value)) if is_image else RULE:
@@ -515,7 +515,7 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
 
 
 def flag_options(command: F) -> F:
-    """The flags of `run` that have a row in `nsml.run_flags`."""
+    """The flags of `run` that have a row in `nsml.spec.run_flags`."""
     for flag in reversed(run_flags.FLAGS):
         command = click.option(
             *flag.names,
@@ -672,6 +672,6 @@ async def expand(client: Client, references: Sequence[str]) -> list[str]:
 
 async def sessions_of(client: Client, references: Sequence[str]) -> list[Session]:
     """The sessions that the references and their globs mean, whole; see `expand`."""
-    from nsml.concurrency import each_at_once
+    from nsml.common.concurrency import each_at_once
 
     return await each_at_once(await expand(client, references), client.sessions.get, most=_AT_ONCE)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 from cli.exits import CommandError, ExitCode
-from nsml.view.shell import shell_word
+from nsml.common.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

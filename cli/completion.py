@@ -76,8 +76,8 @@ def _cached(app: App, file: Path) -> dict[str, list[str]] | None:
 
 
 async def _fetch(client: Client) -> dict[str, list[str]]:
-    from nsml.concurrency import each_at_once
-    from nsml.gpu_models import model_word
+    from nsml.common.concurrency import each_at_once
+    from nsml.spec.gpu_models import model_word
     from nsml.v1.resources_pb2 import ISOLATION_CONTAINER
     from nsml.v1.sessions_pb2 import SessionFilter
 

@@ -65,7 +65,7 @@ def go_ahead(
         _list_all(app, plan, aside)
         return False
     if expected is not None and expected != len(plan.targets):
-        from nsml.view.units import counted
+        from nsml.common.units import counted
 
         raise _not_done(plan, f"it is {counted(len(plan.targets), plan.noun)}, not {expected}")
     if not plan.asks or app.flags.says_yes or expected is not None:
@@ -76,8 +76,8 @@ def go_ahead(
 
 def _list_all(app: App, plan: Plan, aside: str) -> None:
     """Names on stdout, one a line, so that a script can take them; the rest beside them."""
+    from nsml.common.text import visible
     from nsml.view.confirmation import listed, summary
-    from nsml.view.text import visible
 
     app.say(f"would {summary(plan)}" if plan.targets or plan.first else "nothing to do")
     if app.stdout.isatty():

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from cli.app import App, Format
-from nsml.request_limits import LONGEST_GRACE_S, LONGEST_S
-from nsml.view.shell import option_words
-from nsml.view.units import duration_text, lacks_unit, meant_duration, parse_duration
+from nsml.common.shell import option_words
+from nsml.common.units import duration_text, lacks_unit, meant_duration, parse_duration
+from nsml.spec.request_limits import LONGEST_GRACE_S, LONGEST_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -140,7 +140,7 @@ def _no_header(context: click.Context, _parameter: click.Parameter, value: bool)
 
 def _utc(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
-        from nsml.view.time_zone import use_utc
+        from nsml.common.time_zone import use_utc
 
         use_utc()
 
@@ -409,7 +409,7 @@ def near(word: str, known: Sequence[str], *, alike: float = 0.6) -> list[str]:
 
 def to_try(command: str, names: Iterable[str]) -> str:
     """A line for each name: the command with it, safe to be copied into a shell, whoever chose the name."""
-    from nsml.view.shell import shell_word
+    from nsml.common.shell import shell_word
 
     return "\n".join(f"{command} {shell_word(one)}" for one in names)
 

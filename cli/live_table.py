@@ -53,7 +53,7 @@ class Redrawn:
     def _fitted(self) -> list[str]:
         import shutil
 
-        from nsml.view.text import fit_coloured, visible
+        from nsml.common.text import fit_coloured, visible
 
         columns, height = shutil.get_terminal_size()
         lines, rows = self._lines, height - 2 - bool(self._lost)
@@ -79,7 +79,7 @@ class OpenLines:
         """
         import shutil
 
-        from nsml.view.text import fit_coloured
+        from nsml.common.text import fit_coloured
 
         columns, height = shutil.get_terminal_size()
         # A line as wide as the terminal would wrap on some.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cli.app import App
 from cli.exits import ExitCode
 from cli.sessions import listing
-from nsml.resolving import bound_resolvers
+from nsml.common.resolving import bound_resolvers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsml.view.shell import option_words, shell_line
+from nsml.common.shell import option_words, shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

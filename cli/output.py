@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
+from nsml.common.text import escaped, visible
 from nsml.view.tables import Column, Rendered, pick, render
-from nsml.view.text import escaped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -15,9 +15,9 @@ from cli.exits import CommandError, ExitCode, code_of
 from cli.group import BadValue, Command, SplitCommand, long_name, near, suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
+from nsml.common.shell import hint_line, option_words, shell_line, shell_word
+from nsml.common.text import escaped, visible
 from nsml.content.errors import ContentError
-from nsml.view.shell import hint_line, option_words, shell_line, shell_word
-from nsml.view.text import escaped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

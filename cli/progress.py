@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsml.view.text import fit, width
-from nsml.view.units import size_text
+from nsml.common.text import fit, width
+from nsml.common.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import IO, TYPE_CHECKING, Final, Protocol, TypeVar
 
 from nsml.client.errors import Unavailable
-from nsml.view.text import visible
-from nsml.view.units import duration_text
+from nsml.common.text import visible
+from nsml.common.units import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 T = TypeVar("T")
 

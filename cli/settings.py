@@ -11,7 +11,7 @@ from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, near, pass_app, to_try
 from nsml.client import contexts
-from nsml.view.shell import shell_word
+from nsml.common.shell import shell_word
 from nsml.view.themes import SETTING, THEMES
 
 if TYPE_CHECKING:

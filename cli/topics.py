@@ -218,8 +218,8 @@ def version(app: App, *, server: bool) -> None:
     """
     from nsml.client.contexts import ContextError
     from nsml.client.errors import ClientError
+    from nsml.common.text import visible
     from nsml.view import versions
-    from nsml.view.text import visible
 
     try:
         cluster, nodes = app.call(

@@ -26,7 +26,7 @@ from controlplane.store.interface import StoreError
 from controlplane.store.open import open_store
 from controlplane.stored import etcd_codec
 from controlplane.stored.v1 import records_pb2 as pb
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -33,7 +33,7 @@ from controlplane.views import feature as views
 from controlplane.wire.errors import refuse
 from controlplane.wire.monotonic_reads import Freshness
 from controlplane.wire.throttle import Throttle
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable

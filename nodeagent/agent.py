@@ -49,8 +49,8 @@ from nodeagent.storage.reservations import Room
 from nsml._version import VERSION
 from nsml.client.connect import check_own_listener
 from nsml.client.rpc import Rpc
-from nsml.concurrency import TaskGroup
-from nsml.python_gc import collect_seldom
+from nsml.common.concurrency import TaskGroup
+from nsml.common.python_gc import collect_seldom
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 

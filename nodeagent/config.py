@@ -16,12 +16,12 @@ import msgspec
 from nodeagent.environments.allowed import ANY, is_pattern
 from nodeagent.network.gang_network import is_mode
 from nodeagent.shim.namespaces import FIRST_OWNER
-from nsml import settings
-from nsml.images import OWN_IMAGE, RULE, is_made_here, is_reference
-from nsml.local_peers import FIRST_SESSION_UID, SESSION_UID_COUNT
-from nsml.log_files import LONGEST_LOG_BYTES
-from nsml.private_folders import words_of
-from nsml.settings import SettingsError
+from nsml.common import settings
+from nsml.common.local_peers import FIRST_SESSION_UID, SESSION_UID_COUNT
+from nsml.common.log_files import LONGEST_LOG_BYTES
+from nsml.common.private_folders import words_of
+from nsml.common.settings import SettingsError
+from nsml.spec.images import OWN_IMAGE, RULE, is_made_here, is_reference
 
 __all__ = ["Settings", "SettingsError", "read_settings", "settings_to_be", "unreadable_files"]
 

@@ -23,7 +23,7 @@ from nodeagent.reconcile import Memory
 from nodeagent.replica.preparation_steps import Hook
 from nodeagent.runtimes.interface import Isolation, RuntimeDriver
 from nodeagent.storage.eviction import Store
-from nsml.clock import Clock, Offload
+from nsml.common.clock import Clock, Offload
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 

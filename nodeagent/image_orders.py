@@ -18,7 +18,7 @@ import structlog
 from nodeagent.engine.client import EngineError
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.storage.transfer import uninterrupted
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from nodeagent.environments.images import Images
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 _ABANDONED_AFTER_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from nsml.program_logs import quiet_grpc
+from nsml.common.program_logs import quiet_grpc
 
 
 def main() -> NoReturn:

@@ -18,7 +18,7 @@ from nodeagent.replica.progress import Progress
 from nodeagent.replica.runner import Runner, RunnerContext
 from nodeagent.replica.secrets import GivenSecrets, taken_from
 from nodeagent.runtimes.interface import ReplicaFacts, ReplicaState
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 

@@ -96,10 +96,10 @@ from nsml.client.channel import Channel
 from nsml.client.contexts import is_local
 from nsml.client.rpc import HASTY, pinging
 from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
-from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
-from nsml.private_files import read_private
-from nsml.private_folders import make_data_folder
-from nsml.program_logs import write_json_lines
+from nsml.common.clock import Clock, SystemClock, in_own_thread, in_thread
+from nsml.common.private_files import read_private
+from nsml.common.private_folders import make_data_folder
+from nsml.common.program_logs import write_json_lines
 from nsml.v1 import resources_pb2 as resources
 
 log = structlog.get_logger()

@@ -17,11 +17,11 @@ import structlog
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
-from nsml.python_gc import collect_seldom
-from tests.examples import examples
-from tests.migrated import copy_migrated_histories
+from nsml.common.python_gc import collect_seldom
+from tests.support.examples import examples
+from tests.support.migrated import copy_migrated_histories
 
-pytest_plugins = ["tests.leftovers", "tests.durations", "tests.lanes", "tests.shares"]
+pytest_plugins = ["tests.support.leftovers", "tests.durations", "tests.lanes", "tests.shares"]
 
 # A busy machine may hold up any example for longer than Hypothesis lets it take (0.2 s), or the
 # making of them (1 s): neither tells of the code.

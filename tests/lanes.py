@@ -18,8 +18,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests import examples
 from tests.durations import RECORD
+from tests.support import examples
 
 TESTS = Path(__file__).parent
 UNIT, SIMULATION = TESTS / "unit", TESTS / "simulation"
@@ -86,7 +86,7 @@ def _is_fast(item: pytest.Item) -> bool:
 
 
 def _is_property(item: pytest.Item) -> bool:
-    """Whether it has more examples, or seeds, where there is time (`tests/examples.py`)."""
+    """Whether it has more examples, or seeds, where there is time (`tests/support/examples.py`)."""
     function = cast("pytest.Function", item)
     is_given = getattr(function.obj, "is_hypothesis_test", False)
     has_own = getattr(function.module, "examples", None) is examples.examples

@@ -19,7 +19,7 @@ from typing import Final
 from textual.pilot import Pilot
 
 from nsml.client.calls import Client
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tui.app import Dashboard
 from tui.demo.story import Demo
 from tui.screens.sessions import SessionsScreen

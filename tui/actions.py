@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from nsml.client.errors import ClientError
 from nsml.client.streams import ENDED_STATES
+from nsml.common.shell import hint_line, operands, shell_line, shell_word
+from nsml.common.text import visible
+from nsml.common.units import counted, size_text
 from nsml.view.confirmation import (
     COMMANDS,
     Plan,
@@ -16,9 +19,6 @@ from nsml.view.confirmation import (
     summary,
     target_of,
 )
-from nsml.view.shell import hint_line, operands, shell_line, shell_word
-from nsml.view.text import visible
-from nsml.view.units import counted, size_text
 from tui.background import in_background
 from tui.hints import key_of
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from textual.app import SystemCommand
 from textual.binding import Binding
 
-from nsml.clock import in_thread
-from nsml.view.shell import posix_line
+from nsml.common.clock import in_thread
+from nsml.common.shell import posix_line
 from tui.actions import Actions
 from tui.hints import key_of
 from tui.prompt import Prompt

@@ -9,8 +9,8 @@ import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsml.common.shell import shell_line, shell_split, shell_word
 from nsml.view.filtering import completions
-from nsml.view.shell import shell_line, shell_split, shell_word
 from nsml.view.themes import THEMES
 
 if TYPE_CHECKING:

@@ -19,8 +19,10 @@ from nsml.client.content import read_manifest
 from nsml.client.errors import ClientError, NotFound, NotSignedIn, PlatformFault, Unavailable
 from nsml.client.series import grouped, read_columns
 from nsml.client.streams import ENDED_STATES, Link, read_logs, watch_sessions
-from nsml.clock import in_thread
-from nsml.concurrency import TaskGroup
+from nsml.common.clock import in_thread
+from nsml.common.concurrency import TaskGroup
+from nsml.common.text import visible
+from nsml.common.units import parse_duration
 from nsml.content.errors import ContentError
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import code
@@ -28,9 +30,7 @@ from nsml.view.complete_sessions import is_short
 from nsml.view.queue import joined
 from nsml.view.series import gather
 from nsml.view.terminal_output import ShownLog
-from nsml.view.text import visible
 from nsml.view.times import seconds_of
-from nsml.view.units import parse_duration
 from tui.model import (
     TAIL_LINES,
     CheckpointsReceived,

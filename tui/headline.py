@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.text import Text
 
-from nsml.view.text import fit, fit_middle, width
+from nsml.common.text import fit, fit_middle, width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

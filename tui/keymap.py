@@ -29,8 +29,8 @@ from textual.keys import (
 )  # what Textual makes of "/"
 from textual.screen import ModalScreen, Screen
 
-from nsml.text_files import toml_of
-from nsml.view.text import visible
+from nsml.common.text import visible
+from nsml.common.text_files import toml_of
 
 if TYPE_CHECKING:
     from textual.dom import DOMNode

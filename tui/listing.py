@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from nsml.labels import LABEL
+from nsml.common.shell import shell_line
+from nsml.common.units import thousandths
+from nsml.spec.labels import LABEL
 from nsml.v1.sessions_pb2 import Session
 from nsml.view.differing_arguments import NOTHING_SHARED
 from nsml.view.filtering import complete
 from nsml.view.sessions import COLUMNS, SIMULATED_SHORT, held_text
-from nsml.view.shell import shell_line
 from nsml.view.sorting import (
     AGING,
     ARGUMENT,
@@ -29,7 +30,6 @@ from nsml.view.sorting import (
     with_filtered,
 )
 from nsml.view.tables import kept
-from nsml.view.units import thousandths
 from tui.model import tally_of
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import click
 
 from nsml._version import VERSION
 from nsml.client import contexts
-from nsml.clock import SystemClock
-from nsml.resolving import bound_resolvers
+from nsml.common.clock import SystemClock
+from nsml.common.resolving import bound_resolvers
 from nsml.view.themes import SETTING, THEMES
 from tui import terminal
 
@@ -231,7 +231,7 @@ def _order(descriptor: int) -> dict[str, Any]:
 def _of_order(order: dict[str, Any]) -> Dashboard:
     """Of somebody who looks through a gateway: where, and with which credential, is said by that."""
     from nsml.client import connect
-    from nsml.view.time_zone import use_utc
+    from nsml.common.time_zone import use_utc
     from tui.app import Dashboard
 
     use_utc()  # the zone of whoever looks is not known here
@@ -292,7 +292,7 @@ def _keymap() -> dict[str, str]:
 
 
 def _print_keys() -> None:
-    from nsml.view.text import pad, visible, width
+    from nsml.common.text import pad, visible, width
     from tui.keymap import table
 
     rows = [("ID", "KEYS", "WHAT"), *table(_keymap())]
@@ -361,7 +361,7 @@ def _of_platform(name: str | None, record: Path | None, appearance: Appearance |
     except contexts.ContextError as error:
         _fail(error.message, error.advice, DENIED_CODE)
 
-    from nsml.view.shell import shell_word
+    from nsml.common.shell import shell_word
     from tui.app import Dashboard
     from tui.recording import Recorder, RecordingError
 
@@ -402,7 +402,7 @@ def _spare() -> None:
 
 
 def _fail(message: str, advice: str, code: int) -> NoReturn:
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     click.echo(f"error: {visible(message)}", err=True)
     for line in advice.splitlines():

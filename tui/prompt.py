@@ -14,9 +14,9 @@ from textual.app import SuspendNotSupported
 
 from nsml.client.contexts import ContextError, choose, load
 from nsml.client.errors import ClientError
+from nsml.common.shell import option_words, shell_line
+from nsml.common.text import visible
 from nsml.view.complete_sessions import is_short
-from nsml.view.shell import option_words, shell_line
-from nsml.view.text import visible
 from tui.background import in_background
 
 if TYPE_CHECKING:

@@ -29,6 +29,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from nsml.client.series import ChartQuery, grouped
 from nsml.client.streams import Link
+from nsml.common.text import visible
+from nsml.common.units import size_text
 from nsml.v1.checkpoints_pb2 import Checkpoint
 from nsml.v1.datasets_pb2 import Dataset
 from nsml.v1.media_pb2 import Media
@@ -38,8 +40,6 @@ from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Sess
 from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
 from nsml.view.plot import within
 from nsml.view.series import Axis, Series
-from nsml.view.text import visible
-from nsml.view.units import size_text
 from tui.model import (
     TOPICS,
     CheckpointsReceived,

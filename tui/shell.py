@@ -21,11 +21,11 @@ from textual.events import InputEvent, Key
 from nsml.client.contexts import ContextError
 from nsml.client.errors import ClientError, NotSignedIn
 from nsml.client.streams import ENDED_STATES
-from nsml.clock import in_thread
-from nsml.concurrency import TaskGroup
+from nsml.common.clock import in_thread
+from nsml.common.concurrency import TaskGroup
+from nsml.common.shell import posix_line
+from nsml.common.text import visible
 from nsml.view.series import Axis
-from nsml.view.shell import posix_line
-from nsml.view.text import visible
 from tui.appearance import Appearance, apply_appearance, filters
 from tui.background import in_background
 from tui.key_order import KeyOrder
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.client.series import ChartQuery
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
     from tui.feed import Feed

@@ -8,8 +8,8 @@ from math import inf
 from typing import Final
 
 from nsml.client.streams import Link
-from nsml.view.text import fit_middle
-from nsml.view.units import duration_text, short_moment
+from nsml.common.text import fit_middle
+from nsml.common.units import duration_text, short_moment
 
 ASK_AGAIN_S: Final = 10.0
 """After a refusal: rights may change."""

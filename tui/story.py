@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from nsml.common.time_zone import local, suffix
+from nsml.common.units import duration_text
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.time_zone import local, suffix
-from nsml.view.units import duration_text
 from tui.sources import OF_ONE, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsml.client.series import ChartQuery
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
     from tui.model import Event, Model
 
 FASTEST: Final = 64

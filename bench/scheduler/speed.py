@@ -18,7 +18,7 @@ do not fit stand at the head. Figures, with N nodes:
 - `python_steps_per_s`: a fixed loop in the same run, by which figures of two machines are compared.
 
 Times are of the processor, so that what else a machine does matters less. Garbage is collected as in the control
-plane's process (`nsml/python_gc.py`).
+plane's process (`nsml/common/python_gc.py`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from controlplane.domain.values import (
 )
 from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES
-from nsml.python_gc import collect_seldom
+from nsml.common.python_gc import collect_seldom
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

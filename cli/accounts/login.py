@@ -16,8 +16,8 @@ from cli.exits import CommandError, ExitCode
 from cli.group import Group, Refused, command, pass_app
 from cli.output import write_list
 from nsml.client import contexts
+from nsml.common.text import visible
 from nsml.view.tables import Column
-from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from nsml.client.contexts import Context
@@ -166,7 +166,7 @@ def _server_uid(app: App, context: Context) -> int | None:
         CommandError: it is the account of a session, or not trusted.
     """
     from nsml.client.connect import account, is_plaintext, listening_uids
-    from nsml.local_peers import SESSION_UIDS
+    from nsml.common.local_peers import SESSION_UIDS
 
     server = context.server
     if not is_plaintext(context, server):

@@ -22,7 +22,7 @@ from cli.confirmation import confirm_names, confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, pass_app
 from cli.output import write_list, write_one
-from nsml.view.time_zone import typed
+from nsml.common.time_zone import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -181,16 +181,16 @@ def project() -> None:
 
 
 def _write_project(app: App, found: Project) -> None:
+    from nsml.common.text import visible
     from nsml.view import projects as view
-    from nsml.view.text import visible
 
     write_one(app, view.record(found), [visible(line) for line in view.lines(found)])
 
 
 def _settled(app: App, found: Project) -> None:
     """Tell the project as it is set now, and beside it what of that has no effect."""
+    from nsml.common.text import visible
     from nsml.view import projects as view
-    from nsml.view.text import visible
 
     _write_project(app, found)
     for line in view.beyond_lines(found):
@@ -199,7 +199,7 @@ def _settled(app: App, found: Project) -> None:
 
 def _changed(app: App, answer: ChangeMembersResponse, unchanged: str) -> None:
     """Tell the project as it is now, and beside it of whom nothing was changed: repeating is no error."""
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     _write_project(app, answer.project)
     for user in answer.unchanged:
@@ -237,8 +237,8 @@ def _users() -> Callable[[F], F]:
 @pass_app
 def show(app: App, *, name: str) -> None:
     """Show one project: members, quota, budget, share and usage."""
+    from nsml.common.text import visible
     from nsml.view import projects as view
-    from nsml.view.text import visible
 
     answer = app.call(lambda client: client.projects.get(name))
     lines = [visible(line) for line in view.shown_lines(answer)]

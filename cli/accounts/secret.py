@@ -12,7 +12,7 @@ from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.output import write_list, write_one
-from nsml.view.shell import shell_word
+from nsml.common.shell import shell_word
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ def secret() -> None:
 
 
 def _size(found: Secret, _now: float) -> str:
-    from nsml.view.units import size_text
+    from nsml.common.units import size_text
 
     return size_text(found.size_bytes)
 
 
 def _ago(field: str) -> Any:
     def cell(found: Secret, now: float) -> str:
+        from nsml.common.units import ago
         from nsml.view.times import seconds_of
-        from nsml.view.units import ago
 
         return ago(now - seconds_of(getattr(found, field)))
 
@@ -57,8 +57,8 @@ _COLUMNS: tuple[Column[Secret], ...] = (
 
 
 def _record(found: Secret) -> dict[str, Any]:
+    from nsml.common.units import moment
     from nsml.view.times import seconds_of
-    from nsml.view.units import moment
 
     return {
         "name": found.name,
@@ -167,7 +167,7 @@ def rm(app: App, *, name: str, user: str) -> None:
 
     Running sessions keep its value; queued sessions that use it will fail.
     """
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     async def act(client: Client) -> None:
         await client.secrets.remove(name, user)

@@ -10,8 +10,8 @@ from cli.app import App
 from cli.confirmation import confirm_names, confirmed
 from cli.group import LIFETIME, Group, LazyGroup, command, pass_app
 from cli.output import write_list, write_one
+from nsml.common.units import counted
 from nsml.view.tables import Column
-from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +55,8 @@ def _role(found: User) -> str:
 
 
 def _since(found: User, now: float) -> str:
+    from nsml.common.units import ago
     from nsml.view.times import seconds_of
-    from nsml.view.units import ago
 
     return ago(now - seconds_of(found.created_at))
 
@@ -70,8 +70,8 @@ _COLUMNS: tuple[Column[User], ...] = (
 
 
 def _record(found: User) -> dict[str, Any]:
+    from nsml.common.units import moment
     from nsml.view.times import seconds_of
-    from nsml.view.units import moment
 
     return {
         "name": found.name,
@@ -212,8 +212,8 @@ def _show_secret(
     use: Sequence[str],
 ) -> None:
     """The secret on stdout; what it is for and how to `use` it beside."""
+    from nsml.common.units import local_moment, moment
     from nsml.view.times import seconds_of
-    from nsml.view.units import local_moment, moment
 
     expires_at = seconds_of(made.expires_at)
     app.say(f"a token {purpose}, valid until {local_moment(expires_at)}; it is not shown again")

@@ -11,7 +11,7 @@ from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.output import write_one
-from nsml.text_files import decoded
+from nsml.common.text_files import decoded
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
@@ -31,8 +31,8 @@ def webhook() -> None:
 
 
 def _record(found: Webhook | None) -> dict[str, Any]:
+    from nsml.common.units import moment
     from nsml.view.times import seconds_of
-    from nsml.view.units import moment
 
     if found is None:
         return {"origin": "", "set_at": None, "on": []}

@@ -23,8 +23,8 @@ _UPLOADS = ("ContentService/PutBlobs",)
 
 
 def _when(row: AuditRow, now: float) -> str:
+    from nsml.common.units import ago
     from nsml.view.times import seconds_of
-    from nsml.view.units import ago
 
     return ago(now - seconds_of(row.at))
 
@@ -43,8 +43,8 @@ _COLUMNS: tuple[Column[AuditRow], ...] = (
 
 
 def _record(row: AuditRow) -> dict[str, Any]:
+    from nsml.common.units import moment
     from nsml.view.times import seconds_of
-    from nsml.view.units import moment
 
     return {
         "at": moment(seconds_of(row.at)),

@@ -25,7 +25,7 @@ from cli.local.data_folder import (
 from cli.local.up import check_no_passwords, control_plane_settings, standing_options
 from cli.output import write_one
 from nsml.client.contexts import write_private
-from nsml.view.units import counted, local_moment, moment, size_text
+from nsml.common.units import counted, local_moment, moment, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

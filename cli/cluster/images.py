@@ -182,7 +182,7 @@ async def _nodes_with(client: Client, image: str, words: Sequence[str]) -> list[
 
     Raises CommandError (NOT_FOUND) where there is none.
     """
-    from nsml.images import whole_reference
+    from nsml.spec.images import whole_reference
 
     named = [word for word in words if not is_glob(word)]
     whole = whole_reference(image)
@@ -204,7 +204,7 @@ async def _pulled(
 ) -> list[ImageAnswer]:
     import asyncio
 
-    from nsml.concurrency import each_at_once
+    from nsml.common.concurrency import each_at_once
 
     room = asyncio.Semaphore(AT_ONCE)
     every_s = max(_POLL_EVERY_S, len(nodes) / _MOST_POLLS_PER_S)
@@ -286,7 +286,7 @@ def _failed_answer(
 
 async def _removed(client: Client, *, image: str, nodes: Sequence[str]) -> list[ImageAnswer]:
     from nsml.client.errors import ClientError, Denied, NotSignedIn
-    from nsml.concurrency import each_at_once
+    from nsml.common.concurrency import each_at_once
     from nsml.view.images import ImageAnswer
 
     async def on(node: str) -> ImageAnswer:

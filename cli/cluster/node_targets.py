@@ -55,7 +55,7 @@ def chosen_nodes(app: App, words: Sequence[str]) -> list[GetNodeResponse]:
 
 async def look_at(client: Client, names: Sequence[str]) -> list[GetNodeResponse]:
     """These nodes as they are now, in this order."""
-    from nsml.concurrency import each_at_once
+    from nsml.common.concurrency import each_at_once
 
     return await each_at_once(names, client.nodes.get, most=AT_ONCE)
 

@@ -39,8 +39,8 @@ F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 @pass_app
 def gpustat(app: App, *, nodes: tuple[str, ...], free: bool, watch: bool) -> None:
     """List GPUs with their load, memory and sessions."""
+    from nsml.common.text import visible
     from nsml.view import nodes as view
-    from nsml.view.text import visible
 
     if watch:
         _watch_gpus(app, nodes, free=free)
@@ -149,7 +149,7 @@ def status(
     Exit code 0 without faults or with notices only, 1 with faults, 3 if no control plane answers.
     The leader's term is a number that grows with each election.
     """
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     if what_if is not None and session is None:
         raise click.UsageError("--what-if needs --explain SESSION")
@@ -182,10 +182,10 @@ def status(
 
 
 def _explain(app: App, reference: str, change: Change | None) -> None:
+    from nsml.common.text import visible
     from nsml.view import queue as view
     from nsml.view import session_status as explained
     from nsml.view.sessions import record
-    from nsml.view.text import visible
 
     what_if = message_of(change) if change is not None else None
     answer = app.call(lambda client: client.sessions.explain(reference, what_if))
@@ -250,8 +250,8 @@ REASON = click.option(
 @pass_app
 def show(app: App, *, name: str) -> None:
     """Show one node and its sessions."""
+    from nsml.common.text import visible
     from nsml.view import nodes as view
-    from nsml.view.text import visible
 
     answer = app.call(lambda client: client.nodes.get(name))
     lines = view.shown_lines(answer, app.clock.time())
@@ -284,7 +284,7 @@ def drain(app: App, *, names: tuple[str, ...], move_after: float | None, reason:
     and the next attempt elsewhere, whatever their --retry. A gang is moved as a whole. With
     --move-after it asks first if sessions are on the node. Undo: nsml node resume.
     """
-    from nsml.view.units import duration_text
+    from nsml.common.units import duration_text
 
     found = chosen_nodes(app, names)
     moved = _sessions_on(found) if move_after is not None else []
@@ -324,8 +324,8 @@ def resume(app: App, *, names: tuple[str, ...]) -> None:
     A node is held when the control plane's store was restored from a backup that is older than the
     node's orders. Sessions on it that the platform does not know are then stopped; it asks first.
     """
+    from nsml.common.text import visible
     from nsml.view.nodes import foreign_replicas
-    from nsml.view.text import visible
 
     found = [one.node for one in chosen_nodes(app, names)]
     held = [one for one in found if not one.hold.lifted_by]
@@ -363,7 +363,7 @@ def fence(app: App, *, names: tuple[str, ...], reason: str, force: bool) -> None
     The sessions end (node lost) and run elsewhere if they have a --retry left. If the agent comes
     back in the same boot, it ends whatever it still runs before the node takes new sessions.
     """
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     found = chosen_nodes(app, names)
     for one in found:
@@ -421,8 +421,8 @@ def _state(node: Node) -> str:
 
 
 def _write_node(app: App, node: Node) -> None:
+    from nsml.common.text import visible
     from nsml.view.nodes import why_closed
-    from nsml.view.text import visible
 
     why = why_closed(node, app.clock.time())
     app.write(visible(f"{node.name}  {_state(node)}{f'  {why}' if why else ''}"))

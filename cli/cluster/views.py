@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def _ago(field: str) -> Any:
     def cell(found: View, now: float) -> str:
+        from nsml.common.units import ago
         from nsml.view.times import seconds_of
-        from nsml.view.units import ago
 
         return ago(now - seconds_of(getattr(found, field)))
 
@@ -38,8 +38,8 @@ _COLUMNS: tuple[Column[View], ...] = (
 
 
 def _record(found: View) -> dict[str, Any]:
+    from nsml.common.units import moment
     from nsml.view.times import seconds_of
-    from nsml.view.units import moment
 
     return {
         "name": found.id,

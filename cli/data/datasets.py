@@ -65,10 +65,10 @@ def push(
 
     PATH is a folder or one file. Only new content is sent.
     """
+    from nsml.common.units import size_text
     from nsml.v1.datasets_pb2 import CreateDatasetVersionRequest
     from nsml.view.datasets import record
     from nsml.view.sessions import visibility_named
-    from nsml.view.units import size_text
 
     wanted = visibility_named(visibility) if visibility else None
     request = CreateDatasetVersionRequest(name=name, message=message, visibility=wanted)
@@ -150,8 +150,8 @@ def ls(app: App, *, glob: str) -> None:
 @pass_app
 def info(app: App, *, name: str) -> None:
     """Describe one dataset: NAME or OWNER/NAME, with @N one version of it."""
+    from nsml.common.text import visible
     from nsml.view.datasets import COLUMNS, record
-    from nsml.view.text import visible
 
     plain, version = split_dataset(name)
     found = app.call(lambda client: client.datasets.get(plain, version))
@@ -170,8 +170,8 @@ def rm(app: App, *, name: str) -> None:
     Asks first. Running and queued sessions that use it continue. Its storage is freed within
     minutes.
     """
+    from nsml.common.units import counted
     from nsml.view.confirmation import Plan, Target
-    from nsml.view.units import counted
 
     plain, version = split_dataset(name)
     found = app.call(lambda client: client.datasets.get(plain, version))

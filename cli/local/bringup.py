@@ -10,8 +10,8 @@ from cli.exits import CommandError, ExitCode
 from cli.local import processes
 from cli.local.data_folder import TITLES, DataFolder
 from cli.local.processes import StartFailed
-from nsml.view.text import visible
-from nsml.view.units import size_text
+from nsml.common.text import visible
+from nsml.common.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

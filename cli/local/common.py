@@ -11,8 +11,8 @@ import click
 from cli.arguments import WholeRange
 from cli.exits import CommandError, ExitCode
 from cli.local.data_folder import AGENT, CONTROL_PLANE
-from nsml.view.shell import shell_word
-from nsml.view.text import visible
+from nsml.common.shell import shell_word
+from nsml.common.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

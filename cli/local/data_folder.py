@@ -29,7 +29,7 @@ from cli.exits import CommandError, ExitCode
 from cli.local import processes
 from nsml.client.contexts import Context, write_private
 from nsml.client.trust import SERVER_NAME
-from nsml.reserved_names import is_reserved_for_platform
+from nsml.spec.reserved_names import is_reserved_for_platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,7 +12,7 @@ from cli.local.common import DATA
 from cli.local.data_folder import data_folder
 from cli.local.teardown import TearDown, is_finalizing
 from cli.local.units import AGENT_UNIT, CONTROL_PLANE_UNIT, is_installed
-from nsml.view.units import counted
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +121,7 @@ def _plan(
 
 def _named(members: Sequence[Member]) -> str:
     """Control planes in words, each with its address for users."""
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     addresses = ((one.name, one.user_address or one.local_address) for one in members)
     return ", ".join(visible(f"{name} ({address})") for name, address in addresses)

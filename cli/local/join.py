@@ -25,7 +25,7 @@ from cli.local.data_folder import AGENT, Choices, DataFolder, data_folder, node_
 from cli.local.processes import program
 from cli.local.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT, agent_unit
 from nsml.client import contexts
-from nsml.view.shell import shell_word
+from nsml.common.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsml.client.contexts import write_private
-from nsml.log_files import put_aside
+from nsml.common.log_files import put_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

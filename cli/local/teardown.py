@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cli.local.processes import Program
     from nsml.client.calls import Client
     from nsml.client.contexts import Context
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
     from nsml.v1.nodes_pb2 import Member
     from nsml.v1.sessions_pb2 import Session
 

@@ -38,8 +38,8 @@ from cli.local.data_folder import (
 from cli.local.processes import StartFailed
 from nsml.client.errors import NotSignedIn, Unavailable
 from nsml.client.trust import digest_of
-from nsml.exit_codes import CANNOT_LISTEN
-from nsml.urls import has_password, without_password
+from nsml.common.urls import has_password, without_password
+from nsml.spec.exit_codes import CANNOT_LISTEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,8 +14,8 @@ from cli.atomic_file import check_folder_of, whole_file
 from cli.group import BadValue
 from cli.output import COLOURS
 from cli.sessions.written_files import remember
-from nsml.view.time_zone import typed
-from nsml.view.units import parse_duration
+from nsml.common.time_zone import typed
+from nsml.common.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -16,8 +16,8 @@ from cli.exits import CommandError, ExitCode
 from cli.progress import Progress
 from cli.results.metric_options import check_known, fits, tell_let_go, tell_missing
 from cli.sessions.written_files import remember
-from nsml.event_files import Counts, EventFiles
-from nsml.view.units import counted
+from nsml.common.units import counted
+from nsml.tensorboard.event_files import Counts, EventFiles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

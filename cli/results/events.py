@@ -34,7 +34,7 @@ from cli.results.metric_options import (
     tell_missing,
     tell_simulated,
 )
-from nsml.view.shell import operands
+from nsml.common.shell import operands
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
@@ -239,8 +239,8 @@ def _tell_beside(app: App, session: Session, *, has_any: bool) -> None:
     """
     if not app.is_for_people:
         return
+    from nsml.common.text import visible
     from nsml.view.sessions import attempt_lines, lost_text
-    from nsml.view.text import visible
 
     if has_any:
         tell_simulated(app, session)

@@ -27,9 +27,9 @@ from cli.results.metric_options import (
 )
 from cli.results.points import FileFormat, check_library, points_file
 from cli.sessions.written_files import remember
-from nsml.view.shell import shell_line, shell_word
+from nsml.common.shell import shell_line, shell_word
+from nsml.common.units import counted, size_text
 from nsml.view.tables import Column
-from nsml.view.units import counted, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -212,7 +212,7 @@ def _paths(
 
     The folder is made where there is none.
     """
-    from nsml.folders import folder_name
+    from nsml.spec.folders import folder_name
 
     folder.mkdir(exist_ok=True)
     names = [session.name.replace("/", "_") for session in sessions]
@@ -310,8 +310,8 @@ class _Exporting:
 
 
 def _tell(app: App, written: Sequence[Written], *, is_stdout: bool) -> None:
+    from nsml.common.units import moment
     from nsml.view.times import seconds_of
-    from nsml.view.units import moment
 
     for one in written:
         tell_missing(app, one.missing, one.session)

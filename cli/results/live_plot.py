@@ -12,14 +12,14 @@ from cli.live_table import Redrawn
 from cli.results.charts import ChartOptions, chart_lines, narrowed
 from cli.results.metric_options import let_go_words
 from cli.results.series import Source, why_nothing
-from nsml.view.units import counted
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsml.client.calls import Client
     from nsml.client.streams import Link
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
     from nsml.v1.sessions_pb2 import Session
 
 _REDRAW_S = 0.25
@@ -72,7 +72,7 @@ class LivePlot:
         self, client: Client, sessions: Sequence[Session], labels: Sequence[str]
     ) -> None:
         """Draw until all sessions have ended."""
-        from nsml.concurrency import beside_each_other
+        from nsml.common.concurrency import beside_each_other
 
         async with beside_each_other() as whole:
             redrawing = whole.create_task(self._kept_true(client.clock))
@@ -122,7 +122,7 @@ class LivePlot:
         """Draw what there is over what was drawn before."""
         import shutil
 
-        from nsml.view.text import visible
+        from nsml.common.text import visible
 
         self._is_stale = False
         room = shutil.get_terminal_size().lines - 2
@@ -132,9 +132,9 @@ class LivePlot:
 
     def _lines(self, room: int) -> list[str]:
         """Charts of as many metrics as the screen has room for, and how many more there are."""
+        from nsml.common.text import visible
         from nsml.view.metrics import not_drawn_text, not_worth_drawing
         from nsml.view.plot import heights
-        from nsml.view.text import visible
 
         groups = {visible(name): lines for name, lines in self._charts.groups().items()}
         if not groups:

@@ -18,9 +18,9 @@ from cli.output import write_list
 from cli.progress import Progress
 from cli.results.metric_options import metric_option
 from cli.sessions.written_files import remember
+from nsml.common.shell import operands, shell_line, shell_word
 from nsml.content.media import MOST_OF_SESSION
-from nsml.folders import folder_name
-from nsml.view.shell import operands, shell_line, shell_word
+from nsml.spec.folders import folder_name
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
@@ -147,8 +147,8 @@ async def _listed(client: Client, request: ListMediaRequest) -> tuple[list[Media
 
 def _show(app: App, request: ListMediaRequest, name: str) -> None:
     """The last of that name, in words where it can be."""
+    from nsml.common.text import visible
     from nsml.view import media as view
-    from nsml.view.text import visible
 
     one, data = app.call(lambda client: _last(client, request, name))
     lost = f": {one.why_lost}" if one.why_lost else ""
@@ -213,7 +213,7 @@ async def _unknown(client: Client, request: ListMediaRequest, name: str) -> Comm
 
 def _export(app: App, request: ListMediaRequest, folder: Path) -> None:
     """Write what is durable into files that were not there; the paths are what is printed."""
-    from nsml.view.units import size_text
+    from nsml.common.units import size_text
 
     check_folder_of(folder)
     progress = Progress(app, "fetching")

@@ -15,9 +15,9 @@ from cli.app import App
 from cli.arguments import WholeRange
 from cli.exits import CommandError, ExitCode
 from cli.group import near
-from nsml.view.shell import operands, shell_line, shell_word
+from nsml.common.shell import operands, shell_line, shell_word
+from nsml.common.units import counted, whole
 from nsml.view.tables import Column
-from nsml.view.units import counted, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -224,8 +224,8 @@ def _value(point: MetricPoint) -> Any:
 
 def event_record(event: Event) -> dict[str, Any]:
     """A value for programs; `ranks` in place of `rank` where it is of several replicas."""
+    from nsml.common.units import moment
     from nsml.view.times import seconds_of
-    from nsml.view.units import moment
 
     point = event.point
     return {
@@ -244,7 +244,7 @@ def _step(event: Event, _now: float) -> str:
 
 
 def _rounded(event: Event, _now: float) -> str:
-    from nsml.view.units import number_text
+    from nsml.common.units import number_text
 
     value = _value(event.point)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -252,7 +252,7 @@ def _rounded(event: Event, _now: float) -> str:
 
 
 def _value_within(event: Event, _now: float, cells: int) -> str:
-    from nsml.view.units import number_within
+    from nsml.common.units import number_within
 
     value = _value(event.point)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -268,8 +268,8 @@ def _is_of_several(event: Event) -> bool:
 
 
 def _moment(event: Event, _now: float) -> str:
+    from nsml.common.units import local_moment
     from nsml.view.times import seconds_of
-    from nsml.view.units import local_moment
 
     return local_moment(seconds_of(event.point.time))
 
@@ -316,7 +316,7 @@ EVENT_COLUMNS: tuple[Column[Event], ...] = (
 
 def tell_missing(app: App, count: int, session: str) -> None:
     """Say how many reports of a session are missing for ever, once in a command."""
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     if not count:
         return
@@ -331,8 +331,8 @@ def tell_missing(app: App, count: int, session: str) -> None:
 
 def tell_simulated(app: App, session: Session) -> None:
     """Say to people that what a session reported was made on simulated GPUs, where it was."""
+    from nsml.common.text import visible
     from nsml.view.sessions import SIMULATED
-    from nsml.view.text import visible
 
     if session.simulated and app.is_for_people:
         app.say(visible(f"({session.name}: the GPUs are {SIMULATED})"))
@@ -340,8 +340,8 @@ def tell_simulated(app: App, session: Session) -> None:
 
 def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
     """Say when points of a session were let go, once in a command; whether any were."""
-    from nsml.view.text import visible
-    from nsml.view.time_zone import local
+    from nsml.common.text import visible
+    from nsml.common.time_zone import local
     from nsml.view.times import seconds_of
 
     if not let_go.seconds:
@@ -397,7 +397,7 @@ def fits(name: str, globs: Sequence[str]) -> bool:
 
 def no_numbers_words(session: str, names: Sequence[str]) -> str:
     """That metrics, one at least, hold no numbers, and what shows them."""
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     if len(names) == 1:
         return visible(f"{names[0]} is no number: {events_line(session, names[0])}")

@@ -17,8 +17,8 @@ from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
 from cli.progress import Progress
 from cli.sessions.written_files import remember
-from nsml.view.shell import operands, shell_line, shell_word
-from nsml.view.text import visible
+from nsml.common.shell import operands, shell_line, shell_word
+from nsml.common.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,7 +81,7 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) 
     is left alone.
     """
     from nsml.client import checkpoints
-    from nsml.view.units import size_text
+    from nsml.common.units import size_text
 
     async def fetch(client: Client) -> tuple[Checkpoint, Path]:
         found = await _find(client, session, checkpoint, earlier=earlier)
@@ -121,8 +121,8 @@ def rm(app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | N
     The newest one of a live session stays, since the session resumes from it. Its storage is freed
     within minutes.
     """
+    from nsml.common.units import counted, size_text
     from nsml.view.confirmation import Plan, Target
-    from nsml.view.units import counted, size_text
 
     async def look(client: Client) -> tuple[Session, str, list[Checkpoint]]:
         found = await client.sessions.get(session)

@@ -41,7 +41,7 @@ from cli.results.metric_options import (
     reduced,
 )
 from cli.results.series import Source, fetch, labels_of, points_of, why_nothing
-from nsml.view.units import counted
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from cli.exits import CommandError
 from cli.output import to_json
-from nsml.view.text import escaped, visible
-from nsml.view.units import whole
+from nsml.common.text import escaped, visible
+from nsml.common.units import whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ from cli.results.metric_options import (
     tell_let_go,
     tell_missing,
 )
-from nsml.view.units import counted
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -140,8 +140,8 @@ def _tell_undrawn(
     found: Mapping[str, object],
 ) -> None:
     """Say which of the metrics that were named, each by its own name, are in no chart."""
+    from nsml.common.text import visible
     from nsml.view.elements import element_in
-    from nsml.view.text import visible
 
     named = sorted(name for name in taken if name in globs)
     undrawn = [
@@ -311,10 +311,10 @@ async def points_of(
 
 def labels_of(sessions: Sequence[pb.Session]) -> list[str]:
     """What the lines of sessions are called: of several with the arguments in which they differ."""
+    from nsml.common.text import visible
     from nsml.view.filter_fields import Filtered
     from nsml.view.sessions import SIMULATED, SIMULATED_SHORT
     from nsml.view.sorting import arguments_within, shared_by
-    from nsml.view.text import visible
 
     shared = shared_by(map(Filtered, sessions))
     is_alone = len(sessions) == 1

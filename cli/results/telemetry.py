@@ -58,8 +58,8 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
     day, minutes for 30 days and 10 minutes for a year. A shared GPU is shown as a whole. Piped, it
     is a table.
     """
+    from nsml.common.text import visible
     from nsml.view import telemetry as view
-    from nsml.view.text import visible
     from nsml.view.times import seconds_of
 
     if csv and app.flags.output not in {None, Format.CSV}:
@@ -100,8 +100,8 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
 def _watch(app: App, fetch: Callable[..., Awaitable[_Seen]]) -> None:
     """Draw what `fetch` gives of a session until it has ended."""
     from cli.live_table import Redrawn
+    from nsml.common.text import visible
     from nsml.view import telemetry as view
-    from nsml.view.text import visible
 
     check_drawing(app, "nsml gpumonitor SESSION -o jsonl")
     screen = Redrawn(app)

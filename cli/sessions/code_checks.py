@@ -86,8 +86,8 @@ def _check_entry(code: Code, options: RunOptions) -> None:
 
 def _check_language(code: Code, entry: str) -> None:
     """Raise where the entry is no program in Python."""
-    from nsml.view.shell import shell_line
-    from nsml.view.text import visible
+    from nsml.common.shell import shell_line
+    from nsml.common.text import visible
 
     suffix = PurePosixPath(entry).suffix.lower()
     first = (code.read(path_text(entry)) or b"").partition(b"\n")[0]
@@ -109,7 +109,7 @@ def _check_language(code: Code, entry: str) -> None:
 
 def _check_program(code: Code, options: RunOptions) -> None:
     """Raise for a program of the folder that no node can start."""
-    from nsml.view.shell import shell_word
+    from nsml.common.shell import shell_word
 
     program = options.spec.argv[0] if options.spec.argv else ""
     if "/" not in program or program.startswith("/") or ".." in PurePosixPath(program).parts:
@@ -143,7 +143,7 @@ def _check_program(code: Code, options: RunOptions) -> None:
 
 def _note_variables(app: App, code: Code, options: RunOptions) -> None:
     """Say which files of variables travel with the code, and that .env does not by itself."""
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     named = {_within(code.folder, name) for name in options.environment_files}
     sent = [path for path in code.files if path in named or path.rpartition("/")[2] == ".env"]
@@ -228,8 +228,8 @@ def _warn(app: App, code: Code, what: str, lines: Sequence[str], advice: str = "
 
     `lines`: none where they are not known.
     """
-    from nsml.view.shell import shell_line
-    from nsml.view.text import visible
+    from nsml.common.shell import shell_line
+    from nsml.common.text import visible
 
     some = _some(lines) if lines else "its packages"
     content = code.read("requirements.txt")

@@ -25,8 +25,8 @@ from cli.results.metric_options import (
 )
 from cli.results.series import tell_left_out
 from cli.sessions.code_diff import diff_code
+from nsml.common.text import visible
 from nsml.view.tables import Column
-from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -317,7 +317,7 @@ def _tables(
     app: App, sessions: Sequence[Session], rows: Sequence[Row]
 ) -> list[list[Column[Session]]]:
     """The columns of each table: the name, and as many rows as have room beside it."""
-    from nsml.view.text import width
+    from nsml.common.text import width
 
     name = _name_column(sessions)
     room = app.room or 0  # a table that is too wide is one of a terminal
@@ -352,8 +352,8 @@ def _name_column(sessions: Sequence[Session]) -> Column[Session]:
 
 def _column_of(row: Row, sessions: Sequence[Session]) -> Column[Session]:
     """A row as a column, which is never cut below `least`: of texts and titles that is their beginning."""
+    from nsml.common.text import fit_middle, width
     from nsml.view import compare
-    from nsml.view.text import fit_middle, width
 
     texts = compare.aligned([compare.cell(row, session.name) for session in sessions])
     shown = dict(zip((session.name for session in sessions), texts, strict=True))
@@ -374,10 +374,10 @@ def _column_of(row: Row, sessions: Sequence[Session]) -> Column[Session]:
 def _columns(
     title: str, sessions: Sequence[Session], rows: Sequence[Row]
 ) -> tuple[Column[Row], ...]:
+    from nsml.common.text import fit_middle, width
     from nsml.view import compare
     from nsml.view.compare import aligned
     from nsml.view.sessions import SIMULATED_SHORT
-    from nsml.view.text import fit_middle, width
 
     room_of_name = _room_to_tell_apart([session.name for session in sessions])
 
@@ -411,7 +411,7 @@ def _columns(
 
 def _room_to_tell_apart(names: Sequence[str]) -> int:
     """The cells from which on names differ that are cut in their middle."""
-    from nsml.view.text import fit_middle, width
+    from nsml.common.text import fit_middle, width
 
     longest = max(map(width, names))
     rooms = range(min(_NAME_CELLS, longest), longest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nsml.view.units import counted
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,8 +29,8 @@ from nsml.client.errors import (
     NotFound,
     NotSignedIn,
 )
-from nsml.concurrency import TaskGroup
-from nsml.view.text import visible
+from nsml.common.concurrency import TaskGroup
+from nsml.common.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

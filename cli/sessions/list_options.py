@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from cli.arguments import is_glob
 from cli.exits import CommandError, ExitCode
 from cli.group import near, to_try
-from nsml.labels import LABEL
+from nsml.common.shell import shell_word
+from nsml.spec.labels import LABEL
 from nsml.view import sorting as ordering
 from nsml.view.filter_fields import Filtered
 from nsml.view.filtering import ME, Filter, FilterError, states_of
 from nsml.view.sessions import COLUMNS, record
-from nsml.view.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -34,9 +34,9 @@ def show(
 ) -> None:
     """Write sessions in the chosen format, or say that there are none."""
     from cli.output import write_list
+    from nsml.common.shell import shell_line
     from nsml.v1 import sessions_pb2
     from nsml.view import sessions as view
-    from nsml.view.shell import shell_line
 
     words = () if choosing is None else choosing.texts
     ended = f"no live sessions · ended ones: {shell_line(['nsml', 'ps', '-a', *words])}"

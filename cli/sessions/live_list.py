@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cli.sessions.list_options import Choosing
     from nsml.client.calls import Client
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
     from nsml.v1.sessions_pb2 import Session, SessionFilter
 
 
@@ -55,7 +55,7 @@ class Watched:
     @asynccontextmanager
     async def kept_true(self, clock: Clock) -> AsyncIterator[None]:
         """Redraw what changed, and the ages of what did not."""
-        from nsml.concurrency import beside_each_other
+        from nsml.common.concurrency import beside_each_other
 
         async def redraw() -> None:
             turn = 0

@@ -16,8 +16,8 @@ from cli.exits import CommandError, ExitCode
 from cli.group import command, not_there_yet, pass_app
 from cli.live_table import OpenLines
 from cli.output import COLOURS
-from nsml.view.shell import shell_word
-from nsml.view.units import counted
+from nsml.common.shell import shell_word
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
@@ -205,8 +205,8 @@ def logs(
 
 def _say_first_ended(app: App, sessions: Sequence[Session], shown_rank: int) -> None:
     """Point to the log of the rank that ended first, of gangs of which another is shown."""
+    from nsml.common.text import visible
     from nsml.view.sessions import log_of_first
-    from nsml.view.text import visible
 
     for session in sessions:
         pointer = log_of_first(session, shown_rank=shown_rank)
@@ -243,8 +243,8 @@ def _check_span(
 
 def _say_earlier(app: App, sessions: Sequence[Session], attempt: int | None) -> None:
     """Say to people who asked for no attempt of which sessions earlier ones have logs, too."""
+    from nsml.common.text import visible
     from nsml.view.sessions import earlier_logs
-    from nsml.view.text import visible
 
     if app.is_for_people and attempt is None:
         for words in filter(None, map(earlier_logs, sessions)):
@@ -253,8 +253,8 @@ def _say_earlier(app: App, sessions: Sequence[Session], attempt: int | None) -> 
 
 def _say_what_waits(app: App, readers: Sequence[LogReader]) -> None:
     """Say why there is nothing of a session that has not begun."""
+    from nsml.common.text import visible
     from nsml.view.sessions import waiting_text
-    from nsml.view.text import visible
 
     for session in {reader.session.id: reader.session for reader in readers}.values():
         if words := waiting_text(session):
@@ -270,9 +270,9 @@ async def _follow_all(
     is_one_attempt: bool,
 ) -> None:
     """Show all until they have ended, and say how; of one attempt only what it printed."""
-    from nsml.concurrency import beside_each_other
+    from nsml.common.concurrency import beside_each_other
+    from nsml.common.text import visible
     from nsml.view.sessions import waiting_text
-    from nsml.view.text import visible
 
     async def follow(session: Session, reader: LogReaders) -> None:
         if is_one_attempt:
@@ -482,7 +482,7 @@ class LogReader:
 
     def _say_none(self, search: LogSearch) -> None:
         if self._found_to < 0:
-            from nsml.view.text import visible
+            from nsml.common.text import visible
 
             words = "every line fits" if search.is_inverted else "no line fits"
             self._app.say(visible(f"{self.session.name}: {words}") if self._prefix else words)
@@ -493,10 +493,10 @@ class LogReader:
 
     def _found(self, line: LogLine, search: LogSearch) -> str:
         """A line with what is asked for before it; -- before one that does not follow the last."""
+        from nsml.common.text import width
+        from nsml.common.units import local_moment
         from nsml.view.terminal_output import found_text
-        from nsml.view.text import width
         from nsml.view.times import seconds_of
-        from nsml.view.units import local_moment
 
         is_apart = search.context_lines and -1 < self._found_to != line.offset
         self._found_to = line.offset + len(line.text) + 1
@@ -542,8 +542,8 @@ class LogReader:
         return done
 
     def _say_attempt(self, attempt: int) -> None:
+        from nsml.common.text import visible
         from nsml.view.sessions import earlier_logs
-        from nsml.view.text import visible
 
         if self._app.is_for_people:
             self._clear_open()
@@ -561,7 +561,7 @@ class LogReader:
 
     def _before(self, at: float) -> str:
         """What stands before a line."""
-        from nsml.view.units import local_moment
+        from nsml.common.units import local_moment
 
         return self._prefix + (f"{local_moment(at)} " if self._has_times and at else "")
 
@@ -607,7 +607,7 @@ class LogReaders:
 
     async def show(self, client: Client, *, follow: bool) -> None:
         """See LogReader; of several in the order of their times, with `follow` as they come."""
-        from nsml.concurrency import beside_each_other
+        from nsml.common.concurrency import beside_each_other
 
         if len(self._readers) == 1:
             await self._readers[0].show(client, follow=follow, in_place=self._in_place)
@@ -621,7 +621,7 @@ class LogReaders:
 
 async def _in_order(logs: Sequence[AsyncGenerator[Run, None]]) -> None:
     """Show what came first first; each log in its own order, whatever its times."""
-    from nsml.concurrency import beside_each_other
+    from nsml.common.concurrency import beside_each_other
 
     next_ones: list[tuple[float, int, Run]] = []
 
@@ -657,10 +657,10 @@ async def follow_to_end(
 ) -> Session:
     """Follow a session to its end, showing its output where asked to; the ended session."""
     from nsml.client.streams import wait_until
-    from nsml.concurrency import beside_each_other
+    from nsml.common.concurrency import beside_each_other
+    from nsml.common.text import visible
     from nsml.v1 import sessions_pb2 as pb
     from nsml.view.sessions import waiting_text
-    from nsml.view.text import visible
 
     reported = session.waiting  # printed already
 
@@ -707,9 +707,9 @@ def end_words(session: Session, *, is_log_shown: bool = False, shown_rank: int =
 
     Of a gang, also the command for the log of who ended first, where that is not the shown rank.
     """
+    from nsml.common.text import visible
     from nsml.v1.sessions_pb2 import CAUSE_ENVIRONMENT_FAILED
     from nsml.view.sessions import is_last_output, log_of_first, state_text
-    from nsml.view.text import visible
 
     # of a gang the log of another rank may have it
     is_alone = is_log_shown and session.spec.replica_count <= 1

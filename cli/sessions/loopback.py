@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsml.hosts import is_loopback
+from nsml.common.hosts import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

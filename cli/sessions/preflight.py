@@ -12,8 +12,8 @@ from cli.arguments import split_dataset
 from cli.exits import CommandError, ExitCode
 from cli.group import near
 from nsml.client.errors import Unavailable
-from nsml.run_flags import DEFAULT_ENTRY
-from nsml.view.shell import option_words, shell_line, shell_word
+from nsml.common.shell import option_words, shell_line, shell_word
+from nsml.spec.run_flags import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsml.view.shell import shell_line
+from nsml.common.shell import shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import command, near, pass_app, to_try
 from cli.output import write_one
 from cli.sessions.listing import is_cut, show
-from nsml.view.shell import shell_line
+from nsml.common.shell import shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -229,8 +229,8 @@ def getid(app: App, *, session: str) -> None:
 @pass_app
 def repeat(app: App, *, session: str) -> None:
     """Print the command line that repeats a session, ready for a shell."""
+    from nsml.common.shell import shell_note
     from nsml.view.sessions import repeat_words
-    from nsml.view.shell import shell_note
 
     found = app.call(lambda client: client.sessions.get(session))
     words = repeat_words(found)

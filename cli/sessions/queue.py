@@ -115,8 +115,8 @@ def _write(app: App, page: ListQueueResponse) -> None:
 
 
 def _lines(app: App, page: ListQueueResponse) -> list[str]:
+    from nsml.common.text import folded, visible
     from nsml.view import queue as view
-    from nsml.view.text import folded, visible
 
     rows = table_lines(app, page.sessions, view.COLUMNS) if page.sessions else []
     totals = visible(view.totals_text(page))

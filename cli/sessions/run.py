@@ -31,10 +31,10 @@ from cli.sessions.run_options import RunOptions
 from cli.sessions.upload import made_of, pack_folder, send
 from cli.sessions.written_files import warn_of_pushed
 from nsml.client.errors import Unavailable
-from nsml.run_flags import put_all
-from nsml.variables import without_values
-from nsml.view.shell import hint_line, shell_word
-from nsml.view.units import exact_size_text
+from nsml.common.shell import hint_line, shell_word
+from nsml.common.units import exact_size_text
+from nsml.spec.run_flags import put_all
+from nsml.spec.variables import without_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -433,7 +433,7 @@ async def _check_dataset(client: Client, name: str, version: int) -> None:
 
 
 async def _send(app: App, client: Client, packed: Packed) -> None:
-    from nsml.view.units import duration_text, size_text
+    from nsml.common.units import duration_text, size_text
 
     began = app.clock.monotonic()
     sent = await send(app, client, packed)
@@ -478,7 +478,7 @@ def _write(app: App, session: Session) -> None:
 
 def _submitted_text(app: App, session: Session) -> str:
     """That it was submitted; of one that waits also for what, as far as a line has room: --explain has all of it."""
-    from nsml.view.text import fit_words
+    from nsml.common.text import fit_words
 
     if not _waits(session):
         return f"Session {session.name} started"

@@ -319,9 +319,9 @@ async def _now_named(client: Client, reference: str) -> str:
 
 def _left_text(left: Sequence[Session], hint: str) -> str:
     """Names sessions that fit a glob and are left alone for their state; `hint`: what to do about one, which is `{}`."""
+    from nsml.common.shell import shell_word
+    from nsml.common.text import visible
     from nsml.view.sessions import word_of
-    from nsml.view.shell import shell_word
-    from nsml.view.text import visible
 
     if not left:
         return ""
@@ -411,7 +411,7 @@ def memo(
         raise CommandError("--clear takes no text", code=ExitCode.USAGE)
     if append and text is None:
         raise CommandError("--append needs a text", code=ExitCode.USAGE)
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     targets = app.call(lambda client: resolve(client, [session], users=users))
     for _, error in targets.failures:
@@ -446,7 +446,7 @@ def memo(
 
 def _show_memos(app: App, sessions: Sequence[Session], *, is_one: bool) -> None:
     """The memo alone, or behind the name of each session."""
-    from nsml.view.text import visible
+    from nsml.common.text import visible
 
     width = max(len(one.name) for one in sessions)
     for one in sessions:

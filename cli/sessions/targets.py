@@ -14,8 +14,8 @@ import click
 from cli.arguments import glob_forms, is_glob
 from cli.confirmation import rule_of
 from cli.exits import CommandError, ExitCode
-from nsml.view.shell import shell_line, shell_word
-from nsml.view.units import counted
+from nsml.common.shell import shell_line, shell_word
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -82,7 +82,7 @@ async def resolve(
     """
     from nsml.client.errors import ClientError
     from nsml.client.streams import ENDED_STATES
-    from nsml.concurrency import each_at_once
+    from nsml.common.concurrency import each_at_once
     from nsml.v1.accounts_pb2 import ROLE_ADMIN
 
     if users and not any(map(is_glob, references)):

@@ -33,10 +33,10 @@ def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) ->
 
     Raises what `nsml.content.packing.pack` raises, but CommandError for what can be left out by a rule.
     """
+    from nsml.common.text import visible
     from nsml.content.errors import LinkRefused, PathRefused, Unreadable
     from nsml.content.ignore import IGNORE_FILE
     from nsml.content.packing import pack, pack_file
-    from nsml.view.text import visible
 
     progress = Progress(app, "packing")
 
@@ -76,9 +76,9 @@ def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) ->
 
 def _note_ignore_files(app: App, folder: Path, packed: Packed) -> None:
     """Say what is sent although git, or another tool, would leave it out: their rules are not read, in no folder."""
+    from nsml.common.text import visible
+    from nsml.common.units import size_text
     from nsml.content.ignore import IGNORE_FILE
-    from nsml.view.text import visible
-    from nsml.view.units import size_text
 
     entries = packed.manifest.entries
     rules = _rules_by_folder(folder, [item.path for item in entries])
@@ -101,8 +101,8 @@ def _note_ignore_files(app: App, folder: Path, packed: Packed) -> None:
 
 def _rules_by_folder(folder: Path, paths: Iterable[str]) -> dict[str, dict[str, IgnoreRules]]:
     """Ignore files of other tools, by the folder that they are in ("" or one with a slash at its end)."""
+    from nsml.common.text_files import decoded, lines_of
     from nsml.content.ignore import other_tool_rules
-    from nsml.text_files import decoded, lines_of
 
     found: dict[str, dict[str, IgnoreRules]] = {}
     for path in (*_IGNORE_FILES, *paths):

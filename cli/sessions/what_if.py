@@ -19,7 +19,7 @@ from cli.arguments import (
     WholeRange,
 )
 from cli.group import BadValue, near
-from nsml.request_limits import MOST_REPLICAS
+from nsml.spec.request_limits import MOST_REPLICAS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

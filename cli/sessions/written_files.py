@@ -73,10 +73,10 @@ def warn_of_pushed(app: App, folder: Path, packed: Packed) -> None:
 
 
 def _warn(app: App, name: str, which: str, folder: Path, packed: Packed) -> None:
+    from nsml.common.shell import shell_line
+    from nsml.common.text import visible
+    from nsml.common.units import size_text
     from nsml.content.ignore import IGNORE_FILE
-    from nsml.view.shell import shell_line
-    from nsml.view.text import visible
-    from nsml.view.units import size_text
 
     top = folder.resolve()
     recorded = _recorded(cache_folder(app.environ) / name)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from controlplane.access.identities import Identities
     from controlplane.store.tables import Stored
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 DAY_S = 86_400.0
 DEFAULT_TOKEN_LIFE_S = 30 * DAY_S

@@ -73,7 +73,7 @@ class AnonymousCalls:
 
 @dataclass(slots=True, eq=False)
 class AnonymousCall:
-    """One call; `address` as `nsml.hosts.client_of` says it."""
+    """One call; `address` as `nsml.common.hosts.client_of` says it."""
 
     pool: _Pool
     address: str

@@ -15,13 +15,13 @@ import structlog
 from controlplane.domain.errors import NsmlError
 from controlplane.history.values import AuditRow
 from controlplane.limits.allowances import Allowance
-from nsml.concurrency import TaskGroup, to_its_end
+from nsml.common.concurrency import TaskGroup, to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from controlplane.history.sql.ledger import SqlLedger
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 OK: Final = "OK"
 UNKNOWN: Final = "UNKNOWN"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 SERVER_NAME = "nsml-controlplane"
 """A name that every certificate of a listener bears. Nobody but control planes gets a server's

@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from nsml.hosts import client_of
+from nsml.common.hosts import client_of
 
 if TYPE_CHECKING:
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_FAILURES = 10
 WINDOW_S = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsml import private_files
-from nsml.private_files import Exposed
+from nsml.common import private_files
+from nsml.common.private_files import Exposed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from controlplane.access.secret import Secret
     from controlplane.store.tables import Stored, Table
     from controlplane.stored.v1.records_pb2 import TokenRecord
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import LimitReached
-from nsml.view.units import size_text
+from nsml.common.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from controlplane.stored.v1.records_pb2 import BarredKeyRecord, JoinTokenRecord
 if TYPE_CHECKING:
     from controlplane.access.authority import Authority, SignedNode
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 DEFAULT_LIFE_S = 3600.0
 LONGEST_LIFE_S = 7 * 86_400.0

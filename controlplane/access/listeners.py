@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import grpc
 import psutil
 
-from nsml.hosts import is_loopback
+from nsml.common.hosts import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from controlplane.access.authority import Authority
     from controlplane.access.secret import RandomBytes
     from controlplane.store.interface import KeyValue, KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 KEY_FILE: Final = "platform.key"
 _NONCE_BYTES: Final = 12

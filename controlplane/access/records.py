@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from controlplane.access.secret import RandomBytes
     from controlplane.store.interface import Put
     from controlplane.store.tables import Stored
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 AccessRecord = UserRecord | TokenRecord | JoinTokenRecord | SecretRecord | BarredKeyRecord
 RecordT = TypeVar(

@@ -10,7 +10,7 @@ from controlplane.domain.errors import NsmlError
 
 if TYPE_CHECKING:
     from controlplane.history.sql.ledger import SqlLedger
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LOOK_EVERY_S: Final = 3600.0
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValue, KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_ASKED: Final = 1_000
 PIECE_BYTES: Final = 1 << 20

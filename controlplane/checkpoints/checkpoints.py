@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.state.replica_rights import Rights
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 NAMED: Final = 10
 """Checkpoints that an error names."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.state.references import References
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_WORDS: Final = 500
 """Characters of a reason."""

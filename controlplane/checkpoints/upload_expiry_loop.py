@@ -11,7 +11,7 @@ from controlplane.store.interface import StoreError
 
 if TYPE_CHECKING:
     from controlplane.checkpoints.lost_uploads import Overdue
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LOOK_EVERY_S: Final = 60.0
 

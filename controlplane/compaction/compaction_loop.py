@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from controlplane.state.conditions import Conditions
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LOOK_S: Final = 0.5
 """How often the conditions are looked at."""

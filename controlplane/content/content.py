@@ -33,7 +33,7 @@ from controlplane.limits.user_storage import blob_bytes
 from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
 from controlplane.state.lru import LruDict
-from nsml.clock import inline
+from nsml.common.clock import inline
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from controlplane.limits.admission import Admission
     from controlplane.objects.interface import ObjectStore
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 MOST_ASKED: Final = 10_000
 """Digests in one question."""

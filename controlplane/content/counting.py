@@ -12,12 +12,12 @@ from controlplane.domain.errors import NotFound
 from controlplane.history.sqlite.tally import Note, Tally, TallyFailed
 from controlplane.history.values import KeptBytes, KeptKind, Reference, Release
 from controlplane.objects.errors import BlobDamaged
-from nsml.concurrency import to_its_end
+from nsml.common.concurrency import to_its_end
 
 if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore, StoredBlob
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from controlplane.objects.interface import ObjectStore
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
     from nsml.content.manifest import Manifest
 
 SMALL_BYTES: Final = 1 << 20

@@ -39,13 +39,13 @@ from controlplane.history.values import KeptKind, Reference
 from controlplane.objects.errors import BlobDamaged
 from controlplane.state.lru import LruDict
 from controlplane.stored import etcd_codec
-from nsml.clock import inline
+from nsml.common.clock import inline
 
 if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore, StoredBlob
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
 
 T = TypeVar("T")
 

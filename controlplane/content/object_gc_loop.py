@@ -12,7 +12,7 @@ from controlplane.domain.errors import NsmlError
 if TYPE_CHECKING:
     from controlplane.content.content import Content
     from controlplane.content.object_gc import Collector
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 FIRST_AFTER_S: Final = 900.0
 """A new leader waits until nothing of the one before is on its way to the object store any more."""

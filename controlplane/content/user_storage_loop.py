@@ -11,7 +11,7 @@ from controlplane.domain.errors import NsmlError
 if TYPE_CHECKING:
     from controlplane.content.object_gc import Collector
     from controlplane.limits.user_storage import Kept
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LOOK_EVERY_S: Final = 5.0
 COUNT_EVERY_S: Final = 6 * 3600.0

@@ -30,13 +30,13 @@ from controlplane.state.owned_names import Holdings
 from controlplane.state.references import References
 from controlplane.state.replica_rights import Rights
 from controlplane.store.election import Candidate
-from nsml.clock import SteadyClock
+from nsml.common.clock import SteadyClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controlplane.core.dependencies import Backends, MemberConfig
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 T = TypeVar("T")
 

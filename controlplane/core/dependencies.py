@@ -10,7 +10,7 @@ from controlplane.domain.idle import WasteRule
 from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits, UserLimits
 from controlplane.scheduler import NOTICE_S, RULES, Rules
 from controlplane.scheduler.fair_share import HALF_LIFE_S
-from nsml.clock import inline
+from nsml.common.clock import inline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 ARCHIVE_LOGS_AFTER_S: Final = 3600.0
 COLLECT_AFTER_S: Final = 86_400.0

@@ -19,7 +19,7 @@ from controlplane.core.store_health import (
 from controlplane.domain.conditions import ConditionName
 from controlplane.state.conditions import Conditions
 from controlplane.stored import etcd_codec
-from nsml.clock import in_own_thread
+from nsml.common.clock import in_own_thread
 from nsml.content.digests import digest_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LEAST_FREE_BYTES: Final = 16 << 20
 """With less a disk of ours counts as full; etcd ends when it cannot write."""

@@ -8,10 +8,10 @@ from controlplane.domain.errors import CannotEverFit, InvalidRequest
 from controlplane.domain.values import WHOLE_DEVICE, Isolation, Network
 from controlplane.scheduler import keep_to_owners, runs_nowhere
 from controlplane.scheduler.explain import describe, never_words, no_such_network
-from nsml.gpu_models import model_word
-from nsml.request_limits import MOST_REPLICAS
-from nsml.view.shell import shell_word
-from nsml.view.units import exact_size_text, thousandths
+from nsml.common.shell import shell_word
+from nsml.common.units import exact_size_text, thousandths
+from nsml.spec.gpu_models import model_word
+from nsml.spec.request_limits import MOST_REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

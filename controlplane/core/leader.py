@@ -12,7 +12,7 @@ import structlog
 from controlplane.domain.errors import NotLeader
 from controlplane.state.committer import Deposed
 from controlplane.store.election import Candidate, Leader, Leadership, LeadershipLost, watch_leader
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from controlplane.state.committer import Committer
     from controlplane.state.live_state import LiveState
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 STAND_AGAIN_S: Final = 0.1
 """Pause before standing for election again."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         TransactionResult,
         WatchBatch,
     )
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 Kinds = tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], ConditionName], ...]
 """Which condition an error begins: the first row that fits. An error of no row is an answer."""

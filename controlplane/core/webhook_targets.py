@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from controlplane.domain.errors import InvalidRequest
-from nsml.hosts import is_public, is_within
+from nsml.common.hosts import is_public, is_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,14 +13,14 @@ from controlplane.domain.names import check_dataset, check_digest, check_user
 from controlplane.domain.policy import ALLOW, CHANGE, SEE, check_visibility, may
 from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.values import Dataset, DatasetListing
-from nsml.view.units import size_text
+from nsml.common.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from controlplane.content.content import Content
     from controlplane.history.sql.history import History
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_MESSAGE_BYTES = 4 << 10
 MOST_GLOB_CHARS = 512

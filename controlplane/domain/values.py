@@ -85,7 +85,7 @@ class Cause(enum.StrEnum):
 
 
 class HeldCause(enum.StrEnum):
-    """Why a session is held; see nsml.v1.HeldCause. Its words: nsml/held_causes.py."""
+    """Why a session is held; see nsml.v1.HeldCause. Its words: nsml/spec/held_causes.py."""
 
     START_FAILURES = "START_FAILURES"
     NODE_LOSSES = "NODE_LOSSES"

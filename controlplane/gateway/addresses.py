@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsml.hosts import client_of
+from nsml.common.hosts import client_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request

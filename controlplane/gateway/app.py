@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from controlplane.domain.errors import Denied, NotSignedIn, NsmlError
 from controlplane.gateway.addresses import address_of
-from nsml.clock import in_own_thread
+from nsml.common.clock import in_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from controlplane.gateway.readers import Readers
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 T = TypeVar("T")
 

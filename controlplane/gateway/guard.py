@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import PlainTextResponse
 
-from nsml.clock import in_own_thread
-from nsml.hosts import is_loopback, is_within
-from nsml.local_peers import uid_of_peer
-from nsml.serving import CONNECTION
+from nsml.common.clock import in_own_thread
+from nsml.common.hosts import is_loopback, is_within
+from nsml.common.local_peers import uid_of_peer
+from nsml.common.serving import CONNECTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from nsml.connections import Connection
+    from nsml.common.connections import Connection
 
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """Paths that always answer, whatever host name they are asked under: they tell nothing, or need a token."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from controlplane.gateway.guard import networks
 from controlplane.gateway.optional_packages import shows_dashboards
-from nsml import serving
-from nsml.connections import Connections, Limits
-from nsml.hosts import is_loopback, is_within
+from nsml.common import serving
+from nsml.common.connections import Connections, Limits
+from nsml.common.hosts import is_loopback, is_within
 
 if TYPE_CHECKING:
     import socket

@@ -11,7 +11,7 @@ from controlplane.access.files import read_private
 from controlplane.domain.errors import Denied, NotSignedIn
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, may
-from nsml.clock import in_own_thread
+from nsml.common.clock import in_own_thread
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from controlplane.core.store_health import ProbedStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 QUIET_S: Final = 5.0
 """What was not asked for so long is asked."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from controlplane.state.conditions import Conditions
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 LOOK_S: Final = 5.0
 FILES_S: Final = 600.0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
 
-from nsml.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
-from nsml.view.units import counted, duration_text
+from nsml.common.units import counted, duration_text
+from nsml.spec.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

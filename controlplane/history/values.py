@@ -194,7 +194,7 @@ class SeriesQuery:
 
     @property
     def supersedes(self) -> bool:
-        """Whether later attempts supersede points of earlier ones (nsml/attempt_points.py)."""
+        """Whether later attempts supersede points of earlier ones (nsml/spec/attempt_points.py)."""
         return not (self.all_attempts or self.attempts)
 
 

@@ -9,7 +9,7 @@ import structlog
 from controlplane.domain.leader_eviction import REFUSALS, Judge
 from controlplane.store.election import depose, last_deposed
 from controlplane.store.interface import CommitUnknown, StoreUnavailable
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from controlplane.core.leader import LeaderLoop
     from controlplane.store.election import Leader
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 BETWEEN_PROBES_S: Final = 0.01
 AGAIN_S: Final = 0.2

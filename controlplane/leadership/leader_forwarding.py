@@ -21,7 +21,7 @@ from controlplane.access.interceptor import ON_BEHALF_OF, metadata_of
 from controlplane.access.wrapping import Wrapper, method_of, with_method
 from controlplane.domain.errors import NotLeader, NsmlError, Unavailable
 from controlplane.wire.errors import DETAILS, refuse
-from nsml.metadata import RELAY, REVISION
+from nsml.spec.metadata import RELAY, REVISION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import NodeCaller
     from controlplane.store.election import Leader
     from controlplane.wire.errors import Context
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 PASSED: Final = "nsml-passed-on"
 """Metadata of a call that another control plane passes on."""

@@ -17,14 +17,14 @@ from controlplane.limits.allowances import Allowance
 from controlplane.limits.free_space import HISTORY, OBJECTS, STORE, WORDS, low_on_room
 from controlplane.limits.user_storage import blob_bytes
 from controlplane.state.live_usage import LiveUsage, Usage
-from nsml.view.units import size_text
+from nsml.common.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from controlplane.limits.free_space import FreeSpace
     from controlplane.limits.user_storage import Kept
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 NOTE_BYTES: Final = 150
 """What the history keeps of one sent blob: a row of `sent_blobs` with its key."""

@@ -20,9 +20,9 @@ import structlog
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.errors import LowOnRoom
 from controlplane.store.interface import StoreError
-from nsml.clock import in_own_thread
-from nsml.concurrency import TaskGroup
-from nsml.view.units import size_text
+from nsml.common.clock import in_own_thread
+from nsml.common.concurrency import TaskGroup
+from nsml.common.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from controlplane.state.conditions import Conditions
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LOOK_S: Final = 1.0
 """Between two looks at every store."""

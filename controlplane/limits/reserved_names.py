@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controlplane.domain.errors import InvalidRequest
-from nsml.reserved_names import is_reserved_for_platform
+from nsml.spec.reserved_names import is_reserved_for_platform
 
 
 def check_not_reserved(name: str, what: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from controlplane.domain.errors import LimitReached, NsmlError
 from controlplane.history.values import KeptBytes, KeptKind
-from nsml.view.units import size_text
+from nsml.common.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.history.values import Item
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LOOK_S: Final = 5.0
 """How often the counts are read, which other control planes change as well."""

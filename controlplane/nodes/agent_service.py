@@ -35,7 +35,7 @@ from controlplane.store.interface import StoreError
 from controlplane.tunnels.frames import first_frame, passing
 from controlplane.wire.errors import Context, streaming
 from controlplane.wire.times import duration, seconds_of
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import agents_pb2, agents_pb2_grpc
 
 if TYPE_CHECKING:

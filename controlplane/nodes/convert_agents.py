@@ -36,7 +36,7 @@ from controlplane.wire.chunking import parts_of
 from controlplane.wire.resources import to_device, to_isolation, to_kept, to_networks
 from controlplane.wire.times import duration, seconds_of, time_of
 from nsml.content.digests import is_digest
-from nsml.images import is_reference, whole_reference
+from nsml.spec.images import is_reference, whole_reference
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from controlplane.state.agent_connections import AgentConnections
     from controlplane.state.committer import Committer
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 SHORTEST_WAIT_S: Final = 0.1
 

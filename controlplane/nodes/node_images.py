@@ -21,7 +21,7 @@ from controlplane.domain.node_availability import owner_words
 from controlplane.domain.policy import ACT_FOR, ALLOW, Personal, may
 from controlplane.domain.values import Isolation
 from controlplane.state.agent_connections import Ability, ImageAction, ImageOrder
-from nsml.images import RULE, is_reference, why_never_pulled
+from nsml.spec.images import RULE, is_reference, why_never_pulled
 from nsml.v1 import resources_pb2 as pb
 
 if TYPE_CHECKING:

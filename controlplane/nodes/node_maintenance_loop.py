@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from controlplane.domain.changes import Change
     from controlplane.nodes.nodes import NodeKeeper
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 SLOWEST_ROUND_S: Final = 60.0
 """Everything is looked at this often whatever is heard of."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Node
     from controlplane.state.agent_connections import AgentConnections
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 class NodeState(enum.StrEnum):

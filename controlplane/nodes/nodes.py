@@ -27,7 +27,7 @@ from controlplane.sessions.preempt import leaving
 from controlplane.sessions.validation import check_reason
 from controlplane.state.desired_replicas import replicas_of
 from controlplane.state.pending_writes import Draft
-from nsml.view.units import counted
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from controlplane.state.agent_connections import AgentConnections
     from controlplane.state.committer import Committer
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LONGEST_MOVE_AFTER_S: Final = 365 * 86_400.0
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from controlplane.state.pending_writes import Draft
     from controlplane.state.replica_reports import Report
     from controlplane.state.replica_rights import Rights
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 ITSELF: Final = "the platform"

@@ -13,7 +13,7 @@ from controlplane.domain.notices import Notice, event_of_end, is_wanted
 from controlplane.store.interface import Transaction
 from controlplane.store.tables import Table
 from controlplane.stored.etcd_codec import NOTICES, decode_notice, encode_notice, notice_key
-from nsml.view.units import duration_text
+from nsml.common.units import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controlplane.domain.notices import WebhookEvent
     from controlplane.domain.values import Session
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_OF_USER: Final = 200
 """The most notices that wait for one webhook; further ones are dropped."""

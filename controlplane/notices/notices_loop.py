@@ -11,13 +11,13 @@ from controlplane.domain.errors import NotFound, NsmlError
 from controlplane.notices.webhooks import is_final, is_taken
 from controlplane.store.interface import StoreError
 from controlplane.store.tables import UndecodableRecord
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from controlplane.domain.notices import Notice
     from controlplane.notices.notices import Outbox
     from controlplane.notices.webhooks import Webhooks
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 PAUSES_S: Final = (2.0, 10.0, 60.0, 300.0)
 """Between tries; the last one again and again."""

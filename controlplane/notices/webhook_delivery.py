@@ -22,7 +22,7 @@ from controlplane.access.listeners import networks_of_this_host
 from controlplane.core.webhook_targets import pinned
 from controlplane.domain.errors import StateConflict
 from nsml._version import RELEASE
-from nsml.clock import in_own_thread
+from nsml.common.clock import in_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

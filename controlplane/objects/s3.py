@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from obstore.store import S3Store
 
-from nsml.hosts import is_loopback
-from nsml.private_files import read_private
-from nsml.private_folders import words_of
+from nsml.common.hosts import is_loopback
+from nsml.common.private_files import read_private
+from nsml.common.private_folders import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

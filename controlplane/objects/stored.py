@@ -48,7 +48,7 @@ from controlplane.objects.errors import (
 )
 from controlplane.objects.interface import MAX_BLOB_BYTES, StoredBlob
 from controlplane.objects.s3 import open_bucket
-from nsml.concurrency import to_its_end
+from nsml.common.concurrency import to_its_end
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import frame, unframe
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
 
     from controlplane.objects.s3 import S3Service
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
 
 T = TypeVar("T")
 

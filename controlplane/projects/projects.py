@@ -39,7 +39,7 @@ from controlplane.store.interface import (
     unchanged,
 )
 from controlplane.stored import etcd_codec
-from nsml.view.units import moment
+from nsml.common.units import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from controlplane.scheduler import Request
     from controlplane.state.live_state import LiveState
     from controlplane.store.interface import Compare, KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_PROJECTS: Final = 1_000
 MOST_MEMBERS: Final = 1_000

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Project, Quota, Session, Used
     from controlplane.projects.projects import Projects
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
     from nsml.v1 import sessions_pb2
 
 MOST_NAMES: Final = 100

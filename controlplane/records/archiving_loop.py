@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.sql.history import History
     from controlplane.records.logs import Logs
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 class Archiving(Rounds[StreamKey]):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.history.values import Gap, LetGo, LogPage, LogPlace, Recorded, StreamKey
     from controlplane.objects.interface import ObjectStore
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from controlplane.history.sql.history import History
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 class Thinning(Rounds[str]):

@@ -13,7 +13,7 @@ from nsml.content.errors import ContentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 K = TypeVar("K")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from controlplane.history.values import Summary
     from controlplane.state.live_state import LiveState
     from controlplane.usage.usage import Live, Usages
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 _log = structlog.get_logger("operations.session_summaries")
 

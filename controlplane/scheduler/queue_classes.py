@@ -34,7 +34,7 @@ _SPENT_SHARE = 8
 """Those who left a line at its front are cut off once there is one of them for so many who stand in it."""
 
 MOST_PUT_OFF_S: Final = 3 * 3_600.0
-"""Nobody is put off for nearly as long: who seems to be was by a clock that was wrong altogether (`nsml/clock.py`)."""
+"""Nobody is put off for nearly as long: who seems to be was by a clock that was wrong altogether (`nsml/common/clock.py`)."""
 
 
 class LineKey(NamedTuple):

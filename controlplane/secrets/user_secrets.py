@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from controlplane.state.desired_replicas import Assignment, Orders
     from controlplane.store.interface import Compare, Delete, KeyValue, KeyValueStore, Put
     from controlplane.store.tables import Stored
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_SECRETS: Final = 100
 """Of one user."""

@@ -34,7 +34,7 @@ from controlplane.wire.resources import (
     to_visibility,
 )
 from controlplane.wire.times import duration, seconds_of, timestamp
-from nsml import variables
+from nsml.spec import variables
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:

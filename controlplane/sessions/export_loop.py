@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.sessions.export import Exporter
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 AT_ONCE: Final = 64
 """Sessions that are exported together."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from controlplane.sessions.readers import LogPosition, Readers
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
 
 MOST_AT_ONCE: Final = 2
 """Steps of searches that run at one time; the others wait, a page each, and users take turns."""

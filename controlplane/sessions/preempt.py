@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from controlplane.core.compare_and_swap import SessionWriter
     from controlplane.domain.plan import Preemption
     from controlplane.state.pending_writes import Draft
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 _CAN_LEAVE: Final = frozenset({SessionState.PREPARING, SessionState.RUNNING, SessionState.PAUSED})
 """Where a session can be told to go: it holds something, is not being stopped, and its nodes are heard."""

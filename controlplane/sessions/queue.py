@@ -18,7 +18,7 @@ from controlplane.projects.projects import check_entitled, there_for, within_quo
 from controlplane.scheduler import MaxCapacity, request_of
 from controlplane.sessions.convert_queue import queued_message, to_supposed, waiting_message
 from controlplane.sessions.validation import check_supposed
-from nsml.held_causes import held_words
+from nsml.spec.held_causes import held_words
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from controlplane.projects.projects import Projects, Users
     from controlplane.scheduler import Found, QueueQueries
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 AT_ONCE: Final = 20
 """Rows that are made before others have a turn: on a large cluster each looks at many nodes."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from controlplane.sessions.session_listing import Filter
     from controlplane.state.live_state import LiveState
     from controlplane.state.subscriptions import Subscription
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 PAGE_BYTES: Final = 256 << 10
 """Of a log read at once: as much as a chunk holds, so that each is unpacked once."""

@@ -23,7 +23,7 @@ from controlplane.scheduler import RULES, ClusterIndex, QueueQueries, Rules
 from controlplane.sessions.placement import place
 from controlplane.sessions.preempt import give_way
 from controlplane.state.committer import MOST_DECISIONS
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from controlplane.state.live_state import LiveState
     from controlplane.state.pending_writes import Draft
     from controlplane.state.subscriptions import Subscription
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 RETOLD_EVERY_S: Final = 2.0
 """How often a changed reason to wait is shown to those who watch."""

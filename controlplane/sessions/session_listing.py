@@ -16,7 +16,7 @@ from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import PageKey, SessionQuery
 from controlplane.stored import etcd_codec
-from nsml.concurrency import to_its_end
+from nsml.common.concurrency import to_its_end
 
 if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
 
 _log = structlog.get_logger("operations.session_listing")
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from controlplane.records.session_summaries import LastReport, LastReports
     from controlplane.state.live_state import LiveState
     from controlplane.usage.usage import Live, Usages
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 _log = structlog.get_logger("services.session_views")
 

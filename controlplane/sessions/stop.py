@@ -12,7 +12,7 @@ from controlplane.sessions.validation import check_grace, check_reason
 
 if TYPE_CHECKING:
     from controlplane.core.compare_and_swap import SessionWriter
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 class Stopper:

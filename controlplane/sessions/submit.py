@@ -43,8 +43,8 @@ from controlplane.store.interface import (
     unchanged,
 )
 from controlplane.stored import etcd_codec
-from nsml.request_limits import LEAST_FILE_BYTES
-from nsml.view.units import size_text
+from nsml.common.units import size_text
+from nsml.spec.request_limits import LEAST_FILE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from controlplane.scheduler import QueueQueries
     from controlplane.state.live_state import LiveState
     from controlplane.store.interface import Compare, KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_AT_ONCE: Final = (MAX_OPERATIONS - 2) // 4
 """Sessions in one transaction: each writes itself, its name, its request id, perhaps a counter."""

@@ -22,9 +22,10 @@ from controlplane.domain.values import (
     Visibility,
 )
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
-from nsml import labels, variables
-from nsml.images import RULE, is_reference, whole_reference, why_never_pulled
-from nsml.request_limits import (
+from nsml.common.units import duration_text
+from nsml.spec import labels, variables
+from nsml.spec.images import RULE, is_reference, whole_reference, why_never_pulled
+from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
     LEAST_MEMORY_BYTES,
     LEAST_SHM_BYTES,
@@ -34,8 +35,7 @@ from nsml.request_limits import (
     MOST_RETRIES,
     meant_words,
 )
-from nsml.run_flags import DEFAULT_ENTRY
-from nsml.view.units import duration_text
+from nsml.spec.run_flags import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -25,9 +25,9 @@ from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.interface import StoreUnavailable
 from controlplane.store.open import open_store
-from nsml import private_files
-from nsml.clock import elapsed, in_own_thread, in_thread
-from nsml.text_files import decoded
+from nsml.common import private_files
+from nsml.common.clock import elapsed, in_own_thread, in_thread
+from nsml.common.text_files import decoded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from controlplane.startup.ownership import Claimed
     from controlplane.startup.startup_retry import Waiting
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,15 +23,15 @@ from controlplane.startup.ownership import StartRefused
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
 from controlplane.stored import etcd_codec
-from nsml.private_folders import foreign, words_of
-from nsml.view.units import duration_text
+from nsml.common.private_folders import foreign, words_of
+from nsml.common.units import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from controlplane.startup.config import Settings
     from controlplane.startup.ownership import BackendSettings
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 WITHIN_S: Final = 10.0
 """What does not answer within this does not answer."""

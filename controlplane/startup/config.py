@@ -17,10 +17,10 @@ import msgspec
 from controlplane.domain.limits import UserLimits
 from controlplane.domain.values import Priority
 from controlplane.store.interface import DEFAULT_QUOTA_BYTES
-from nsml import settings
-from nsml.log_files import LONGEST_LOG_BYTES
-from nsml.settings import SettingsError
-from nsml.view.units import lacks_unit, parse_duration
+from nsml.common import settings
+from nsml.common.log_files import LONGEST_LOG_BYTES
+from nsml.common.settings import SettingsError
+from nsml.common.units import lacks_unit, parse_duration
 
 __all__ = ["Settings", "SettingsError", "read_settings"]
 

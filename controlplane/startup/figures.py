@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from controlplane.state.members import Members
     from controlplane.store.election import Leader
     from controlplane.usage.usage import Load, Usages
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_DEVICES: Final = 20_000
 """Devices that have series of their own; further ones count in the sums alone."""

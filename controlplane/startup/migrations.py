@@ -18,7 +18,7 @@ from nsml._version import VERSION
 
 if TYPE_CHECKING:
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 _PATIENCE_TTLS: Final = 2
 _LOOK_S: Final = 0.2

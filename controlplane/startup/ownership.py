@@ -37,7 +37,7 @@ from controlplane.store.interface import Put, Transaction, absent, unchanged
 from controlplane.store.open import endpoints_of
 from controlplane.stored import etcd_codec
 from nsml._version import VERSION
-from nsml.urls import without_password
+from nsml.common.urls import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValue, KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 _MARK_BYTES: Final = 8
 _HOW_TO_SHARE: Final = (

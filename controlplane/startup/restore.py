@@ -28,7 +28,7 @@ from controlplane.store.filelock import FileLock
 from controlplane.store.interface import Delete, Put, Transaction
 from controlplane.stored import etcd_codec
 from nsml._version import VERSION
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.content.backups import Backup, BackupError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from controlplane.stored import etcd_codec
 if TYPE_CHECKING:
     from controlplane.startup.config import Settings
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 Change = Literal["renew", "forget"]
 

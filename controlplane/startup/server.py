@@ -60,15 +60,15 @@ from controlplane.startup.startup_retry import Waiting
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
 from nsml._version import VERSION
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
+from nsml.common.local_peers import SESSION_UIDS
+from nsml.common.private_folders import make_data_folder, words_of
+from nsml.common.program_logs import write_json_lines
+from nsml.common.python_gc import collect_seldom
+from nsml.common.urls import without_password
 from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
-from nsml.exit_codes import CANNOT_LISTEN
-from nsml.local_peers import SESSION_UIDS
-from nsml.private_folders import make_data_folder, words_of
-from nsml.program_logs import write_json_lines
-from nsml.python_gc import collect_seldom
-from nsml.urls import without_password
+from nsml.spec.exit_codes import CANNOT_LISTEN
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
@@ -193,7 +193,7 @@ class Listeners:
         # A tenth of a second for who needs it.
         from controlplane.gateway.guard import Rules, networks  # noqa: PLC0415
         from controlplane.startup.web import Web  # noqa: PLC0415
-        from nsml.connections import Limits  # noqa: PLC0415
+        from nsml.common.connections import Limits  # noqa: PLC0415
 
         settings = self._settings
         own = names_of_this_host(settings.hosts)

@@ -22,7 +22,7 @@ from controlplane.startup.figures import FigureSources, figures, take
 from controlplane.usage.feature import usages
 from controlplane.views.feature import views
 from controlplane.views.viewers import Viewers
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     import socket
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from controlplane.access.listeners import Identity
     from controlplane.core.core import Core
     from controlplane.plane import ControlPlane
-    from nsml.connections import Limits
+    from nsml.common.connections import Limits
 
 
 class Web:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from controlplane.state.live_state import LiveState
     from controlplane.state.replica_reports import Report
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 _CLOCKS: Final = 5

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from controlplane.state.live_state import LiveState
     from controlplane.store.interface import KeyValueStore, Transaction, TransactionResult
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 T = TypeVar("T")
 

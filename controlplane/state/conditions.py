@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from controlplane.state.members import Member
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 _OF_ONE: Final = frozenset({ConditionName.CERTIFICATE_ENDING, ConditionName.JOIN_REFUSED})
 MOST_EVIDENCE: Final = 300

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.state.subscriptions import Subscription, Wanted
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 RELIST_EVERY_S: Final = 60.0
 """How often the whole store is listed, against events that a watch lost."""

@@ -25,14 +25,14 @@ from controlplane.store.interface import (
 )
 from controlplane.store.tables import Table
 from controlplane.stored.v1.records_pb2 import FindingRecord, MemberRecord
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from controlplane.store.interface import KeyValueStore
     from controlplane.store.tables import Stored
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 RENEWALS_PER_TTL: Final = 4
 RETRY_S: Final = 0.2

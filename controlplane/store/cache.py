@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from controlplane.store.interface import KeyValue, KeyValueStore, WatchBatch
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 T = TypeVar("T")
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from controlplane.store.interface import KeyValueStore, TransactionResult
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LEADER_KEY: Final = "leader"
 DEPOSED_KEY: Final = "leader.deposed"

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from controlplane.store.revisions import Connection
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 GROUP_MAX: Final = 256
 """Most units of work that share one SQLite transaction."""

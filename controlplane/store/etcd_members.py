@@ -27,15 +27,15 @@ from controlplane.store.interface import (
     StoreReplaced,
     StoreUnavailable,
 )
-from nsml.etcd_versions import why_unsound
-from nsml.hosts import is_loopback
+from nsml.common.hosts import is_loopback
+from nsml.spec.etcd_versions import why_unsound
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from google.protobuf.message import Message
 
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

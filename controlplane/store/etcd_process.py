@@ -24,13 +24,13 @@ import structlog
 from controlplane.store.background_task import Companion
 from controlplane.store.etcd_members import Member, refuse_unsound
 from controlplane.store.interface import StoreRefused, StoreUnavailable
-from nsml.log_files import copy_aside
+from nsml.common.log_files import copy_aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 CLIENT_SOCKET: Final = "localhost:1"
 PEER_SOCKET: Final = "localhost:2"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DEFAULT_DEADLINE_S, DEFAULT_QUOTA_BYTES
 from controlplane.store.revisions import MEMORY
-from nsml.clock import in_thread, inline
+from nsml.common.clock import in_thread, inline
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from controlplane.store.etcd_members import Login, Tls
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 @asynccontextmanager

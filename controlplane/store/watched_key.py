@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from controlplane.store.interface import KeyValue, KeyValueStore
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 RETRY_S: Final = 0.1
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.values import Session
     from controlplane.state.agent_connections import AgentConnections
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_OPEN: Final = 64
 """Tunnels of one user at once."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.sql.history import History
     from controlplane.usage.usage import Usages
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 _log = structlog.get_logger("loops.device_usage")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.idle import Seen, following, judged
 from controlplane.domain.lifecycle import SessionState
-from nsml.foreign_processes import USED_BY
+from nsml.spec.foreign_processes import USED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controlplane.state.live_state import LiveState
     from controlplane.state.pending_writes import Draft
     from controlplane.usage.usage import Usages
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 AT_ONCE: Final = 200
 """Sessions that are looked at before others get a turn."""

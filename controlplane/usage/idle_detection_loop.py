@@ -12,7 +12,7 @@ from controlplane.domain.notices import WebhookEvent
 from controlplane.notices.webhooks import is_final, is_taken
 from controlplane.store.interface import StoreError
 from controlplane.usage.usage import LOOK_EVERY_S
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Episode, Session
     from controlplane.notices.webhooks import Webhooks
     from controlplane.usage.idle_detection import IdleDetector
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 PAUSES_S: Final = (0.0, 2.0, 10.0)
 """Before each try to tell; then it is given up."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.history.values import NodeSample
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LOOK_EVERY_S: Final = 10.0
 AT_ONCE: Final = 50

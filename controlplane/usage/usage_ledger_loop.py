@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.history.values import AttemptCharge
     from controlplane.state.live_state import LiveState
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LOOK_EVERY_S: Final = 1.0
 """How often we look whether an account is to be read, and whether another period has begun: clocks are set."""

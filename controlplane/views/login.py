@@ -14,7 +14,7 @@ from controlplane.domain.identity import UserCaller
 from controlplane.gateway.addresses import address_of
 from controlplane.views.proxy import LOGIN
 from controlplane.views.views import Kind
-from nsml.hosts import is_same_place
+from nsml.common.hosts import is_same_place
 
 if TYPE_CHECKING:
     from starlette.requests import Request

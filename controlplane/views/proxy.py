@@ -12,8 +12,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
-from nsml.concurrency import first_to_end
-from nsml.hosts import is_same_place
+from nsml.common.concurrency import first_to_end
+from nsml.common.hosts import is_same_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable

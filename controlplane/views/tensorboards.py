@@ -9,7 +9,7 @@ from tensorboard import program
 from werkzeug.serving import make_server
 
 from nsml.client.errors import TooLarge
-from nsml.event_files import LiveEventFiles
+from nsml.tensorboard.event_files import LiveEventFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

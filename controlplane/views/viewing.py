@@ -25,7 +25,7 @@ from nsml.client.contexts import Context
 from nsml.client.endpoints import Endpoints
 from nsml.client.errors import ClientError
 from nsml.client.streams import read_curves
-from nsml.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Session
     from controlplane.state.references import References
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_SESSIONS: Final = 20
 """In one view."""

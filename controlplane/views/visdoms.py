@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
+from nsml.common.text import visible
 from nsml.view.live_series import GrowingCharts
 from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis
-from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from nsml.concurrency import to_its_end
+from nsml.common.concurrency import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping

@@ -18,7 +18,7 @@ from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import AnonymousCaller
 from controlplane.store.interface import StoreError
 from controlplane.wire.errors import as_refusal, refuse
-from nsml.metadata import REVISION
+from nsml.spec.metadata import REVISION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

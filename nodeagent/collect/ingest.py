@@ -33,8 +33,8 @@ from nodeagent.storage.media import file_in
 from nodeagent.storage.transfer import uninterrupted
 from nsml._frames import REPORT
 from nsml.client.errors import ClientError
-from nsml.clock import Clock, Offload, SystemClock
-from nsml.concurrency import TaskGroup
+from nsml.common.clock import Clock, Offload, SystemClock
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 
 T = TypeVar("T")

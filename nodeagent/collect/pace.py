@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from nsml.client.errors import NotEnough
-from nsml.concurrency import first_to_end
+from nsml.common.concurrency import first_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 LIMIT_PAUSE_S = (15.0, 300.0)
 """First and longest pause after the platform refused what a session's owner may not have kept, or sent."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from nodeagent.collect.file_watcher import WrittenFolder
     from nodeagent.collect.streams import Item
     from nodeagent.folders import ReplicaFolder, ReplicaId
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
 
 _RECORD_FILE = re.compile(r"([1-9][0-9]{0,8})\.(?:records|lost)")
 _SEARCH_WINDOW = 1 << 18

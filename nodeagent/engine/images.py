@@ -25,8 +25,8 @@ from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL,
 from nodeagent.engine.sound import refuse_unsound
 from nodeagent.engine.streams import LOOK_EVERY_S, looked_after
 from nodeagent.engine.volumes import covered_volumes
-from nsml.images import parts_of
-from nsml.view.units import size_text
+from nsml.common.units import size_text
+from nsml.spec.images import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ import structlog
 
 from nodeagent.engine.client import EngineRefused, translated
 from nodeagent.engine.streams import looked_after
-from nsml.images import parts_of
+from nsml.spec.images import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

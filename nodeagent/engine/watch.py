@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from nodeagent.engine.client import Engine
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 T = TypeVar("T")
 

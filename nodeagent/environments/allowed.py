@@ -25,8 +25,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from nodeagent.environments.errors import EnvironmentFailed
-from nsml.hosts import is_public
-from nsml.images import (
+from nsml.common.hosts import is_public
+from nsml.spec.images import (
     DOCKER_HUB,
     full_name,
     is_made_here,

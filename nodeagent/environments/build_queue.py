@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.environments.errors import EnvironmentCancelled
 from nodeagent.storage.eviction import NoRoom
-from nsml.view.units import counted
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

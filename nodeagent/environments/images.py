@@ -56,8 +56,8 @@ from nodeagent.environments.hostconfig import apt_configuration
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
 from nodeagent.folders import write_atomically
 from nodeagent.storage.eviction import NoRoom
-from nsml.images import full_name, is_made_here, is_reference, parts_of, whole_reference
-from nsml.view.units import size_text
+from nsml.common.units import size_text
+from nsml.spec.images import full_name, is_made_here, is_reference, parts_of, whole_reference
 
 if TYPE_CHECKING:
     import threading

@@ -55,7 +55,7 @@ from nodeagent.safe_paths import remove_tree
 from nodeagent.shim.cgroups import BUILDS, parent_group
 from nodeagent.shim.disk_usage import Measurement
 from nodeagent.storage.eviction import NoRoom
-from nsml.view.units import size_text
+from nsml.common.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from nodeagent.safe_paths import open_folder
-from nsml.view.units import counted, size_text
+from nsml.common.units import counted, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

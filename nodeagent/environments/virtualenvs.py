@@ -40,7 +40,7 @@ from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.runtimes.interface import Mount, PythonEnvironment
 from nodeagent.safe_paths import remove_tree
-from nsml.view.units import counted
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     import threading

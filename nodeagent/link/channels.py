@@ -16,8 +16,8 @@ from nodeagent.link.routes import Routes
 from nsml.client.channel import Channel
 from nsml.client.endpoints import Endpoints
 from nsml.client.rpc import Rpc
-from nsml.clock import Clock
-from nsml.metadata import RELAY
+from nsml.common.clock import Clock
+from nsml.spec.metadata import RELAY
 
 _FIRST_PAUSE_S = 0.1
 _CONNECTED_WITHIN_S = 0.5

@@ -19,9 +19,9 @@ from nodeagent.link.outbox import Outbox, replica_of
 from nodeagent.link.reports import progress_report
 from nodeagent.replica.progress import Progress
 from nsml.client.errors import ClientError, NotSignedIn, Unavailable, translate
-from nsml.clock import Clock
-from nsml.concurrency import TaskGroup
-from nsml.metadata import LEADER
+from nsml.common.clock import Clock
+from nsml.common.concurrency import TaskGroup
+from nsml.spec.metadata import LEADER
 from nsml.v1 import agents_pb2 as pb
 
 _HEARTBEAT_SHARE = 0.6

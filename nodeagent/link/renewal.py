@@ -10,7 +10,7 @@ import structlog
 
 from nodeagent.link.channels import Link
 from nsml.client.errors import ClientError, Unavailable
-from nsml.clock import Clock
+from nsml.common.clock import Clock
 
 Renew = Callable[[str], Awaitable[bool]]
 """Renews the certificate at this address if that is due; whether there is a new one. Raises ClientError or

@@ -28,8 +28,8 @@ from nodeagent.link.tcp_ports import listener_on, port_of
 from nodeagent.replica.user_sockets import UserConnection, close_user_socket
 from nodeagent.safe_paths import allow, open_folder, path_of
 from nsml.client.errors import ClientError
-from nsml.clock import Clock
-from nsml.concurrency import TaskGroup
+from nsml.common.clock import Clock
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 
 _MOST_OPEN = 256

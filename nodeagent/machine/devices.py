@@ -18,8 +18,8 @@ import structlog
 from nodeagent.machine.foreign_processes import Occupants, Replicas
 from nodeagent.probes.interface import Device, DeviceProbe, Devices, DeviceSample
 from nodeagent.runtimes.interface import DeviceGrant, ReplicaFacts, ReplicaState
-from nsml.clock import Clock, Offload
-from nsml.concurrency import TaskGroup
+from nsml.common.clock import Clock, Offload
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 

@@ -10,9 +10,9 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nsml.etcd_versions import why_unsound
-from nsml.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
-from nsml.view.units import counted, duration_text
+from nsml.common.units import counted, duration_text
+from nsml.spec.etcd_versions import why_unsound
+from nsml.spec.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeagent.probes.interface import DeviceSample
-from nsml.foreign_processes import USED_BY
+from nsml.spec.foreign_processes import USED_BY
 
 STRANGE_AFTER_S = 10.0
 """A process is called a stranger when it was one for so long: what a session left may be dying, and

@@ -15,7 +15,7 @@ from nodeagent.probes.host import HostProbe
 from nodeagent.probes.processes import Enclosure, ReplicaUse, enclosure_of, use_of
 from nodeagent.probes.simulated import SimulatedLoad
 from nodeagent.storage.eviction import shortage
-from nsml.clock import Clock
+from nsml.common.clock import Clock
 from nsml.v1 import agents_pb2 as pb
 
 MOST_REPLICAS = 128

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MODEL = "Simulated GPU"
 MEMORY_BYTES = 16 << 30

@@ -45,14 +45,14 @@ from nodeagent.safe_paths import open_folder
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.transfer import uninterrupted
 from nsml.client.errors import ClientError
-from nsml.clock import Offload
+from nsml.common.clock import Offload
+from nsml.common.units import ago, counted
 from nsml.content.errors import ContentError
-from nsml.folders import is_one_name
 from nsml.packages.requirements import Requirements
+from nsml.spec.folders import is_one_name
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.times import seconds_of
-from nsml.view.units import ago, counted
 
 if TYPE_CHECKING:
     from nodeagent.environments.build_queue import Waits

@@ -37,8 +37,8 @@ from nodeagent.storage.sealed_checkpoints import NotKept, keep
 from nodeagent.storage.transfer import uninterrupted
 from nsml.client.errors import ClientError, NotFound, Unavailable
 from nsml.client.rpc import Rpc
-from nsml.clock import Offload, inline
-from nsml.concurrency import to_its_end
+from nsml.common.clock import Offload, inline
+from nsml.common.concurrency import to_its_end
 from nsml.content.errors import ContentError
 from nsml.v1 import checkpoints_pb2 as pb
 

@@ -48,8 +48,8 @@ from nodeagent.runtimes.interface import (
 from nodeagent.runtimes.shares import is_kept_by_mps, mps_mount
 from nodeagent.safe_paths import open_folder
 from nodeagent.storage.checkpoints import Uploads
-from nsml.clock import Clock, Offload
-from nsml.concurrency import TaskGroup
+from nsml.common.clock import Clock, Offload
+from nsml.common.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.times import seconds_of

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from nodeagent.engine.client import Engine
     from nodeagent.runtimes.launch import Machine
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 PULLED_WITHIN_S = 600.0
 _AGAIN_S = 2.0

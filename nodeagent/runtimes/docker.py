@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import Launcher
     from nodeagent.shim.cgroups import Group
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 BEGINS_WITHIN_S = 20.0
 """How long the shell of a container may take until it reads its first commands, in seconds."""

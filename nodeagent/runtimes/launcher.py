@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nodeagent.folders import ReplicaFolder
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 # appended, so that nothing beside our packages can stand before the standard library

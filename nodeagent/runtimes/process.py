@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import Launcher
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 
 _SHM = "/dev/shm"  # noqa: S108 - the machine's, whose size is asked for

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.launcher import Launcher
     from nodeagent.runtimes.records import ShimClaim
     from nodeagent.shim.cgroups import Group
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 _SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0

@@ -31,14 +31,14 @@ from nsml._copies import seal
 from nsml._path_text import recorded_name
 from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
-from nsml.clock import Clock, Offload, SystemClock
-from nsml.concurrency import TaskGroup
+from nsml.common.clock import Clock, Offload, SystemClock
+from nsml.common.concurrency import TaskGroup
+from nsml.common.units import size_text
 from nsml.content.errors import ContentError
 from nsml.content.packing import Packed, pack_files
 from nsml.content.paths import native_parts
 from nsml.content.safe_paths import beneath
 from nsml.v1 import checkpoints_pb2 as pb
-from nsml.view.units import size_text
 
 _LARGEST = 16 << 40
 _SPARSE_BYTES = 4 << 30

@@ -36,7 +36,7 @@ from nodeagent.storage.reservations import Reservation, Room, Size
 from nodeagent.storage.transfer import get_blobs, get_manifest, uninterrupted
 from nsml.client.errors import Unavailable
 from nsml.client.rpc import Rpc
-from nsml.clock import Clock, Offload, SystemClock, inline
+from nsml.common.clock import Clock, Offload, SystemClock, inline
 from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import ContentError
 from nsml.content.extract import Extraction

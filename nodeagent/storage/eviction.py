@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from nsml.view.units import size_text
+from nsml.common.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -27,7 +27,7 @@ from nodeagent.storage.holes import SPARSE_TIMES, data_bytes, may_be_sparse
 from nodeagent.storage.transfer import is_passing, put_tree, uninterrupted
 from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
-from nsml.clock import Clock, Offload, SystemClock
+from nsml.common.clock import Clock, Offload, SystemClock
 from nsml.content.errors import ContentError
 from nsml.content.media import FILE_NAME, MOST_BYTES
 from nsml.content.packing import Packed, pack_files

@@ -22,9 +22,9 @@ import structlog
 
 from nodeagent.storage.eviction import Cache, NoRoom, kept_free, space_of
 from nodeagent.storage.transfer import uninterrupted
-from nsml.clock import Offload, in_own_thread
-from nsml.request_limits import LEAST_FILE_BYTES
-from nsml.view.units import counted, size_text
+from nsml.common.clock import Offload, in_own_thread
+from nsml.common.units import counted, size_text
+from nsml.spec.request_limits import LEAST_FILE_BYTES
 
 _MOST_TRIES: Final = 5
 

@@ -18,8 +18,8 @@ from nsml.client.errors import (
     Unavailable,
 )
 from nsml.client.rpc import Rpc
-from nsml.clock import Offload
-from nsml.concurrency import to_its_end
+from nsml.common.clock import Offload
+from nsml.common.concurrency import to_its_end
 from nsml.content.chunks import MAX_CHUNK
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt, ContentError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nsml.client.errors import Unavailable
 from nsml.client.rpc import DEADLINE_S, Rpc
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 if TYPE_CHECKING:
     import random
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsml.client.channel import Channel
     from nsml.client.endpoints import Endpoints
     from nsml.client.tunnels import Tunnel
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
     from nsml.v1 import accounts_pb2 as accounts
     from nsml.v1 import audit_pb2 as audit
     from nsml.v1 import backups_pb2 as backups

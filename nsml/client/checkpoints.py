@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from nsml.client.content import download
 from nsml.client.errors import ClientError
-from nsml.concurrency import each_at_once
-from nsml.folders import folder_name
+from nsml.common.concurrency import each_at_once
+from nsml.spec.folders import folder_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

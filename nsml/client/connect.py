@@ -18,7 +18,7 @@ from nsml.client.contexts import Context, ContextError, is_local, split_server
 from nsml.client.endpoints import Endpoints
 from nsml.client.errors import UntrustedServer
 from nsml.client.rpc import DEADLINE_S, HASTY, pinging
-from nsml.resolving import RESOLVED_WITHIN_S
+from nsml.common.resolving import RESOLVED_WITHIN_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -72,7 +72,7 @@ def listening_uids(server: str) -> set[int]:
     """The accounts of this machine that listen at a loopback HOST:PORT; none: nobody, or that is not known."""
     if not sys.platform.startswith("linux") or not hasattr(os, "getuid"):
         return set()
-    from nsml.local_peers import uids_listening
+    from nsml.common.local_peers import uids_listening
 
     return uids_listening(*split_server(server))
 

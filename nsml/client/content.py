@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from nsml.client.errors import MissingBlobs, NotFound, PlatformFault, Unavailable
-from nsml.clock import in_thread
+from nsml.common.clock import in_thread
 from nsml.v1 import content_pb2 as pb
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsml.client.calls import Client
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
     from nsml.content.manifest import ChunkRef, Manifest
     from nsml.content.packing import Batch, Packed
 
@@ -325,8 +325,8 @@ def _refuse_without_room(manifest: Manifest, target: Path) -> None:
     """Raise ExtractRefused before the first byte: a few kilobytes of somebody else's may be laid out as terabytes."""
     from shutil import disk_usage
 
+    from nsml.common.units import size_text
     from nsml.content.errors import ExtractRefused
-    from nsml.view.units import size_text
 
     place = next(one for one in target.absolute().parents if one.is_dir())
     free = disk_usage(place).free

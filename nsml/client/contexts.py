@@ -27,8 +27,8 @@ import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsml.private_files import Exposed, read_private
-from nsml.view.shell import shell_word
+from nsml.common.private_files import Exposed, read_private
+from nsml.common.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -171,7 +171,7 @@ def load(environ: Mapping[str, str]) -> Config:
 
     Raises ContextError for a file that is not sound.
     """
-    from nsml.text_files import toml_of
+    from nsml.common.text_files import toml_of
 
     empty = Config(folder=config_folder(environ))
     file = empty.file

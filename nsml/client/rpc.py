@@ -12,7 +12,7 @@ import grpc
 from nsml.client.endpoints import Endpoints, asked_of_any, asked_once
 from nsml.client.errors import TooLarge, Unavailable, translate
 from nsml.client.idempotency import is_idempotent, only_reads
-from nsml.metadata import REVISION
+from nsml.spec.metadata import REVISION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from nsml.common.text import visible
 from nsml.view.elements import element_in, may_be_list
 from nsml.view.metrics import in_order, lines_in_order, not_worth_drawing
 from nsml.view.series import Axis, Series
-from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -111,7 +111,7 @@ def first_charts(names: Iterable[str]) -> tuple[frozenset[str], int]:
 
 async def reported(client: Client, references: Iterable[str]) -> dict[str, list[pb.Metric]]:
     """The metrics that each of the sessions reported."""
-    from nsml.concurrency import each_at_once
+    from nsml.common.concurrency import each_at_once
 
     asked = list(references)
     found = await each_at_once(asked, client.sessions.metrics, most=_AT_ONCE)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from nsml.attempt_points import FirstSteps, place_of
 from nsml.client.errors import NotFound, Unavailable
+from nsml.spec.attempt_points import FirstSteps, place_of
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
@@ -478,7 +478,7 @@ async def read_curves(
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
-    """The same without points that a later attempt supersedes (nsml/attempt_points.py), unless `all_attempts`.
+    """The same without points that a later attempt supersedes (nsml/spec/attempt_points.py), unless `all_attempts`.
 
     Of a session with several attempts all points are read twice. An attempt that begins while the session is followed
     supersedes points that were given already.

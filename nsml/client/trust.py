@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from nsml.client.contexts import write_private
 from nsml.client.errors import ClientError, Unavailable
-from nsml.private_files import read_private
-from nsml.resolving import RESOLVED_WITHIN_S, connect
+from nsml.common.private_files import read_private
+from nsml.common.resolving import RESOLVED_WITHIN_S, connect
 
 if TYPE_CHECKING:
     from pathlib import Path

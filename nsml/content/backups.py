@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from nsml.common.private_files import is_exposed
 from nsml.content.digests import digest_of, is_digest, verify
 from nsml.content.errors import BlobCorrupt, ContentError
 from nsml.content.framing import frame, unframe
-from nsml.private_files import is_exposed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

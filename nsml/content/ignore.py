@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsml.common.text_files import decoded, lines_of
 from nsml.content.errors import Unreadable
-from nsml.text_files import decoded, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

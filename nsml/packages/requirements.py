@@ -15,9 +15,9 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nsml.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
+from nsml.common.text_files import decoded
 from nsml.packages.setup_reader import install_requires
-from nsml.text_files import decoded
+from nsml.spec.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,7 +10,7 @@ import unicodedata
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from nsml.view.text import graphemes
+from nsml.common.text import graphemes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,12 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from nsml.v1 import checkpoints_pb2 as pb
-from nsml.view.enums import enum_word
-from nsml.view.sessions import summary_of, summary_text
-from nsml.view.tables import Column
-from nsml.view.times import moment_of, seconds_of
-from nsml.view.units import (
+from nsml.common.units import (
     ago,
     duration_text,
     exact_number_text,
@@ -20,6 +15,11 @@ from nsml.view.units import (
     size_text,
     whole,
 )
+from nsml.v1 import checkpoints_pb2 as pb
+from nsml.view.enums import enum_word
+from nsml.view.sessions import summary_of, summary_text
+from nsml.view.tables import Column
+from nsml.view.times import moment_of, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,9 +9,9 @@ from io import StringIO
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
+from nsml.common.text import visible
+from nsml.common.units import counted, size_text
 from nsml.view.tables import Column
-from nsml.view.text import visible
-from nsml.view.units import counted, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

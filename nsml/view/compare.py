@@ -9,9 +9,9 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from nsml.run_flags import asked_rows
+from nsml.common.units import number_text
+from nsml.spec.run_flags import asked_rows
 from nsml.view.sessions import plain
-from nsml.view.units import number_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

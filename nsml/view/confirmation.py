@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from nsml.common.text import fit, fit_middle, pad, visible, width
+from nsml.common.units import counted, size_text
 from nsml.view.sessions import state_text
-from nsml.view.text import fit, fit_middle, pad, visible, width
-from nsml.view.units import counted, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nsml.common.units import ago, counted, local_moment, moment, size_text
 from nsml.view.sessions import visibility_word
 from nsml.view.tables import Column
 from nsml.view.times import seconds_of
-from nsml.view.units import ago, counted, local_moment, moment, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

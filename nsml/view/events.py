@@ -9,6 +9,7 @@ import heapq
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsml.common.units import ago, counted, short_moment, thousandths
 from nsml.v1 import nodes_pb2, sessions_pb2
 from nsml.view.enums import enum_word
 from nsml.view.nodes import condition_name
@@ -23,7 +24,6 @@ from nsml.view.sessions import (
 )
 from nsml.view.tables import Column
 from nsml.view.times import seconds_of
-from nsml.view.units import ago, counted, short_moment, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

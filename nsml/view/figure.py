@@ -12,11 +12,11 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from nsml.common.text import fit_middle, width
+from nsml.common.units import counted, number_text
 from nsml.view.plot import above_zero, dropped_text, finite_range, is_flat, within
 from nsml.view.series import Axis, Series, smooth
-from nsml.view.text import fit_middle, width
 from nsml.view.ticks import Ticks, log_ticks, place_ticks, value_ticks
-from nsml.view.units import counted, number_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

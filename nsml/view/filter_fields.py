@@ -7,8 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from unicodedata import normalize
 
-from nsml.labels import LABEL
-from nsml.run_flags import FLAGS
+from nsml.spec.labels import LABEL
+from nsml.spec.run_flags import FLAGS
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.compare import arguments
 from nsml.view.datasets import names_in

@@ -17,12 +17,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
-from nsml.labels import LABEL
+from nsml.common.units import parse_duration
+from nsml.spec.labels import LABEL
 from nsml.v1.sessions_pb2 import Priority
 from nsml.view.enums import enum_word
 from nsml.view.filter_fields import KEYS, STATE_SYNONYMS, Sheet, number_in, state_words
 from nsml.view.sessions import STATE_WORDS
-from nsml.view.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsml.common.text import fit, fit_end, fit_middle, pad, visible, width
+from nsml.common.units import ago_within
 from nsml.v1 import nodes_pb2
 from nsml.view.nodes import NodeDevice, is_free
-from nsml.view.text import fit, fit_end, fit_middle, pad, visible, width
-from nsml.view.units import ago_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from nsml.common.text import visible
+from nsml.common.units import memory_text
 from nsml.v1 import resources_pb2 as pb
 from nsml.view.tables import Column
-from nsml.view.text import visible
-from nsml.view.units import memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

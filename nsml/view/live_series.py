@@ -6,17 +6,17 @@ import math
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from nsml.attempt_points import FirstSteps, place_of
+from nsml.common.text import visible
+from nsml.spec.attempt_points import FirstSteps, place_of
 from nsml.view.elements import elements_of
 from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis, Series
-from nsml.view.text import visible
 from nsml.view.times import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsml.attempt_points import PointKey
+    from nsml.spec.attempt_points import PointKey
     from nsml.v1.sessions_pb2 import MetricPoint
 
 MOST_POINTS = 8192
@@ -82,7 +82,7 @@ class GrowingCharts:
     """The numeric points of some sessions as they come, as `series.collect` would group them.
 
     `most_series` are kept of all, and `most_points` of each. An attempt that begins takes away the points that it
-    supersedes (nsml/attempt_points.py), unless attempts are drawn apart.
+    supersedes (nsml/spec/attempt_points.py), unless attempts are drawn apart.
     """
 
     def __init__(

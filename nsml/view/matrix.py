@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from nsml.common.text import fit_middle, width
 from nsml.view.compare import Kind, arguments_of, asked, cell, is_number, summaries
 from nsml.view.differing_arguments import Differing
 from nsml.view.plot import letter
 from nsml.view.sessions import word_of
 from nsml.view.tables import Column
-from nsml.view.text import fit_middle, width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

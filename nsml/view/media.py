@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from nsml.common.text import fit, pad, visible, width
+from nsml.common.units import ago, local_moment, moment, size_text, whole
 from nsml.v1 import media_pb2 as pb
 from nsml.view.enums import enum_word
 from nsml.view.sessions import plain
 from nsml.view.tables import Column
-from nsml.view.text import fit, pad, visible, width
 from nsml.view.times import seconds_of
-from nsml.view.units import ago, local_moment, moment, size_text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,14 +8,14 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from nsml.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
+from nsml.common.units import ago, ago_within, duration_text, memory_text, moment, thousandths
+from nsml.spec.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.nodes_pb2 import ForeignReplica
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.sessions import SIMULATED, SIMULATED_SHORT, network_word
 from nsml.view.tables import Column
 from nsml.view.times import seconds_of
-from nsml.view.units import ago, ago_within, duration_text, memory_text, moment, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,9 +16,9 @@ from operator import itemgetter
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias
 
+from nsml.common.text import fit_middle, width
+from nsml.common.units import apart, counted, local_moment, number_text, spans_apart
 from nsml.view.series import Axis
-from nsml.view.text import fit_middle, width
-from nsml.view.units import apart, counted, local_moment, number_text, spans_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nsml.common.time_zone import local, suffix
+from nsml.common.units import ago, counted, memory_text, moment, thousandths
 from nsml.v1 import sessions_pb2
 from nsml.view.enums import enum_word
 from nsml.view.queue import gpus_text, share_record, share_text
 from nsml.view.tables import Column
-from nsml.view.time_zone import local, suffix
 from nsml.view.times import moment_of, seconds_of
-from nsml.view.units import ago, counted, memory_text, moment, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nsml.common.units import counted, duration_text, memory_text, thousandths
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.view.enums import enum_word
 from nsml.view.sessions import network_word
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
-from nsml.view.units import counted, duration_text, memory_text, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from nsml.common.text import visible
 from nsml.view.plot import BLANK, DOTS, Piece, letter
-from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

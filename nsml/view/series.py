@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from nsml.common.text import visible
 from nsml.view.elements import element_in, elements_of
-from nsml.view.text import visible
 from nsml.view.times import seconds_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def collect(
 ) -> dict[str, list[Series]]:
     """The numeric points of one session by metric name, one series a replica and element.
 
-    They are those that count (nsml/attempt_points.py), or those of all attempts, which are then lines of their own.
+    They are those that count (nsml/spec/attempt_points.py), or those of all attempts, which are then lines of their own.
     Points that went back are put in order, the later report last.
     """
     found: dict[_Key, list[tuple[float, float]]] = {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsml.run_flags import FLAGS
+from nsml.common.units import ago, duration_text, short_moment
+from nsml.spec.run_flags import FLAGS
 from nsml.v1.sessions_pb2 import CAUSE_PROGRAM_FAILED, SESSION_STATE_RUNNING, SESSION_STATE_UNKNOWN
 from nsml.view.queue import waiting_lines
 from nsml.view.sessions import (
@@ -22,7 +23,6 @@ from nsml.view.sessions import (
     words_of_hold,
 )
 from nsml.view.times import seconds_of
-from nsml.view.units import ago, duration_text, short_moment
 from nsml.view.usage import episode_lines, idle_text, taken_text, usage_text
 
 if TYPE_CHECKING:

@@ -7,8 +7,21 @@ from itertools import pairwise
 from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from nsml.held_causes import HeldWords, held_words
-from nsml.run_flags import (
+from nsml.common.shell import option_words, shell_line
+from nsml.common.text import fit, fit_middle, width
+from nsml.common.units import (
+    ago,
+    ago_within,
+    begins_as_number,
+    counted,
+    duration_text,
+    memory_text,
+    number_text,
+    short_moment,
+    thousandths,
+)
+from nsml.spec.held_causes import HeldWords, held_words
+from nsml.spec.run_flags import (
     DEFAULT_ENTRY,
     FLAGS,
     PRIORITY,
@@ -22,21 +35,8 @@ from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.differing_arguments import Differing
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.metrics import is_set_or_counted
-from nsml.view.shell import option_words, shell_line
 from nsml.view.tables import Column
-from nsml.view.text import fit, fit_middle, width
 from nsml.view.times import moment_of, seconds_of
-from nsml.view.units import (
-    ago,
-    ago_within,
-    begins_as_number,
-    counted,
-    duration_text,
-    memory_text,
-    number_text,
-    short_moment,
-    thousandths,
-)
 from nsml.view.usage import (
     efficiency_text,
     episode_records,

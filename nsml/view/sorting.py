@@ -8,15 +8,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from nsml.labels import LABEL
-from nsml.run_flags import FLAGS
+from nsml.common.text import fit, fit_middle, width
+from nsml.common.units import begins_as_number, number_text, number_within
+from nsml.spec.labels import LABEL
+from nsml.spec.run_flags import FLAGS
 from nsml.view.compare import arguments
 from nsml.view.differing_arguments import NOTHING_SHARED, Differing
 from nsml.view.sessions import COLUMNS, command_words, plain, ran_s
 from nsml.view.tables import Column, kept
-from nsml.view.text import fit, fit_middle, width
 from nsml.view.times import seconds_of
-from nsml.view.units import begins_as_number, number_text, number_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

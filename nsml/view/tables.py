@@ -8,8 +8,8 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from nsml.view.text import fit, fit_middle, fit_words, in_lines, pad, visible, width
-from nsml.view.units import counted
+from nsml.common.text import fit, fit_middle, fit_words, in_lines, pad, visible, width
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

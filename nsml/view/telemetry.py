@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from nsml.common.units import duration_text, memory_text, moment, short_moment, thousandths
 from nsml.view.sessions import SIMULATED
 from nsml.view.tables import Column
 from nsml.view.times import seconds_of
-from nsml.view.units import duration_text, memory_text, moment, short_moment, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from nsml.view.text import NO_TEXT, LogText, fit_around, graphemes, visible, width
+from nsml.common.text import NO_TEXT, LogText, fit_around, graphemes, visible, width
 
 MOST_ROWS: Final = 50
 """Lines that a program may go back over."""

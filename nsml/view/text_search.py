@@ -7,8 +7,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 from unicodedata import normalize
 
-from nsml.view.text import graphemes, width
-from nsml.view.units import counted
+from nsml.common.text import graphemes, width
+from nsml.common.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

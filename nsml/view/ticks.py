@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from nsml.common.time_zone import local, on_clock, zone_name
 from nsml.view.series import Axis
-from nsml.view.time_zone import local, on_clock, zone_name
 
 _MOST = 64
 _MANTISSAS = (1.0, 2.0, 5.0, 10.0)

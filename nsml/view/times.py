@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsml.view.units import moment
+from nsml.common.units import moment
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration

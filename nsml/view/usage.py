@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from nsml.common.units import duration_text, memory_text, moment, short_moment
 from nsml.v1 import sessions_pb2
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.times import seconds_of
-from nsml.view.units import duration_text, memory_text, moment, short_moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

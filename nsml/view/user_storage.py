@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from nsml.common.text import visible
+from nsml.common.units import ago, moment, size_text
 from nsml.v1.accounts_pb2 import (
     KEPT_KIND_CHECKPOINTS,
     KEPT_KIND_CODE,
@@ -15,9 +17,7 @@ from nsml.v1.accounts_pb2 import (
 )
 from nsml.view.enums import enum_name
 from nsml.view.tables import Column
-from nsml.view.text import visible
 from nsml.view.times import seconds_of
-from nsml.view.units import ago, moment, size_text
 
 if TYPE_CHECKING:
     from nsml.v1.accounts_pb2 import KeptItem, Usage

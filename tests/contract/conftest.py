@@ -1,8 +1,8 @@
 """Fixtures of the contract suites: the engines of the store."""
 
 from tests.contract.store_engines import engine
-from tests.etcd import etcd_server
-from tests.postgres import (
+from tests.support.etcd import etcd_server
+from tests.support.postgres import (
     _kept_database,
     emptied_database,
     postgres_database,

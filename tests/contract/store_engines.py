@@ -23,8 +23,8 @@ from controlplane.store.interface import (
 )
 from controlplane.store.revision_offset import ContinuedStore
 from controlplane.store.revisions import MEMORY
-from nsml.clock import SystemClock, inline
-from tests.etcd import etcd_in, pause
+from nsml.common.clock import SystemClock, inline
+from tests.support.etcd import etcd_in, pause
 
 T = TypeVar("T")
 CLOCK = SystemClock()

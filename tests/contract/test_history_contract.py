@@ -46,7 +46,7 @@ from controlplane.history.values import (
     StreamKey,
 )
 from controlplane.scheduler.fair_share import Past
-from nsml.clock import SystemClock, in_thread, inline
+from nsml.common.clock import SystemClock, in_thread, inline
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

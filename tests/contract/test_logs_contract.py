@@ -20,9 +20,9 @@ from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, SessionRecord, StreamKey
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.records.logs import LogLost, Logs
-from nsml.clock import SystemClock, inline
-from tests.examples import examples
-from tests.memory_objects import MemoryObjects
+from nsml.common.clock import SystemClock, inline
+from tests.support.examples import examples
+from tests.support.memory_objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

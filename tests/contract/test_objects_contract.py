@@ -15,10 +15,10 @@ from controlplane.domain.errors import InvalidRequest
 from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavailable, WrongDigest
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_folder, open_shared
-from nsml.clock import SystemClock, in_thread, inline
+from nsml.common.clock import SystemClock, in_thread, inline
 from nsml.content.digests import digest_of
-from tests.memory_objects import MemoryObjects
-from tests.s3 import KEYS, S3Server, s3
+from tests.support.memory_objects import MemoryObjects
+from tests.support.s3 import KEYS, S3Server, s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable

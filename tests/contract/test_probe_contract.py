@@ -10,9 +10,9 @@ import pytest
 from nodeagent.probes.host import HostProbe
 from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.probes.simulated import SimulatedLoad, SimulatedProbe
-from nsml.clock import SystemClock
-from tests.fake_probe import FakeProbe, fake_device
+from nsml.common.clock import SystemClock
 from tests.nvml.library import loaded
+from tests.support.fake_probe import FakeProbe, fake_device
 
 if TYPE_CHECKING:
     from pathlib import Path

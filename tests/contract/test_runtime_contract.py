@@ -53,10 +53,10 @@ from nodeagent.runtimes.launcher import Launcher, StartedShim, start_directly
 from nodeagent.runtimes.limits import LimitFacts, probe_limits
 from nodeagent.runtimes.shims import ShimDriver
 from nodeagent.runtimes.strays import Strays
-from nsml.clock import SystemClock, in_own_thread, in_thread
+from nsml.common.clock import SystemClock, in_own_thread, in_thread
 from tests.engines import SOCKET, required_engine, required_image
-from tests.fake_machine import Act, FakeDriver, FakeMachine, Script
-from tests.process_drivers import process_driver
+from tests.support.fake_machine import Act, FakeDriver, FakeMachine, Script
+from tests.support.process_drivers import process_driver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

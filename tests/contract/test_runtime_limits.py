@@ -14,7 +14,6 @@ import pytest
 
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.interface import ExitWhy, Isolation
-from tests import disks
 from tests.contract.test_runtime_contract import (  # noqa: F401 - fixtures
     MARK,
     SESSION,
@@ -28,6 +27,7 @@ from tests.contract.test_runtime_contract import (  # noqa: F401 - fixtures
     until,
 )
 from tests.engines import required_engine, required_image
+from tests.support import disks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

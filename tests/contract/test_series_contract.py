@@ -34,9 +34,9 @@ from controlplane.history.values import (
     SessionRecord,
     StreamKey,
 )
-from nsml.attempt_points import superseded_from
-from nsml.clock import SystemClock, in_thread, inline
-from tests.examples import examples
+from nsml.common.clock import SystemClock, in_thread, inline
+from nsml.spec.attempt_points import superseded_from
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

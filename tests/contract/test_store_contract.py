@@ -34,7 +34,7 @@ from controlplane.store.interface import (
     unchanged,
 )
 from tests.contract.store_engines import Engine, freezing_engine, put, take, told, until
-from tests.examples import examples
+from tests.support.examples import examples
 
 
 async def keys(store: KeyValueStore, prefix: str = "", revision: int = 0) -> list[str]:

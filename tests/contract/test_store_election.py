@@ -26,7 +26,7 @@ from controlplane.store.interface import (
     holds,
 )
 from tests.contract.store_engines import CLOCK, Engine, put, until
-from tests.leaders import current_leader
+from tests.support.leaders import current_leader
 
 LONG_S = 30.0
 """A lease that does not end during a test: what happens then does not come from its end."""

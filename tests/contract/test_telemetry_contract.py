@@ -15,7 +15,7 @@ from controlplane.history.rollup import CLUSTER, replica_key
 from controlplane.history.sql import telemetry as sql
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import DeviceSample, NodeSample, ReplicaSample
-from nsml.clock import SystemClock, in_thread, inline
+from nsml.common.clock import SystemClock, in_thread, inline
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 
 @pytest.fixture(scope="module")

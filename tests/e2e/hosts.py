@@ -20,8 +20,8 @@ import pytest
 
 from tests.e2e.programs import wait_for
 from tests.engines import absent, remove_with_mounts
-from tests.leftovers import MARK
-from tests.said import last_line
+from tests.support.leftovers import MARK
+from tests.support.said import last_line
 
 
 @dataclass(frozen=True)

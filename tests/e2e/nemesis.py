@@ -33,11 +33,11 @@ import pytest
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.etcd_process import running_in
 from controlplane.stored import etcd_codec
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.e2e.platforms import taken
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
-from tests.said import last_line
+from tests.support.in_process import Platform
+from tests.support.said import last_line
 
 PROGRAM = '''\
 """Reports and prints; writes down what it did. STEPS < 0: until it is stopped.

@@ -8,7 +8,7 @@ from pathlib import Path
 from nodeagent.engine.containers import containers_of
 from tests.e2e.programs import wait_for
 from tests.engines import required_engine, required_image
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 
 def invitation(platform: Platform) -> tuple[str, str]:

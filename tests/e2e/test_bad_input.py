@@ -15,8 +15,8 @@ from nsml.client import contexts
 from nsml.content.digests import digest_of
 from nsml.v1 import sessions_pb2, sessions_pb2_grpc
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
-from tests.living_folders import files_below
+from tests.support.in_process import Platform
+from tests.support.living_folders import files_below
 
 
 def refused(platform: Platform, *arguments: str, code: int, cwd=None, says: str, by=()) -> str:

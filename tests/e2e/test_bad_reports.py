@@ -9,7 +9,7 @@ import pytest
 
 from bench.platform import PROGRAMS
 from tests.e2e.programs import write_program
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 BAD = r"""
 import datetime, math, os, time

@@ -21,7 +21,7 @@ from chaos.reaper import end_all
 from chaos.trainer import LEDGERS
 from tests.e2e.nemesis import SOAKING
 from tests.e2e.programs import wait_for
-from tests.etcd import require_etcd
+from tests.support.etcd import require_etcd
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from cli.local.ports import Held
-from tests.chromium import chromium, colours
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
+from tests.support.chromium import chromium, colours
+from tests.support.in_process import Platform
 
 UPGRADE = {
     "Connection": "Upgrade",

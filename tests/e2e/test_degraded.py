@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from controlplane.store.etcd_process import running_in
-from tests import disks
 from tests.e2e.programs import wait_for, write_program
-from tests.etcd import pause, require_etcd
-from tests.in_process import Platform
-from tests.postgres import PostgresServer
+from tests.support import disks
+from tests.support.etcd import pause, require_etcd
+from tests.support.in_process import Platform
+from tests.support.postgres import PostgresServer
 
 LITTLE_BYTES = 32 << 10
 """What a full disk still has: less than a checkpoint, more than a probe."""

@@ -16,8 +16,8 @@ from nodeagent.engine.images import remove_image
 from tests.e2e.platforms import contained_platform
 from tests.e2e.programs import wait_for, write_program
 from tests.engines import SOCKET
-from tests.in_process import Platform
-from tests.wheels import make_wheel
+from tests.support.in_process import Platform
+from tests.support.wheels import make_wheel
 
 USES = "import greeting\nprint('user code says', greeting.TEXT)\n"
 

@@ -22,8 +22,8 @@ from tests.e2e.nemesis import (
 )
 from tests.e2e.platforms import contained_platform, nothing_is_left_in_engine, taken
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
-from tests.said import last_line
+from tests.support.in_process import Platform
+from tests.support.said import last_line
 
 ENDLESS = "-1 0.01 0"
 

@@ -8,7 +8,7 @@ import pytest
 from bench.platform import ROOT
 from nsml.client import contexts
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 
 @pytest.fixture(scope="module")

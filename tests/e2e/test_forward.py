@@ -19,7 +19,7 @@ from bench.platform import PROGRAMS, ROOT
 from cli.local.ports import Held
 from tests.e2e.platforms import contained_platform, user_of
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 SERVER = """\
 import http.server, os, socketserver, threading

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from tests import disks
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
+from tests.support import disks
+from tests.support.in_process import Platform
 
 GREEDY = '''\
 """Takes the whole disk, then goes on printing and reporting into it."""

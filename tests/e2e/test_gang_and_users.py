@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.platforms import invitation, join_second, user_of
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 GANG = """\
 import os, nsml

@@ -9,7 +9,7 @@ import pytest
 from bench.platform import ROOT
 from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 TRAINS = """\
 import json, os, pathlib, sys, time

@@ -17,7 +17,7 @@ from nodeagent.config import METADATA_ADDRESSES
 from tests.e2e.hosts import Host, engine_on, two_hosts
 from tests.e2e.programs import wait_for, write_program
 from tests.engines import required_image
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 METADATA = METADATA_ADDRESSES[0]
 LISTENER = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import WITNESS, wait_for, write_program
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 STEPS = 400
 PAUSE_S = 0.02

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.nemesis import ENDED
 from tests.e2e.programs import wait_for
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 REQUIREMENTS = "torch==2.13.0\nlightning\naccelerate\n"
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.platforms import contained_platform
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 HOSTILE = """\
 import mmap, os, pathlib, time

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsml.client import contexts
 from nsml.client.connect import connect
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.e2e.programs import write_program
 from tests.unit.tui.conftest import said, until
 from tui.app import Dashboard
@@ -16,7 +16,7 @@ from tui.app import Dashboard
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.in_process import Platform
+    from tests.support.in_process import Platform
 
 PROGRAM = """\
 import time

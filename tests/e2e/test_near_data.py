@@ -10,7 +10,7 @@ from bench.platform import ROOT
 from tests.e2e.nemesis import ENDED
 from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 
 @pytest.fixture

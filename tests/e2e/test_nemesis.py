@@ -17,7 +17,7 @@ from tests.e2e.nemesis import SOAKING, Crowd, Faults, Stream, Witnesses, check
 from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for
 from tests.engines import required_engine, required_image
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 
 SHORT_S = 12.0
 SOAK_S = float(os.environ.get("NSML_SOAK_SECONDS", "120"))

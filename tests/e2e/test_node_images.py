@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.platforms import contained_platform, user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.engines import required_engine, required_image
-from tests.in_process import Platform
-from tests.registry import Registry, registry_of
+from tests.support.in_process import Platform
+from tests.support.registry import Registry, registry_of
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.platform import PROGRAMS
-from tests.documents import PAGES, ROOT, Block, blocks, commands
-from tests.pasting import Shell
+from tests.support.documents import PAGES, ROOT, Block, blocks, commands
+from tests.support.pasting import Shell
 
 TYPED = {
     "nsml ps -w": ("digits/4", "\x03"),

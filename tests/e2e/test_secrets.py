@@ -14,8 +14,8 @@ import pytest
 
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
-from tests.living_folders import files_below
+from tests.support.in_process import Platform
+from tests.support.living_folders import files_below
 
 MARK, SETTING = f"s3cret-{secrets.token_hex(8)}", f"setting-{secrets.token_hex(8)}"
 

@@ -17,9 +17,9 @@ from tests.e2e.nemesis import ENDED
 from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for
 from tests.engines import required_image
-from tests.in_process import Platform
-from tests.said import last_line
-from tests.wheels import repacked
+from tests.support.in_process import Platform
+from tests.support.said import last_line
+from tests.support.wheels import repacked
 
 DISTRIBUTED = ROOT / "examples/distributed"
 

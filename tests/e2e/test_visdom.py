@@ -14,8 +14,8 @@ import pytest
 
 from cli.local.ports import Held
 from tests.e2e.programs import wait_for, write_program
-from tests.in_process import Platform
-from tests.visdoms import required_visdom
+from tests.support.in_process import Platform
+from tests.support.visdoms import required_visdom
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from nodeagent.machine.foreign_processes import Occupants, Replicas, read_proces
 from nodeagent.probes.interface import Device, DeviceSample
 from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.runtimes.interface import ReplicaFacts
-from nsml.clock import SystemClock, in_own_thread
+from nsml.common.clock import SystemClock, in_own_thread
 
 HELD_BYTES = 256 << 20
 MARK = "0123456789abcdef0-1-0"

@@ -22,7 +22,7 @@ from controlplane.state.live_state import LiveState
 from controlplane.state.pending_writes import Draft
 from controlplane.store.election import Candidate, Leadership, LeadershipLost
 from controlplane.store.etcd import EtcdStore
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 BLOCKED_S = 0.02
 

@@ -12,7 +12,7 @@ import time
 from controlplane.store.election import Candidate, Leadership, LeadershipLost
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import Put, StoreError, Transaction
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 
 def say(event: str, term: int) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from cli.local import processes
 from cli.local.processes import Program
-from tests.in_process import look, only_looks
-from tests.said import words_of
+from tests.support.in_process import look, only_looks
+from tests.support.said import words_of
 
 NSML = Path(sys.executable).parent / "nsml"
 

@@ -29,7 +29,7 @@ from nodeagent.runtimes.interface import Isolation, PythonEnvironment, ReplicaSp
 from nodeagent.runtimes.isolation import probe_isolation
 from nodeagent.runtimes.limits import probe_limits
 from nodeagent.runtimes.process import ProcessDriver
-from tests.process_drivers import process_driver
+from tests.support.process_drivers import process_driver
 
 PREFIX = Path(sys.base_prefix)
 WITHIN_S = 60.0

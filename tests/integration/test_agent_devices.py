@@ -15,7 +15,7 @@ from nodeagent.machine.devices import NO_ANSWER, VANISHED
 from nsml.v1 import agents_pb2 as pb
 from tests.integration.test_agent_process import PATIENCE_S, Node, python, until
 from tests.nvml.library import FakeDriver, library_in
-from tests.scripted_platform import ScriptedPlatform, assignment, session_id
+from tests.support.scripted_platform import ScriptedPlatform, assignment, session_id
 
 S = session_id(1)
 GPU0 = "gpu uuid=GPU-0 name=Fake-A memory=4000000000 used=10 minor=0 util=50"

@@ -21,9 +21,9 @@ from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 from nsml.v1 import sessions_pb2 as sessions
 from tests.engines import SOCKET, required_engine, required_image
-from tests.registry import registry_of
-from tests.said import last_line
-from tests.scripted_platform import ScriptedPlatform, assignment, session_id
+from tests.support.registry import registry_of
+from tests.support.said import last_line
+from tests.support.scripted_platform import ScriptedPlatform, assignment, session_id
 
 PATIENCE_S = 60.0
 S = session_id(1)

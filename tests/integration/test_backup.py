@@ -17,10 +17,10 @@ import pytest
 from controlplane.backups.backups import batches_in, records_in
 from controlplane.stored import etcd_codec
 from nsml.content.backups import Backup, backups_in
-from tests.etcd import etcd_in, require_etcd
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_restored_copy import done, shown
-from tests.postgres import PostgresServer
+from tests.support.etcd import etcd_in, require_etcd
+from tests.support.postgres import PostgresServer
 
 __all__ = ["machine"]
 

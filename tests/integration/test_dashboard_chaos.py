@@ -30,13 +30,13 @@ from nsml.client.calls import Client
 from nsml.client.contexts import Context
 from nsml.client.endpoints import Endpoints
 from nsml.client.rpc import pinging
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import checkpoints_pb2, media_pb2, nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.datasets_pb2 import Dataset
 from nsml.v1.projects_pb2 import Project, ProjectSettings
 from tests.e2e.nemesis import SOAKING
-from tests.proxy import Proxy
+from tests.support.proxy import Proxy
 from tests.unit.nsml.client.contract_server import TOKEN, ContractServer
 from tui.app import Dashboard
 from tui.listing import Listing

@@ -57,7 +57,7 @@ ASK = """
 import os, sys
 from nsml.client.errors import ClientError
 from nsml.client.trust import fetch_authority
-from nsml.resolving import bound_resolvers
+from nsml.common.resolving import bound_resolvers
 bound_resolvers(os.environ)
 try:
     fetch_authority("gpu.lab.example", 1)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.programs import wait_for
-from tests.etcd import require_etcd
 from tests.integration.lab import BIN, ROOT, Lab, can_make_namespaces
-from tests.postgres import require_postgres
+from tests.support.etcd import require_etcd
+from tests.support.postgres import require_postgres
 
 README = (ROOT / "deploy/README.md").read_text()
 CERTIFICATES = (ROOT / "docs/control-planes.md").read_text().partition("\n## Certificates\n")[2]

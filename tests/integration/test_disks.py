@@ -20,10 +20,10 @@ from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_folder, open_shared
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DiskFull, Put, Transaction
-from nsml.clock import SystemClock, in_own_thread, in_thread, inline
+from nsml.common.clock import SystemClock, in_own_thread, in_thread, inline
 from nsml.content.digests import digest_of
-from tests import disks
-from tests.memory_objects import MemoryObjects
+from tests.support import disks
+from tests.support.memory_objects import MemoryObjects
 
 CLOCK = SystemClock()
 LOG = StreamKey("s1", 1, 0, Channel.LOG)

@@ -22,10 +22,10 @@ from nodeagent.runtimes.docker import DockerDriver, EnginePlace
 from nodeagent.runtimes.interface import ExitWhy, Isolation, ReplicaSpec
 from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher
-from nsml.clock import SystemClock, in_thread
+from nsml.common.clock import SystemClock, in_thread
 from tests.contract.test_runtime_contract import MARK, SESSION, has_ended, soon, until
 from tests.engines import SOCKET, absent, remove_with_mounts, required_image
-from tests.said import last_line
+from tests.support.said import last_line
 
 REPLICA = ReplicaId(session_id=SESSION, attempt=2, rank=1)
 """Of this run alone: what is left of a replica whose shim is gone is found by this name, machine-wide, and killed."""

@@ -25,9 +25,9 @@ from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess
 from controlplane.store.etcdpb import rpc_pb2 as pb
 from controlplane.store.interface import StoreRefused, StoreUnavailable
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.contract.store_engines import put, take, told, until
-from tests.etcd import PATIENCE_S, etcd_in, require_etcd
+from tests.support.etcd import PATIENCE_S, etcd_in, require_etcd
 
 CLOCK = SystemClock()
 ROOT = Login(user="root", password="correct")

@@ -17,8 +17,8 @@ from pathlib import Path
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import KeyValue, KeyValueStore
 from controlplane.stored import etcd_codec
-from nsml.clock import SystemClock
-from tests.etcd import etcd_in, pause
+from nsml.common.clock import SystemClock
+from tests.support.etcd import etcd_in, pause
 
 TTL_S = 2.0
 LOADED_MACHINE_S = 20.0

@@ -12,8 +12,8 @@ from typing import Any
 
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import KeyValueStore
-from nsml.clock import SystemClock
-from tests.etcd import etcd_in, pause
+from nsml.common.clock import SystemClock
+from tests.support.etcd import etcd_in, pause
 
 TTL_S = 2.0
 WITHIN_S = TTL_S + 1.0

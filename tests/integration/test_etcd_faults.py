@@ -28,10 +28,10 @@ from controlplane.store.interface import (
     absent,
 )
 from controlplane.store.tables import Table
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.contract.store_engines import put, take, told, until
-from tests.etcd import etcd_in, pause, require_etcd
-from tests.proxy import Proxy
+from tests.support.etcd import etcd_in, pause, require_etcd
+from tests.support.proxy import Proxy
 
 CLOCK = SystemClock()
 WRITES: Table[bytes] = Table("w/", encode=bytes, decode=bytes)

@@ -12,9 +12,9 @@ from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import Delete, KeyValueStore, NoSpace, Put, Transaction
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import nodes_pb2 as pb
-from tests.etcd import etcd_in
+from tests.support.etcd import etcd_in
 from tests.unit.controlplane.rig import Stubs, one_leads, serving, surroundings, until
 
 CLOCK = SystemClock()

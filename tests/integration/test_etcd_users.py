@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from cli.local.ports import Held
 from controlplane.store.etcdpb import rpc_pb2 as pb
-from tests.etcd import require_etcd
 from tests.integration.machine import until
 from tests.integration.test_etcd_access import Authority
-from tests.said import last_line
-from tests.shared_platform import ControlPlaneProcess, Shared
+from tests.support.etcd import require_etcd
+from tests.support.said import last_line
+from tests.support.shared_platform import ControlPlaneProcess, Shared
 
 TOKEN_LIFE_S = 2
 _REFUSED = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT}

@@ -12,8 +12,8 @@ from controlplane.store.election import WORD_KEY, Candidate, Leadership
 from controlplane.store.interface import Delete, Put, Transaction
 from controlplane.store.open import open_store
 from controlplane.stored import etcd_codec
-from nsml.clock import SystemClock
-from tests.etcd import etcd_server
+from nsml.common.clock import SystemClock
+from tests.support.etcd import etcd_server
 
 __all__ = ["etcd_server"]
 

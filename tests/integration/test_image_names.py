@@ -24,7 +24,7 @@ from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.image_names import ImageNames
 from nodeagent.environments.sandbox import Sandbox, Task
 from tests.engines import required_engine
-from tests.sandboxes import sandbox_here
+from tests.support.sandboxes import sandbox_here
 
 PASSWD = b"root:x:0:0::/root:/bin/sh\n\xff:x:1:1:no text:/:/bin/sh"
 

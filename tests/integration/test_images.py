@@ -30,7 +30,7 @@ from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.storage.eviction import KeepFree, Store, relieve
 from nsml.packages.requirements import Requirements
 from tests.engines import required_engine, required_image
-from tests.wheels import index_of, make_wheel
+from tests.support.wheels import index_of, make_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A run of the tests that is interrupted leaves nothing, however it ends: `tests/leftovers.py` itself."""
+"""A run of the tests that is interrupted leaves nothing, however it ends: `tests/support/leftovers.py` itself."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.e2e.programs import wait_for
-from tests.leftovers import (
+from tests.support.leftovers import (
     MARK,
     PREFIX,
     _forget_old_folders,
@@ -28,7 +28,7 @@ import os, subprocess, time
 from contextlib import ExitStack
 from pathlib import Path
 import pytest
-from tests.in_process import Platform
+from tests.support.in_process import Platform
 from tests.e2e.hosts import two_hosts
 from tests.e2e.platforms import contained_platform
 
@@ -92,7 +92,7 @@ def test_an_interrupted_run_leaves_nothing(
     with (tmp_path / "log").open("wb") as log:
         run = subprocess.Popen(
             [
-                *(sys.executable, "-m", "pytest", "-p", "tests.leftovers", "-n", "1"),
+                *(sys.executable, "-m", "pytest", "-p", "tests.support.leftovers", "-n", "1"),
                 *("-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path)),
                 str(inner),
             ],
@@ -143,7 +143,15 @@ def test_what_a_test_leaves_fails_the_run_and_is_ended(tmp_path: Path):
     )
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-p", "tests.leftovers", "-p", "no:cacheprovider"),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "tests.support.leftovers",
+                "-p",
+                "no:cacheprovider",
+            ),
             *("-c", os.devnull, "--rootdir", str(tmp_path), str(inner)),
         ],
         cwd=ROOT,

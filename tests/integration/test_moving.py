@@ -21,7 +21,7 @@ from nsml.client.streams import read_logs, read_metrics, watch_sessions
 from nsml.client.trust import SERVER_NAME
 from nsml.v1 import sessions_pb2 as pb
 from tests.integration.machine import Machine, until
-from tests.shared_platform import ControlPlaneProcess, Shared, shared
+from tests.support.shared_platform import ControlPlaneProcess, Shared, shared
 
 __all__ = ["shared"]
 

@@ -18,7 +18,7 @@ from cli.local.ports import Held
 from cli.local.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT
 from controlplane.access.authority import open_authority
 from nsml.client.trust import NodeFiles, needs_renewal, signing_request
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.integration.machine import Machine, machine, until
 
 __all__ = ["machine"]

@@ -54,12 +54,12 @@ from controlplane.history.values import (
     SessionRecord,
     StreamKey,
 )
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.e2e.programs import wait_for
-from tests.etcd import pause
-from tests.examples import examples
 from tests.integration.test_etcd_access import Authority
-from tests.postgres import PostgresServer
+from tests.support.etcd import pause
+from tests.support.examples import examples
+from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -357,7 +357,7 @@ PAUSED = """
 import asyncio, os, signal, sys
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.postgresql.connection import Line
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.integration.test_postgres_history import metric, patiently, reports
 
 whole = Line.executemany
@@ -516,7 +516,7 @@ FORMER_LEADER = """
 import asyncio, itertools, sys
 from controlplane.history.errors import HistoryFenced, HistoryUnavailable
 from controlplane.history.postgresql import open_postgresql
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.integration.test_postgres_history import ended
 
 async def main():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,9 +16,9 @@ from controlplane.objects import s3 as bucket_module
 from controlplane.objects.errors import ObjectsDenied, ObjectsUnavailable
 from controlplane.objects.s3 import S3Service, open_bucket
 from controlplane.objects.stored import StoredObjects, open_shared
-from nsml.clock import in_thread
+from nsml.common.clock import in_thread
 from nsml.content.digests import digest_of
-from tests.s3 import KEYS, S3Server, s3, start_s3
+from tests.support.s3 import KEYS, S3Server, s3, start_s3
 
 __all__ = ["s3"]
 

@@ -61,7 +61,7 @@ from tests.integration.machine_network import (
     outside_of_machine,
     reaches_served,
 )
-from tests.process_drivers import process_driver
+from tests.support.process_drivers import process_driver
 
 UIDS = (first := random.randrange(1_500_000_000, 1_800_000_000), first + 99)
 """Ids of this run alone."""

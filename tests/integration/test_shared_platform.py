@@ -22,10 +22,10 @@ from nsml.client.trust import (
     renew_when_due,
     signing_request,
 )
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.integration.machine import Machine, until
-from tests.s3 import KEYS, S3Server
-from tests.shared_platform import ControlPlaneProcess, Shared, shared
+from tests.support.s3 import KEYS, S3Server
+from tests.support.shared_platform import ControlPlaneProcess, Shared, shared
 
 __all__ = ["shared"]
 

@@ -28,7 +28,7 @@ from nodeagent.runtimes.interface import (
 from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.records import read_claim
-from nsml.clock import SystemClock, in_own_thread, in_thread
+from nsml.common.clock import SystemClock, in_own_thread, in_thread
 from tests.contract.test_runtime_contract import (
     SESSION,
     is_child,
@@ -37,7 +37,7 @@ from tests.contract.test_runtime_contract import (
     soon,
     until,
 )
-from tests.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine
 
 REPLICA = ReplicaId(session_id=SESSION, attempt=2, rank=1)
 """Of this run alone: what is left of a replica whose shim is gone is found by this name, machine-wide, and killed."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from tests.etcd import etcd_in, pause
+from tests.support.etcd import etcd_in, pause
 
 WITHIN_S = 60.0
 """Of a busy machine; itself it takes about three seconds at most."""

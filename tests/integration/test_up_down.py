@@ -18,7 +18,7 @@ from cli.local import processes
 from cli.local.ports import Held
 from cli.local.processes import Program
 from tests.integration.machine import Machine, machine, until
-from tests.living_folders import files_below
+from tests.support.living_folders import files_below
 
 __all__ = ["machine"]
 

@@ -12,8 +12,8 @@ from controlplane.access.files import write_private
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_etcd_access import Authority, tls_etcd
 from tests.integration.test_restored_copy import done
-from tests.s3 import S3Server
-from tests.shared_platform import Shared, shared
+from tests.support.s3 import S3Server
+from tests.support.shared_platform import Shared, shared
 
 __all__ = ["machine", "shared"]
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from cli.local.ports import Held
-from tests.etcd import etcd_in
-from tests.postgres import PostgresServer
-from tests.proxy import Proxy
-from tests.s3 import S3Server
-from tests.shared_platform import ControlPlaneProcess, Shared
+from tests.support.etcd import etcd_in
+from tests.support.postgres import PostgresServer
+from tests.support.proxy import Proxy
+from tests.support.s3 import S3Server
+from tests.support.shared_platform import ControlPlaneProcess, Shared
 
 WITHIN_S = 60.0
 """Of a busy machine."""

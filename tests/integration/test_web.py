@@ -5,7 +5,7 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
-from tests.chromium import PATIENCE_S, chromium, colours
+from tests.support.chromium import PATIENCE_S, chromium, colours
 
 
 def test_a_browser_shows_the_dashboard_and_asks_nobody_else(tmp_path):

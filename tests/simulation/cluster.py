@@ -38,9 +38,7 @@ from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnav
 from nsml.client.calls import Client
 from nsml.client.channel import Channel
 from nsml.client.endpoints import Endpoints
-from nsml.clock import SystemClock, inline
-from tests.memory_objects import MemoryObjects
-from tests.platforms import ensure_cluster
+from nsml.common.clock import SystemClock, inline
 from tests.simulation.history_link import HistoryLink, Trouble, Way, objects_link
 from tests.simulation.invariants import Invariant, Referee, Violation
 from tests.simulation.machines import SimulatedNode, World
@@ -50,6 +48,8 @@ from tests.simulation.store_link import StoreLink, StoreTrouble
 from tests.simulation.trace import Trace
 from tests.simulation.virtual_time import Process, VirtualClock
 from tests.simulation.workload import OWNERS, Wish
+from tests.support.memory_objects import MemoryObjects
+from tests.support.platforms import ensure_cluster
 
 T = TypeVar("T")
 

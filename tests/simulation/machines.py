@@ -23,12 +23,12 @@ from nodeagent.runtimes.interface import Isolation, ReplicaSpec
 from nodeagent.runtimes.records import read_exit
 from nsml._frames import HEADER, MAGIC
 from nsml.v1 import agents_pb2, resources_pb2
-from tests.fake_machine import FakeDriver, FakeMachine, Script
 from tests.simulation.invariants import Referee
 from tests.simulation.network import Network
 from tests.simulation.points import Points
 from tests.simulation.virtual_time import Process, VirtualClock
 from tests.simulation.workload import Wish
+from tests.support.fake_machine import FakeDriver, FakeMachine, Script
 
 T = TypeVar("T")
 

@@ -44,11 +44,11 @@ from nodeagent.runtimes.interface import ReplicaState
 from nodeagent.storage import checkpoints
 from nsml.client import streams
 from nsml.v1 import agents_pb2, sessions_pb2
-from tests.fake_machine import FakeMachine
 from tests.simulation.cluster import Shape
 from tests.simulation.invariants import Invariant
 from tests.simulation.situations import Situation
 from tests.simulation.workload import Wish, brief
+from tests.support.fake_machine import FakeMachine
 
 Patch: TypeAlias = pytest.MonkeyPatch
 SMALL = Shape(nodes=2, devices=2, control_planes=2)

@@ -15,7 +15,7 @@ from controlplane.state.live_state import RELIST_EVERY_S
 from nsml.client.calls import Client
 from nsml.client.errors import AlreadyEnded, ClientError, Unavailable
 from nsml.client.streams import ENDED_STATES, watch_sessions
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.v1 import sessions_pb2
 from tests.simulation.cluster import USERS, Cluster, Shape, simulated
 from tests.simulation.faults import FAULTS, Faults

@@ -16,11 +16,11 @@ from controlplane.domain.values import Session
 from controlplane.nodes.lost_nodes import LOST_AFTER_MARGIN_S
 from controlplane.scheduler.preemption_policy import IDLE_LEAST_RUN_S, LEAST_RUN_S, MIN_RUN_S
 from nsml.v1 import sessions_pb2
-from tests.fake_machine import Act, Script
 from tests.simulation.cluster import Cluster, Shape, simulated
 from tests.simulation.invariants import Violation
 from tests.simulation.virtual_time import run
 from tests.simulation.workload import GRACE_S, LOST_AFTER_S, Wish
+from tests.support.fake_machine import Act, Script
 
 EARLY_S = 1.0
 """How much earlier than promised something may come: instants are taken by looks."""

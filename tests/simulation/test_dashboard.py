@@ -17,13 +17,13 @@ import pytest
 from controlplane.sessions.convert import session_message
 from controlplane.stored import etcd_codec
 from nsml.client.streams import ENDED_STATES, watch_sessions
-from tests.fake_machine import Act
 from tests.simulation.cluster import USERS, Cluster, Shape, simulated
 from tests.simulation.faults import HOUR_S, Faults
 from tests.simulation.network import KEEPALIVE_S
 from tests.simulation.scenario import User
 from tests.simulation.virtual_time import VirtualClock, run
 from tests.simulation.workload import Wish, mixed
+from tests.support.fake_machine import Act
 from tui.feed import Feed
 from tui.model import Event, Model
 from tui.sources import ALWAYS_RECEIVED, STALE_S, Source, State, Topic

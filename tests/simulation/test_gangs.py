@@ -13,11 +13,11 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Cause, Session
 from nodeagent.folders import ReplicaId
 from nsml.client.errors import AlreadyEnded
-from tests.fake_machine import Act, Script
 from tests.simulation.cluster import Cluster, simulated
 from tests.simulation.invariants import Life
 from tests.simulation.virtual_time import run
 from tests.simulation.workload import GRACE_S, Wish
+from tests.support.fake_machine import Act, Script
 
 TOLD_WITHIN_S = 1.0
 FAILS_AT_S = 5.0

@@ -260,7 +260,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """nsml.clock.Clock on a VirtualLoop; `skew_s` shifts the wall clock alone."""
+    """nsml.common.clock.Clock on a VirtualLoop; `skew_s` shifts the wall clock alone."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, skew_s: float = 0.0) -> None:
         self._loop = loop

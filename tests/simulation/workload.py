@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.domain.values import WHOLE_DEVICE
 from nsml.v1 import resources_pb2, sessions_pb2
-from tests.fake_machine import Act, Script
+from tests.support.fake_machine import Act, Script
 
 OWNERS = ("kim", "lee", "park")
 LOST_AFTER_S = 30.0

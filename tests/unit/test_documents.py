@@ -11,8 +11,8 @@ import pytest
 
 from cli.app import App
 from cli.root import PROGRAM, root
-from nsml.view.shell import shell_split
-from tests.documents import PAGES, REASONS, Block, blocks
+from nsml.common.shell import shell_split
+from tests.support.documents import PAGES, REASONS, Block, blocks
 
 ROOT = Path(__file__).parents[2]
 _PLACE = re.compile(r"`([a-z_]+/[a-z_/]+\.py)` \(([^)]*)\)")

@@ -9,13 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nsml.log_files import copy_aside
+from nsml.common.log_files import copy_aside
 
 ROOT = Path(__file__).parents[2]
 
 SPEAKERS = """
 import logging
-from nsml.program_logs import quiet_grpc, write_json_lines
+from nsml.common.program_logs import quiet_grpc, write_json_lines
 quiet_grpc()
 import asyncio, grpc.aio, structlog
 write_json_lines()
@@ -69,7 +69,7 @@ def test_a_control_plane_whose_port_is_taken_writes_no_raw_lines(tmp_path: Path)
 ENDLESS = """
 import os, sys, threading
 from pathlib import Path
-from nsml.program_logs import write_json_lines
+from nsml.common.program_logs import write_json_lines
 import structlog
 write_json_lines(file=Path(sys.argv[1]), most_bytes=2_000)
 log = structlog.get_logger()

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.startup import config as controlplane
 from nodeagent import config as agent
-from nsml.settings import SettingsError
+from nsml.common.settings import SettingsError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -1,5 +1,5 @@
 """Servers for tests of upgrades."""
 
-from tests.postgres import postgres_server
+from tests.support.postgres import postgres_server
 
 __all__ = ["postgres_server"]

@@ -13,11 +13,11 @@ from controlplane.history.postgresql import schema as postgresql
 from controlplane.history.postgresql.address import read_address
 from controlplane.history.postgresql.connection import open_line
 from controlplane.history.sqlite import schema as sqlite
-from tests.postgres import find_postgres
+from tests.support.postgres import find_postgres
 from tests.upgrade.old_schemas import old_steps
 
 if TYPE_CHECKING:
-    from tests.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 
 def sqlite_catalog(connection: sqlite3.Connection) -> dict[str, Any]:

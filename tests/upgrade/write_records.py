@@ -2,6 +2,7 @@
 
 import json
 
+from controlplane.operations import records
 from plain_values import plain
 
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
@@ -26,7 +27,6 @@ from controlplane.domain.values import (
     Stop,
     Visibility,
 )
-from controlplane.operations import records
 
 devices = tuple(
     Device(uuid=f"u{i}", index=i, model="A100", memory_bytes=1 << 36, simulated=True)

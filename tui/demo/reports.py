@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from nsml.common.units import counted
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis, gather
-from nsml.view.units import counted
 from tui.model import LogReceived, SeriesReceived
 
 if TYPE_CHECKING:

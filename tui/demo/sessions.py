@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from nsml.common.units import counted
 from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.units import counted
 from tui.demo import tabs
 from tui.demo.scenery import DATASETS, NODES, device_at, resources_of
 from tui.demo.scripted_session import (

@@ -9,6 +9,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from nsml.common.units import parse_duration
 from nsml.content.manifest import Entry
 from nsml.v1.checkpoints_pb2 import (
     CHECKPOINT_STATE_DURABLE,
@@ -17,7 +18,6 @@ from nsml.v1.checkpoints_pb2 import (
 )
 from nsml.v1.media_pb2 import MEDIA_STATE_DURABLE, MEDIA_STATE_SAVED, Media
 from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
-from nsml.view.units import parse_duration
 from tui.demo.machines import figures_of
 from tui.demo.scenery import NODES
 from tui.demo.scripted_session import stamp

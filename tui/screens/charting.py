@@ -11,11 +11,11 @@ import msgspec
 from textual.binding import Binding
 
 from nsml.client.streams import ENDED_STATES
+from nsml.common.shell import shell_line
+from nsml.common.text import fit_middle, visible
+from nsml.common.units import counted
 from nsml.v1.sessions_pb2 import SESSION_STATE_HELD
 from nsml.view.series import Axis
-from nsml.view.shell import shell_line
-from nsml.view.text import fit_middle, visible
-from nsml.view.units import counted
 from tui.background import in_background
 from tui.screens.frame import Frame
 from tui.screens.picking import Choice, Picker

@@ -9,7 +9,7 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from nsml.view.text import visible
+from nsml.common.text import visible
 from tui.screens.modal import Modal
 from tui.widgets.field import Field
 

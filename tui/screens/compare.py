@@ -11,15 +11,15 @@ from rich.text import Text
 from textual.binding import Binding
 from textual.widgets import Input, Static
 
+from nsml.common.shell import shell_line
+from nsml.common.text import fit, visible
+from nsml.common.units import counted
 from nsml.view.code import text_of, total_text
 from nsml.view.compare import same_text
 from nsml.view.complete_sessions import is_short
 from nsml.view.matrix import columns, compared, is_key, labels, ordered
 from nsml.view.plot import letter
 from nsml.view.series import spread
-from nsml.view.shell import shell_line
-from nsml.view.text import fit, visible
-from nsml.view.units import counted
 from tui.preferences import ComparePreferences
 from tui.screens.charting import ChartScreen
 from tui.screens.picking import Choice, Picker

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from nsml.client.streams import ENDED_STATES
+from nsml.common.units import counted
 from nsml.view.datasets import (
     USE_COLUMNS,
     DatasetUse,
@@ -15,7 +16,6 @@ from nsml.view.datasets import (
     use_lines,
 )
 from nsml.view.sessions import visibility_word
-from nsml.view.units import counted
 from tui.screens.listing import Listing
 from tui.sources import Topic
 

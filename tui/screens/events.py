@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from nsml.common.units import ago, counted, short_moment
 from nsml.view.events import COLUMNS, PlatformEvent, newest, of_cluster, of_node, of_session
-from nsml.view.units import ago, counted, short_moment
 from tui.screens.listing import Listing
 from tui.sources import Topic
 

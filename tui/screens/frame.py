@@ -15,9 +15,9 @@ from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widgets import Static
 
+from nsml.common.text import fit, visible, wrapped
 from nsml.view.nodes import condition_title, is_notice, worst_first
 from nsml.view.sessions import SIMULATED, SIMULATED_SHORT
-from nsml.view.text import fit, visible, wrapped
 from tui import appearance
 from tui.headline import HeadlineItem, headline
 from tui.hints import key_of

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from nsml.view.text import pad, visible, width
+from nsml.common.text import pad, visible, width
 from tui import appearance
 from tui.hints import is_moving, key_of
 from tui.screens.modal import Modal

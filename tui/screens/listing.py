@@ -10,8 +10,8 @@ from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
+from nsml.common.text import folded, visible
 from nsml.view.filter_words import Words
-from nsml.view.text import folded, visible
 from tui.screens.frame import Frame, set_text
 from tui.widgets.filter_line import FilterLine
 from tui.widgets.table import Table

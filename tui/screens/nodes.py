@@ -10,12 +10,12 @@ from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from nsml.common.text import visible
+from nsml.common.units import duration_text, short_moment
 from nsml.v1.sessions_pb2 import EPISODE_KIND_ZOMBIE
 from nsml.view.heat_map import Heat, Holder, Measure, owners_of
 from nsml.view.nodes import COLUMNS, DEVICE_COLUMNS, cluster_lines, devices
-from nsml.view.text import visible
 from nsml.view.times import seconds_of
-from nsml.view.units import duration_text, short_moment
 from tui.screens.frame import Frame, set_text
 from tui.sources import Topic
 from tui.widgets.heat_map import HeatMap

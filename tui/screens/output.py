@@ -10,9 +10,9 @@ from rich.text import Text
 from textual.binding import Binding
 from textual.widgets import Static
 
-from nsml.view.shell import posix_line
-from nsml.view.text import visible
-from nsml.view.units import duration_text
+from nsml.common.shell import posix_line
+from nsml.common.text import visible
+from nsml.common.units import duration_text
 from tui import running
 from tui.background import in_background
 from tui.hints import key_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MOST_LINES: Final = 50_000
 LONGEST_LINE: Final = 100_000

@@ -11,9 +11,9 @@ from textual.command import Hit, Provider
 from textual.content import Content
 from textual.system_commands import SystemCommandsProvider
 
+from nsml.common.shell import shell_line
+from nsml.common.text import visible
 from nsml.view.filtering import Filter
-from nsml.view.shell import shell_line
-from nsml.view.text import visible
 from tui.fuzzy import fuzzy
 from tui.hints import is_moving, key_of
 from tui.screens.frame import NAMES

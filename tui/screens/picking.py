@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from nsml.view.text import visible
+from nsml.common.text import visible
 from tui.fuzzy import fuzzy
 from tui.hints import key_of
 from tui.screens.modal import Modal

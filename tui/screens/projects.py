@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsml.common.units import counted
 from nsml.view.projects import COLUMNS, lines, own_lines, shown_lines
-from nsml.view.units import counted
 from tui.screens.listing import Listing
 from tui.sources import Topic
 

@@ -10,6 +10,9 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input, Static, TabbedContent, TabPane
 
 from nsml.client.streams import ENDED_STATES
+from nsml.common.shell import option_words, shell_line, shell_note
+from nsml.common.text import fit_middle, folded, visible
+from nsml.common.units import counted, size_text
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import session_status as explained
 from nsml.view.complete_sessions import is_short
@@ -22,9 +25,6 @@ from nsml.view.sessions import (
     why_text,
     word_of,
 )
-from nsml.view.shell import option_words, shell_line, shell_note
-from nsml.view.text import fit_middle, folded, visible
-from nsml.view.units import counted, size_text
 from tui import appearance
 from tui.hints import key_of
 from tui.model import TAIL_LINES

@@ -11,13 +11,13 @@ from rich.text import Text
 from textual.binding import Binding
 from textual.widgets import Input, Static
 
+from nsml.common.text import visible
+from nsml.common.units import counted
 from nsml.v1.sessions_pb2 import Session
 from nsml.view.differing_arguments import NOTHING_SHARED, Differing
 from nsml.view.filtering import Filter, FilterError, complete
 from nsml.view.sessions import COLUMNS
 from nsml.view.sorting import keys_of, words_of
-from nsml.view.text import visible
-from nsml.view.units import counted
 from tui.background import in_background
 from tui.listing import By, Group, Listing, arranged, columns_of, command_of, grouped, title_of
 from tui.screens.frame import Frame, set_text

@@ -9,7 +9,7 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from nsml.view.text import visible
+from nsml.common.text import visible
 from tui import running
 from tui.background import in_background
 from tui.commands import CommandError, run_of

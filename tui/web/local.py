@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsml.hosts import is_loopback
+from nsml.common.hosts import is_loopback
 from tui.web.page import make_app
 from tui.web.serving import PageServer
 from tui.web.visits import Visits

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
-from nsml.hosts import is_same_place
+from nsml.common.hosts import is_same_place
 
 if TYPE_CHECKING:
     from collections.abc import Container

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from nsml.connections import Connections, Limits
-from nsml.serving import HttpServer
+from nsml.common.connections import Connections, Limits
+from nsml.common.serving import HttpServer
 
 if TYPE_CHECKING:
     import socket

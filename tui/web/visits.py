@@ -14,8 +14,8 @@ from starlette.websockets import WebSocketDisconnect
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
-from nsml.concurrency import first_to_end
-from nsml.view.text import LogText
+from nsml.common.concurrency import first_to_end
+from nsml.common.text import LogText
 from tui.web.messages import Focused, Pinged, Resized, Typed, first_size, understood
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from rich.style import Style
 from textual.message import Message
 from textual.strip import Strip
 
+from nsml.common.text import fit, wrapped
+from nsml.common.units import counted
 from nsml.view.plot import Average, above_zero, chart, heights, short_legend
 from nsml.view.series import Axis, smooth
-from nsml.view.text import fit, wrapped
-from nsml.view.units import counted
 from tui import appearance
 from tui.widgets.lines import Lines
 

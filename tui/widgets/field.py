@@ -9,7 +9,7 @@ from unicodedata import category
 from textual.widgets import Input
 from textual.widgets.input import Selection
 
-from nsml.view.text import graphemes, visible
+from nsml.common.text import graphemes, visible
 
 if TYPE_CHECKING:
     from textual.events import Key

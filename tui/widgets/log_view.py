@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from nsml.view.text import graphemes, width, wrapped
+from nsml.common.text import graphemes, width, wrapped
 from nsml.view.text_search import TextMatch, untabbed
 from tui.background import in_background
 from tui.widgets.lines import Lines

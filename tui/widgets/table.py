@@ -13,9 +13,9 @@ from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from nsml.common.text import fit, pad, visible, wrapped
+from nsml.common.text import width as cells_of
 from nsml.view.tables import lay_out
-from nsml.view.text import fit, pad, visible, wrapped
-from nsml.view.text import width as cells_of
 from tui import appearance
 from tui.widgets.lines import Lines
 

@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from controlplane.history.errors import HistoryRefused
-from nsml.hosts import is_loopback
+from nsml.common.hosts import is_loopback
 
 CONNECT_S = 3
 """For one connection, TCP and login."""

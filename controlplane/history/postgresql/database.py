@@ -41,8 +41,8 @@ from controlplane.history.postgresql.listening import CHANNEL, Listening, payloa
 from controlplane.history.postgresql.schema import MIGRATION_S, migrate
 from controlplane.history.sql.batches import Batches, BatchItem
 from controlplane.history.subscriptions import Changes
-from nsml.clock import in_own_thread
-from nsml.concurrency import to_its_end
+from nsml.common.clock import in_own_thread
+from nsml.common.concurrency import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence

@@ -8,10 +8,10 @@ from controlplane.history.postgresql.address import read_address
 from controlplane.history.postgresql.connection import open_line
 from controlplane.history.postgresql.database import open_database
 from controlplane.history.sql.history import History
-from nsml.clock import in_own_thread
+from nsml.common.clock import in_own_thread
 
 if TYPE_CHECKING:
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 class PostgresHistory(History):

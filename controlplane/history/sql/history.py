@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.portable import Batch
     from controlplane.history.sql.interface import Connection
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 class _Kept(Database, Snapshots, Protocol):

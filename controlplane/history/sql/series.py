@@ -32,7 +32,7 @@ from controlplane.history.sql.bodies import LET_GO, content, split
 from controlplane.history.sql.queries import select
 from controlplane.history.sql.retention import thin, to_thin
 from controlplane.history.values import Channel, SeriesPage, SeriesQuery, SeriesView
-from nsml.attempt_points import superseded_from
+from nsml.spec.attempt_points import superseded_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from controlplane.history.records import Told
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from controlplane.history.values import Ages
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 MAX_SERIES: Final = 50_000
 """Of one session: names by ranks by attempts."""
@@ -610,7 +610,7 @@ class _Reading:
         return [key for key in known if key.name in names and key not in wanted]
 
     def _counting(self, given: Mapping[Key, _Given]) -> dict[Key, _Counting]:
-        """Which points count of metrics that several attempts reported: see nsml/attempt_points.py."""
+        """Which points count of metrics that several attempts reported: see nsml/spec/attempt_points.py."""
         found: dict[Key, _Counting] = {}
         for _, of_name in groupby(given, key=itemgetter(0)):
             keys = list(of_name)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from controlplane.history.blocks import Blocks
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from controlplane.history.subscriptions import Change, Touched
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 _IDS_A_STEP = 64
 _BODIES_A_STEP = (4, 8, 16)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.rollup import Used
     from controlplane.history.sql.interface import Connection, Database
-    from nsml.clock import Clock
+    from nsml.common.clock import Clock
 
 
 class Level(NamedTuple):

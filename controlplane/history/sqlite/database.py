@@ -27,14 +27,14 @@ from controlplane.history.sql.batches import Batches, BatchItem
 from controlplane.history.sqlite.dialect import SqliteDialect
 from controlplane.history.sqlite.schema import migrate, transaction
 from controlplane.history.subscriptions import Changes
-from nsml.concurrency import to_its_end
+from nsml.common.concurrency import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 
     from controlplane.history.sql.interface import Connection
     from controlplane.history.sql.portable import Viewing
-    from nsml.clock import Offload
+    from nsml.common.clock import Offload
 
 T = TypeVar("T")
 MEMORY = ":memory:"

@@ -10,7 +10,7 @@ from controlplane.history.sqlite.database import open_database
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsml.clock import Clock, Offload
+    from nsml.common.clock import Clock, Offload
 
 
 class SqliteHistory(History):

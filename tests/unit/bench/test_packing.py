@@ -23,7 +23,7 @@ from bench.scheduler.traces import (
 from controlplane.domain.free_resources import FreeResources
 from controlplane.domain.lifecycle import SessionState
 from controlplane.scheduler.fragmentation import FIRST_MIX, Free, Shape, takings
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.snapshot import whole_free_devices
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"

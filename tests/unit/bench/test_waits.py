@@ -29,7 +29,7 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.scheduler import QueueQueries, session_rank
 from controlplane.scheduler.preemption_policy import MIN_RUN_S
 from controlplane.scheduler.reservations import STARTING_S
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.snapshot import whole_free_devices
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from chaos.check import (
 )
 from chaos.recording import read_recorded
 from chaos.summary import lines_of, record_of
-from tests.recorded_run import (
+from tests.support.recorded_run import (
     GPU,
     OTHER_GPU,
     SOUND,

@@ -9,7 +9,7 @@ from cli.main import run
 from nsml.content.packing import pack
 from nsml.v1 import checkpoints_pb2, datasets_pb2, media_pb2, nodes_pb2, projects_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
-from tests.recorded_run import write_sound_run
+from tests.support.recorded_run import write_sound_run
 from tests.unit.nsml.client.contract_server import EPOCH, TOKEN, ContractServer
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

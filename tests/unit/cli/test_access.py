@@ -7,10 +7,10 @@ import pytest
 from cli.app import App
 from cli.completion import names
 from nsml.client.contexts import Context, load, save
-from nsml.clock import SystemClock
-from nsml.local_peers import FIRST_SESSION_UID
+from nsml.common.clock import SystemClock
+from nsml.common.local_peers import FIRST_SESSION_UID
 from nsml.v1 import resources_pb2
-from tests.listeners import listening_as, needs_root
+from tests.support.listeners import listening_as, needs_root
 from tests.unit.cli.conftest import Stream
 from tests.unit.nsml.client.contract_server import TOKEN
 

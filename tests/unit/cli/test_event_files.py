@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.event_pb2 import Event
 
-from nsml import tfevents
+from nsml.tensorboard import tfevents
 from tests.e2e.programs import wait_for
 from tests.unit.nsml.client.contract_server import EPOCH
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cli.app import App
 from cli.main import run
 from cli.results.metric_options import Downsample, Event
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import Stream
 

@@ -7,9 +7,9 @@ import shlex
 import pytest
 
 from nsml.client.contexts import Context, load, save
+from nsml.common.shell import shell_split
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_LOST
-from nsml.view.shell import shell_split
 from tests.unit.cli.conftest import FixedClock
 
 from .test_every_command import ARGUMENTS, LOCAL, READING

@@ -3,7 +3,7 @@
 import pytest
 
 from cli.local.ports import Held
-from tests.in_process import look
+from tests.support.in_process import look
 
 
 def test_a_platform_that_says_that_a_part_is_away_is_not_asked_by_a_program(

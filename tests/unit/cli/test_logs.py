@@ -3,10 +3,10 @@
 import pytest
 
 from cli.sessions import logs
+from nsml.common.text import width
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import terminal_output as overwriting
-from nsml.view.text import width
-from tests.zones import zone
+from tests.support.zones import zone
 
 
 def moment(second):

@@ -22,7 +22,7 @@ from cli.local import processes
 from cli.local.bringup import LEAST_ROOM_BYTES, BringUp, stop_program, too_full
 from cli.local.data_folder import Choices, DataFolder
 from cli.local.processes import Program, StartFailed
-from nsml import log_files
+from nsml.common import log_files
 
 
 def spawn(code: str, **options) -> subprocess.Popen[bytes]:

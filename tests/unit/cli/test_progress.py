@@ -2,7 +2,7 @@ import pytest
 
 from cli.app import App
 from cli.progress import Progress
-from nsml.view.text import width
+from nsml.common.text import width
 from tests.unit.cli.conftest import Stream
 
 

@@ -15,8 +15,8 @@ from cli.app import App
 from cli.main import run
 from cli.results.charts import flattened
 from cli.sessions.logs import LogReader
-from nsml.clock import SystemClock
-from nsml.folders import folder_name
+from nsml.common.clock import SystemClock
+from nsml.spec.folders import folder_name
 from nsml.v1 import checkpoints_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.series import Series

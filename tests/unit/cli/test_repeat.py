@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nsml.common.shell import is_posix, operands, posix_line, shell_line, shell_split, shell_word
+from nsml.spec.variables import with_values
 from nsml.v1 import datasets_pb2
 from nsml.v1 import sessions_pb2 as pb
-from nsml.variables import with_values
-from nsml.view.shell import is_posix, operands, posix_line, shell_line, shell_split, shell_word
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.cli.test_run import train
 
 NASTY = ["", "-", "--", "-m", "--env", "--env=A=1", "-m x", "--env=A=1 x", "a b", "it's", '"']

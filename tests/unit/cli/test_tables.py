@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from nsml.common.text import width
 from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.text import width
 from tests.unit.nsml.client.contract_server import EPOCH
 
 

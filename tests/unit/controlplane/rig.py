@@ -21,7 +21,7 @@ from controlplane.domain.identity import Role
 from controlplane.history.sqlite import open_history
 from controlplane.plane import ControlPlane
 from controlplane.store.embedded import EmbeddedStore
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 from nsml.v1 import (
     accounts_pb2_grpc,
     agents_pb2,
@@ -41,8 +41,8 @@ from nsml.v1 import (
     telemetry_pb2_grpc,
     webhooks_pb2_grpc,
 )
-from tests.memory_objects import MemoryObjects
-from tests.platforms import ensure_cluster
+from tests.support.memory_objects import MemoryObjects
+from tests.support.platforms import ensure_cluster
 
 Metadata = tuple[tuple[str, str], ...]
 _numbers = itertools.count()

@@ -22,8 +22,8 @@ from controlplane.startup.ownership import (
 )
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreLocked
-from nsml.clock import SystemClock
-from tests.memory_objects import MemoryObjects
+from nsml.common.clock import SystemClock
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.rig import surroundings
 
 PAGE = Path(__file__).parents[3] / "docs" / "control-planes.md"

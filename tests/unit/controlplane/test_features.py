@@ -10,7 +10,7 @@ from controlplane.access.access_table import TABLE
 from controlplane.core.core import Core
 from controlplane.core.dependencies import MemberConfig
 from controlplane.plane import FEATURES, ControlPlane
-from tests.platforms import ensure_cluster
+from tests.support.platforms import ensure_cluster
 from tests.unit.controlplane.rig import surroundings
 
 STANDARD = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}

@@ -36,7 +36,7 @@ from controlplane.state.replica_rights import Rights
 from controlplane.store.interface import StoreUnavailable
 from controlplane.stored.etcd_codec import decode_notice, decode_session, session_key
 from controlplane.usage.usage import Usages
-from nsml.clock import SteadyClock, inline
+from nsml.common.clock import SteadyClock, inline
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Bench, HandClock, bench, report
 

@@ -27,7 +27,7 @@ from controlplane.store.interface import (
     created_at,
 )
 from controlplane.stored import etcd_codec
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 
 
 @dataclass

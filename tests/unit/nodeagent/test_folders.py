@@ -18,7 +18,7 @@ from nodeagent.folders import (
     write_atomically,
 )
 from nodeagent.safe_paths import remove_tree
-from tests.memory import peak_bytes
+from tests.support.memory import peak_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.engine.client import EngineUnreachable
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.image_orders import ImageOrders
-from nsml.clock import SystemClock, in_own_thread
+from nsml.common.clock import SystemClock, in_own_thread
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 

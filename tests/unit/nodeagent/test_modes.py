@@ -21,7 +21,7 @@ from nodeagent.safe_paths import open_folder
 from nodeagent.collect.spool import ReplicaSpool
 from nodeagent.link.tunnels import connect
 from nsml._frames import MAGIC, frame
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 place = Path(sys.argv[1])
 for part in ("run", "run/spool", "run/media", "run/tunnel"):

@@ -2,7 +2,7 @@
 
 from nodeagent.reconcile import _by_id
 from nsml.v1 import agents_pb2 as pb
-from tests.scripted_platform import assignment, session_id
+from tests.support.scripted_platform import assignment, session_id
 
 
 def test_what_is_kept_of_orders_does_not_keep_all_of_them() -> None:

@@ -38,19 +38,19 @@ from nodeagent.replica.preparation_steps import (
 from nodeagent.runtimes.interface import ImageGone, Isolation, ReplicaHandle, ReplicaSpec
 from nodeagent.storage import reservations as rooms
 from nodeagent.storage.reservations import Disk, Size
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.content.packing import pack
 from nsml.packages.setup_reader import install_requires
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import checkpoints_pb2 as checkpoints
 from nsml.v1 import resources_pb2 as resources
 from nsml.v1 import sessions_pb2 as sessions
-from tests.fake_machine import Act, FakeDriver, FakeMachine, Script
-from tests.fake_probe import FakeProbe
-from tests.sandboxes import environments_in
-from tests.scripted_platform import ScriptedPlatform, assignment, session_id
 from tests.simulation.network import Network
 from tests.simulation.virtual_time import VirtualClock, run
+from tests.support.fake_machine import Act, FakeDriver, FakeMachine, Script
+from tests.support.fake_probe import FakeProbe
+from tests.support.sandboxes import environments_in
+from tests.support.scripted_platform import ScriptedPlatform, assignment, session_id
 
 FOREVER = Script(forever=True)
 S = session_id(1)

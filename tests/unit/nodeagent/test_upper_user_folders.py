@@ -30,12 +30,12 @@ from nodeagent.storage.datasets import Trees
 from nodeagent.storage.holes import data_bytes
 from nodeagent.storage.reservations import Reservation, Room, Size
 from nsml.client.rpc import Rpc
-from nsml.clock import in_thread, inline
+from nsml.common.clock import in_thread, inline
 from nsml.content.manifest import decode
 from nsml.content.packing import pack
 from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import checkpoints_pb2 as pb
-from tests.scripted_platform import ScriptedPlatform, session_id
+from tests.support.scripted_platform import ScriptedPlatform, session_id
 from tests.unit.nodeagent.collect.test_pace import Time
 from tests.unit.nodeagent.test_folders import nest
 

@@ -17,8 +17,8 @@ from nsml.client.checkpoints import folder_of
 from nsml.content.backups import BackupError, drafting
 from nsml.content.errors import PathRefused
 from nsml.content.manifest import Entry, Manifest
-from nsml.event_files import EventFiles
-from nsml.folders import folder_name, is_one_name
+from nsml.spec.folders import folder_name, is_one_name
+from nsml.tensorboard.event_files import EventFiles
 from nsml.v1 import agents_pb2
 from nsml.v1.checkpoints_pb2 import Checkpoint
 from nsml.v1.media_pb2 import Media

@@ -162,7 +162,7 @@ def test_only_what_user_code_needs_is_laid_out(sdk: Path) -> None:
     }
     assert found == set(sdk_files())
     assert "nsml/_install.py" not in found
-    assert "nsml/clock.py" not in found
+    assert "nsml/common/clock.py" not in found
 
 
 def test_laying_out_again_touches_nothing_and_repairs_what_is_broken(tmp_path: Path) -> None:

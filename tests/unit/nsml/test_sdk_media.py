@@ -26,7 +26,7 @@ from nsml._distributions import histogram
 from nsml._frames import parse
 from nsml._pictures import grid, pictures_of, png, size_in
 from nsml._session import Session
-from tests.examples import examples
+from tests.support.examples import examples
 
 CHANNELS = {0: 1, 2: 3, 6: 4}
 

@@ -30,7 +30,7 @@ from nsml._frames import REPORT, parse
 from nsml._report import Reporter, encode
 from nsml._spool import Spool
 from nsml._strict import Strictness
-from tests.examples import examples
+from tests.support.examples import examples
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -10,7 +10,7 @@ from textual.css.stylesheet import Stylesheet
 
 from nsml.client.connect import connect
 from nsml.client.contexts import Context
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.unit.nsml.client.contract_server import TOKEN, ContractServer
 from tui.app import Dashboard
 

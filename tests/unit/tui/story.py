@@ -6,7 +6,7 @@ import pkgutil
 from textual.dom import DOMNode
 
 import tui
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filtering import Filter
 from tui.app import Dashboard

@@ -8,9 +8,9 @@ import threading
 import pytest
 from textual.widgets import Input
 
+from nsml.common.units import short_moment
 from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.units import short_moment
 from tests.unit.tui.conftest import WITHIN_S, said, shows, until
 from tui.feed import MOST_IN_LINE
 from tui.screens.nodes import NodesScreen

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from nsml.view.text import width
+from nsml.common.text import width
 from tests.unit.tui.conftest import said, until
 from tests.unit.tui.story import demo
 from tui.appearance import Appearance

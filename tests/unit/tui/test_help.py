@@ -6,7 +6,7 @@ from textual.app import App
 from textual.binding import ActiveBinding, Binding
 from textual.widget import Widget
 
-from nsml.view.text import width
+from nsml.common.text import width
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo
 from tui.appearance import Appearance

@@ -18,7 +18,7 @@ from textual.events import AppBlur
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, TabbedContent
 
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.view.series import Axis
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, parts, running

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from textual.app import App
 from textual.events import MouseScrollDown, MouseScrollUp
 
+from nsml.common.text import width
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.text import width
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, running
 from tui.appearance import Appearance

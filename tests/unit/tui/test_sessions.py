@@ -1,6 +1,6 @@
 """The list of sessions: its order, its columns, what is marked and copied."""
 
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import projects_pb2
 from tests.unit.tui.conftest import said, shows, until
 from tui.screens.picking import Picker

@@ -6,7 +6,7 @@ from google.protobuf.message import Message
 
 from nsml.client.series import ChartQuery
 from nsml.client.streams import ENDED_STATES
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filtering import Filter
 from nsml.view.series import Axis

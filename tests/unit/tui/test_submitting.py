@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from textual.widgets import Input
 
 from controlplane.sessions.convert import shorten
+from nsml.common.shell import shell_line
+from nsml.common.text import visible
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.sessions import repeat_words
-from nsml.view.shell import shell_line
-from nsml.view.text import visible
 from tests.unit.nsml.client.contract_server import TOKEN
 from tests.unit.tui.conftest import said, shows, until
 from tui.commands import CommandError, Nsml, run_of, understood, without_memo

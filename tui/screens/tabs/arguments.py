@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from nsml.common.units import counted, size_text
 from nsml.view import compare
 from nsml.view.complete_sessions import is_short
 from nsml.view.tables import Column
-from nsml.view.units import counted, size_text
 from tui.screens.tabs.tab import SessionTab
 from tui.widgets.table import Table
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding
 
 from nsml.client.streams import ENDED_STATES
+from nsml.common.text import visible
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.telemetry import session_lines
-from nsml.view.text import visible
 from tui.model import Detail, TelemetryReceived
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
+from nsml.common.units import counted, size_text
 from nsml.view.checkpoints import is_lost, state_text
 from nsml.view.events import COLUMNS, PlatformEvent, newest, of_session
 from nsml.view.times import seconds_of
-from nsml.view.units import counted, size_text
 from tui.model import CheckpointsReceived, Detail
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic

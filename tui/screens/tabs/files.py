@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 from textual.widgets import Static
 
+from nsml.common.text import visible
+from nsml.common.units import counted, size_text
 from nsml.view.code import ENTRY_COLUMNS
-from nsml.view.text import visible
-from nsml.view.units import counted, size_text
 from tui.model import Detail, FileReceived, FilesReceived
 from tui.screens.frame import set_text
 from tui.screens.tabs.split import SplitTab

@@ -13,12 +13,12 @@ from rich.text import Text
 from textual.widgets import Static
 
 from nsml.client.streams import ENDED_STATES
-from nsml.clock import in_thread
+from nsml.common.clock import in_thread
+from nsml.common.shell import operands
+from nsml.common.text import visible
+from nsml.common.units import counted, size_text
 from nsml.v1.media_pb2 import MEDIA_STATE_DURABLE, MEDIA_STATE_LOST
 from nsml.view.media import COLUMNS, IN_WORDS, lines, step_text
-from nsml.view.shell import operands
-from nsml.view.text import visible
-from nsml.view.units import counted, size_text
 from tui import appearance
 from tui.background import in_background
 from tui.model import ContentReceived, Detail, MediaReceived, medium_key

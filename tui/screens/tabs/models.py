@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.binding import Binding
 
 from nsml.client.streams import ENDED_STATES
+from nsml.common.units import counted, size_text
 from nsml.view.checkpoints import COLUMNS, is_lost, total_bytes
-from nsml.view.units import counted, size_text
 from tui.model import CheckpointsReceived, Detail
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic

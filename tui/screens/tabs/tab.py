@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 from rich.text import Text
 from textual.widgets import Static, TabPane
 
-from nsml.view.shell import shell_line
-from nsml.view.text import fit
+from nsml.common.shell import shell_line
+from nsml.common.text import fit
 from tui.screens.frame import set_text
 from tui.sources import State
 

@@ -16,7 +16,7 @@ from controlplane.access.failed_attempts import FailureLimiter
 from controlplane.access.identities import Identities
 from controlplane.access.joining import Joining
 from controlplane.store.embedded import EmbeddedStore
-from nsml.clock import inline
+from nsml.common.clock import inline
 
 
 @dataclass

@@ -44,7 +44,7 @@ from controlplane.secrets.user_secrets import MOST_SECRETS, UserSecrets
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DeletePrefix, Listing, Put, Transaction
 from controlplane.stored.v1.records_pb2 import UserRecord
-from nsml.clock import in_thread
+from nsml.common.clock import in_thread
 
 from .conftest import Door, HandClock
 from .test_tls import make_request

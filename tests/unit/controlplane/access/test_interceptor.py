@@ -33,7 +33,7 @@ from controlplane.domain.identity import (
     UserCaller,
 )
 from controlplane.wire.errors import DETAILS, refuse
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 from .conftest import Door, HandClock, open_door
 from .test_access_table import contract_files

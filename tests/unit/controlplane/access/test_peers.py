@@ -10,7 +10,7 @@ from controlplane.access.authority import make_authority
 from controlplane.access.peers import SocketPeers
 from controlplane.domain.errors import Unavailable
 from controlplane.store.election import Leader
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:18553", "0.0.0.0:18553", "", "elsewhere", "unix:"])

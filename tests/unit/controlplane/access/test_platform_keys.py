@@ -22,7 +22,7 @@ from controlplane.access.vault import NotOpened, Vault
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import KeyValue, Listing, Put, Transaction
 from controlplane.stored import etcd_codec
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 
 CLOCK = SystemClock()
 

@@ -50,7 +50,7 @@ from controlplane.projects.projects import Projects
 from controlplane.state.live_state import LiveState
 from controlplane.store.interface import Transaction
 from controlplane.wire.errors import refuse
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
 
 from .conftest import Door, open_door

@@ -19,7 +19,7 @@ from nsml.client.connect import connect
 from nsml.client.contexts import Context
 from nsml.client.errors import AlreadyExists, NotSignedIn, Unavailable
 from nsml.client.trust import NodeFiles, TrustError
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
 
 from .test_tls import Live, live

@@ -37,10 +37,10 @@ from controlplane.objects.errors import WrongDigest
 from controlplane.state.conditions import Conditions
 from controlplane.state.live_state import LiveState
 from controlplane.state.live_usage import LiveUsage
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
-from tests.memory_objects import MemoryObjects
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.workbench import HandClock
 
 KIM = UserCaller(user=User(name="kim"))

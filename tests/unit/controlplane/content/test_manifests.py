@@ -10,10 +10,10 @@ from controlplane.content import manifests
 from controlplane.content.manifests import SMALL_BYTES, Manifests
 from controlplane.domain.errors import InvalidRequest, LimitReached
 from controlplane.limits.concurrency_limits import MOST_WAITING
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build, decode
-from tests.memory_objects import MemoryObjects
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.workbench import HandClock
 
 KIM, EVE = "kim", "eve"

@@ -34,12 +34,12 @@ from controlplane.history.values import (
 from controlplane.objects.errors import BlobNotFound, ObjectsUnavailable
 from controlplane.records.logs import Logs
 from controlplane.stored import etcd_codec
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
-from tests.examples import examples
-from tests.failing import Failing
-from tests.memory_objects import MemoryObjects
+from tests.support.examples import examples
+from tests.support.failing import Failing
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane import builders
 from tests.unit.controlplane.workbench import HandClock
 

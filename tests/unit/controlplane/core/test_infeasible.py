@@ -12,8 +12,8 @@ from controlplane.core.infeasible import MOST_DEVICES, Alternatives, refusal_of
 from controlplane.domain.errors import CannotEverFit, InvalidRequest
 from controlplane.domain.values import Isolation, Network, Node
 from controlplane.scheduler import MaxCapacity, Request, can_ever_fit
-from nsml.request_limits import MOST_REPLICAS
-from tests.examples import examples
+from nsml.spec.request_limits import MOST_REPLICAS
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import GIB, node
 from tests.unit.controlplane.scheduler.test_max_capacity import A100, asked, machines, requests
 

@@ -11,7 +11,7 @@ from controlplane.core.leader import LeaderLoop
 from controlplane.plane import ControlPlane
 from controlplane.state.committer import Deposed
 from controlplane.store.election import Candidate
-from tests.platforms import ensure_cluster
+from tests.support.platforms import ensure_cluster
 from tests.unit.controlplane.rig import serving, surroundings, until
 
 

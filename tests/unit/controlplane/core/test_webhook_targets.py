@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controlplane.core.webhook_targets import MOST_URL, pinned, target_of
 from controlplane.domain.errors import InvalidRequest
-from nsml.hosts import is_public
+from nsml.common.hosts import is_public
 
 PUBLIC = "93.184.216.34"
 

@@ -18,10 +18,10 @@ from controlplane.domain.values import Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.state.live_state import LiveState
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
-from tests.memory_objects import MemoryObjects
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.workbench import HandClock
 
 KIM = UserCaller(user=User(name="kim"))

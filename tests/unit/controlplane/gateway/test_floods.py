@@ -24,9 +24,9 @@ from controlplane.access.listeners import Identity, take_port
 from controlplane.gateway.guard import Guard, Rules, networks
 from controlplane.gateway.listener import HttpServer
 from controlplane.startup.config import Settings
-from nsml.clock import SystemClock
-from nsml.connections import Limits
-from nsml.local_peers import SESSION_UIDS, uid_of_peer
+from nsml.common.clock import SystemClock
+from nsml.common.connections import Limits
+from nsml.common.local_peers import SESSION_UIDS, uid_of_peer
 
 QUICK = Limits(
     connections=6,

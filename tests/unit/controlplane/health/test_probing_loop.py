@@ -16,8 +16,8 @@ from controlplane.health.probing_loop import Probing
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.state.conditions import Conditions
-from nsml.clock import SystemClock
-from nsml.concurrency import to_its_end
+from nsml.common.clock import SystemClock
+from nsml.common.concurrency import to_its_end
 from tests.unit.controlplane.rig import until
 
 

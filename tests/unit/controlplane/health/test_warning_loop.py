@@ -8,7 +8,7 @@ from typing import Any
 from controlplane.access.authority import make_authority
 from controlplane.health.warning_loop import FILES_S, Warnings
 from controlplane.state.conditions import Conditions
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 from tests.unit.controlplane.rig import surroundings
 
 

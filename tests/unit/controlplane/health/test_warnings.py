@@ -12,7 +12,7 @@ from controlplane.access.authority import make_authority
 from controlplane.health import warnings
 from controlplane.startup.config import Settings
 from controlplane.state.members import Member
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 DAY_S = 86_400.0
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp()

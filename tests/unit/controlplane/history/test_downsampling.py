@@ -30,7 +30,7 @@ from controlplane.history.range_read import RangeReader, Span
 from controlplane.history.values import SeriesAxis
 from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import frame
-from tests.examples import examples
+from tests.support.examples import examples
 
 NUMBERS = st.one_of(
     st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1.7e308, -1.7e308])

@@ -42,7 +42,7 @@ from controlplane.history.values import (
     SessionRecord,
     StreamKey,
 )
-from nsml.clock import SystemClock, in_thread, inline
+from nsml.common.clock import SystemClock, in_thread, inline
 from nsml.content.framing import frame
 from tests.upgrade.old_schemas import old_steps
 
@@ -69,7 +69,7 @@ from pathlib import Path
 from controlplane.history.sql.tables import BACKED_UP
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
-from nsml.clock import SystemClock, in_thread
+from nsml.common.clock import SystemClock, in_thread
 
 async def feed(history, rank):
     key = StreamKey("s1", 1, rank, Channel.LOG)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, Gap, Recorded, StreamKey
-from nsml.clock import SystemClock, inline
-from tests.examples import examples
+from nsml.common.clock import SystemClock, inline
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from controlplane.history.sql.streams import SqlStreams

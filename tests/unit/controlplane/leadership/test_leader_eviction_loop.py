@@ -18,8 +18,8 @@ from controlplane.plane import ControlPlane
 from controlplane.store.election import Leader, last_deposed
 from controlplane.store.interface import StoreUnavailable
 from nsml.client.channel import Channel
-from tests.leaders import current_leader
-from tests.platforms import ensure_cluster
+from tests.support.leaders import current_leader
+from tests.support.platforms import ensure_cluster
 from tests.unit.controlplane.rig import surroundings, until
 
 LONG_S = 60.0

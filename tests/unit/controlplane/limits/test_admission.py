@@ -35,9 +35,9 @@ from controlplane.state.live_usage import LiveUsage, record_size
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Space
 from controlplane.stored.etcd_codec import encode_session
-from nsml.clock import in_thread, inline
+from nsml.common.clock import in_thread, inline
 from nsml.content.digests import digest_of
-from tests import disks
+from tests.support import disks
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock
 

@@ -32,11 +32,11 @@ from controlplane.limits.admission import Admission
 from controlplane.limits.user_storage import UNKNOWN_BYTES, Kept, KeptUsages
 from controlplane.state.live_usage import LiveUsage
 from controlplane.stored import etcd_codec
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
-from tests.examples import examples
-from tests.memory_objects import MemoryObjects
+from tests.support.examples import examples
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane import builders
 from tests.unit.controlplane.workbench import HandClock
 

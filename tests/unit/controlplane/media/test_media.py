@@ -25,7 +25,7 @@ from controlplane.history.values import (
 )
 from controlplane.records.ingest import Ingestor
 from controlplane.state.replica_reports import SETTLED_WITHIN_S
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 from tests.unit.controlplane.builders import session as made
 
 if TYPE_CHECKING:

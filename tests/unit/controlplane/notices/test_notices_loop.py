@@ -18,7 +18,7 @@ from controlplane.notices.notices_loop import KEPT_S, Delivering
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Put, StoreUnavailable, Transaction
 from controlplane.stored.etcd_codec import encode_notice, notice_key
-from nsml.clock import inline
+from nsml.common.clock import inline
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.rig import until
 from tests.unit.controlplane.workbench import HandClock, working

@@ -19,8 +19,8 @@ from controlplane.core.webhook_targets import target_of
 from controlplane.domain.errors import InvalidRequest, StateConflict
 from controlplane.notices import webhook_delivery as posting
 from controlplane.notices.webhook_delivery import Poster
-from nsml.clock import SystemClock
-from nsml.hosts import is_within
+from nsml.common.clock import SystemClock
+from nsml.common.hosts import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from controlplane.history.sql import series
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.records.downsampling_loop import Folding
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 from tests.unit.controlplane.rig import until
 from tests.unit.controlplane.workbench import working
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.values import LogPage
 from controlplane.records.log_matching import LONGEST_LINE, Line, Matcher, Scanner, Search
-from tests.memory import peak_bytes
+from tests.support.memory import peak_bytes
 
 PATTERNS = (
     "a",

@@ -24,9 +24,9 @@ from controlplane.sessions.readers import SessionWatch
 from controlplane.sessions.session_listing import Filter
 from controlplane.state.live_state import LiveState
 from controlplane.usage.usage import Live, Usages
-from nsml.clock import inline
-from tests.examples import examples
+from nsml.common.clock import inline
 from tests.simulation.virtual_time import VirtualClock, run
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import session
 
 KIM = UserCaller(user=User(name="kim"))

@@ -28,9 +28,9 @@ from controlplane.domain.values import (
     Stop,
 )
 from controlplane.scheduler import ClusterIndex, QueueQueries
-from nsml.clock import SteadyClock
+from nsml.common.clock import SteadyClock
 from tests.unit.controlplane.builders import node, session
-from tests.unit.nsml.test_clock import HOUR_S, SetClock
+from tests.unit.nsml.common.test_clock import HOUR_S, SetClock
 
 TICK_S = 1_000.0
 TICKS = 12

@@ -35,7 +35,7 @@ from controlplane.domain.values import (
 from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.entitlement import Claim, claim_of, date_text, gpu_hours, never
 from controlplane.scheduler.fit import request_of
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW, places, reason
 from tests.unit.controlplane.snapshot import ClusterSnapshot, schedule

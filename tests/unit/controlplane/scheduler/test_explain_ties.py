@@ -13,7 +13,7 @@ from controlplane.scheduler import explain
 from controlplane.scheduler.fit import request_of
 from controlplane.scheduler.node_capacity import alone
 from controlplane.scheduler.node_index import NodeIndex
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import GIB, held, node, session
 
 

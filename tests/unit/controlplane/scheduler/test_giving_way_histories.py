@@ -40,7 +40,7 @@ from controlplane.scheduler.preemption_policy import (
     Rules,
 )
 from controlplane.scheduler.session_rank import LEAST_PATIENCE_S
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 

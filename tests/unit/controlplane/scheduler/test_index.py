@@ -37,7 +37,7 @@ from controlplane.domain.values import (
     Stock,
 )
 from controlplane.scheduler import ClusterIndex, QueueQueries
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import cluster, held, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 from tests.unit.controlplane.snapshot import ClusterSnapshot, schedule

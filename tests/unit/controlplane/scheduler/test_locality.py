@@ -25,7 +25,7 @@ from controlplane.scheduler.eligibility import Eligibility
 from controlplane.scheduler.fit import request_of
 from controlplane.scheduler.locality import ASSUMED_BYTES_PER_S, MOST_LOOKED_AT, Locality
 from controlplane.scheduler.node_index import NodeIndex
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import cluster, held, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controlplane.domain.values import Device, Drain, Isolation, Network, Node
 from controlplane.scheduler import MaxCapacity, Request, can_ever_fit, keep_to_owners
 from controlplane.scheduler.explain import never_words
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import GIB, node
 
 A100, V100, P40 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "Tesla P40"

@@ -33,7 +33,7 @@ from controlplane.domain.values import (
 from controlplane.scheduler import ClusterIndex, QueueQueries, Rules
 from controlplane.scheduler.preemption import AGAIN_S
 from controlplane.scheduler.preemption_policy import LEAST_RUN_S
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 

@@ -27,7 +27,7 @@ from controlplane.scheduler.entitlement import held_by
 from controlplane.scheduler.node_capacity import NodeCapacity
 from controlplane.scheduler.preemption_candidates import MOST_ROOMS, Giving
 from controlplane.scheduler.preemption_policy import DUE, InClass, Preemptor, Rules, ground
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 

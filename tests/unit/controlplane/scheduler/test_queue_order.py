@@ -20,7 +20,7 @@ from controlplane.domain.changes import (
 from controlplane.domain.values import Priority, Project, Quota, Session
 from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.session_rank import MOST_PATIENCE_S
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, node, session
 from tests.unit.controlplane.scheduler.test_index import World
 from tests.unit.controlplane.scheduler.test_schedule import NOW

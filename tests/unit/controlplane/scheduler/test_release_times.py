@@ -21,7 +21,7 @@ from controlplane.domain.values import Allocation, Drain, Stop
 from controlplane.scheduler.fit import Request, resources_on
 from controlplane.scheduler.release_times import Ends
 from controlplane.scheduler.wait_estimate import earliest, nearest
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import node
 from tests.unit.controlplane.scheduler import plain_outlook as plain
 from tests.unit.controlplane.scheduler.test_reservations import HOUR, Clocked

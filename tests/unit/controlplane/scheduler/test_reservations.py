@@ -25,7 +25,7 @@ from controlplane.scheduler import QueueQueries
 from controlplane.scheduler.node_capacity import HELD
 from controlplane.scheduler.reservations import REVIEW_S, STARTING_S
 from controlplane.scheduler.session_rank import LEAST_PATIENCE_S, MOST_PATIENCE_S
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.scheduler.test_index import World
 

@@ -18,7 +18,7 @@ from controlplane.domain.values import (
     Session,
 )
 from controlplane.scheduler.fit import MOST_ON_ONE_NODE, most_on
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, held, node, session
 from tests.unit.controlplane.snapshot import ClusterSnapshot, schedule, takes_sessions
 

@@ -21,7 +21,7 @@ from controlplane.domain.values import (
 )
 from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.session_rank import LEAST_PATIENCE_S, MOST_PATIENCE_S
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 from tests.unit.controlplane.snapshot import schedule

@@ -22,7 +22,7 @@ from controlplane.scheduler.preemption import AGAIN_S
 from controlplane.scheduler.preemption_policy import IDLE_LEAST_RUN_S, LEAST_RUN_S
 from controlplane.scheduler.reservations import REVIEW_S
 from controlplane.scheduler.session_rank import LEAST_PATIENCE_S
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_preemption import ask, held, runs, victims
 from tests.unit.controlplane.scheduler.test_schedule import NOW

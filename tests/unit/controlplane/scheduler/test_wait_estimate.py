@@ -39,7 +39,7 @@ from controlplane.scheduler.fit import refusal, request_of
 from controlplane.scheduler.fragmentation import FIRST_MIX
 from controlplane.scheduler.release_times import ends_by
 from controlplane.scheduler.wait_estimate import MOST_HOLDERS
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.looks import look
 from tests.unit.controlplane.scheduler.test_index import World

@@ -15,7 +15,7 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.values import Device, Drain, Network, Node, Priority, Session, SessionSpec
 from controlplane.scheduler import ClusterIndex, can_ever_fit, request_of
 from controlplane.scheduler.fragmentation import FIRST_MIX
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, held, node, session
 from tests.unit.controlplane.snapshot import schedule
 

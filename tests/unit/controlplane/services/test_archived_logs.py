@@ -10,10 +10,10 @@ import pytest
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.records import logs
 from controlplane.records.archiving_loop import Archiving
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
-from tests.failing import Failing
-from tests.memory_objects import MemoryObjects
+from tests.support.failing import Failing
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import Ingest, _all, log_chunk, refused
 

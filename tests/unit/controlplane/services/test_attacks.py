@@ -14,7 +14,7 @@ import pytest
 from controlplane.content.feature import content
 from controlplane.history.sqlite import open_history
 from controlplane.state.lru import LruDict
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 from nsml.v1 import (
     agents_pb2,
     checkpoints_pb2,

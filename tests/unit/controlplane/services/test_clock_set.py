@@ -15,7 +15,7 @@ from controlplane.domain.values import Cause, EndedAttempt, Session
 from controlplane.sessions.feature import scheduling
 from controlplane.store.interface import Put, Transaction
 from controlplane.stored import etcd_codec
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import nodes_pb2
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.rig import Rig, Stubs, one_leads, serving, surroundings, until

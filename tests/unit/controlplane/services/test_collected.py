@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from controlplane.content import object_gc_loop as collecting
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import sessions_pb2
-from tests.memory_objects import MemoryObjects
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.rig import Rig, platform, until
 from tests.unit.controlplane.services.test_content import push, read, send, tree
 

@@ -17,11 +17,11 @@ from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DiskFull, NoSpace, StoreUnavailable
 from nsml.client.errors import Unavailable, translate
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import nodes_pb2 as pb
-from tests.failing import Failing, failing_history
-from tests.memory_objects import MemoryObjects
+from tests.support.failing import Failing, failing_history
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.rig import Rig, Stubs, one_leads, platform, until
 from tests.unit.controlplane.services.test_sessions import refused
 

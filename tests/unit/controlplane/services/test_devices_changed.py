@@ -8,7 +8,7 @@ from controlplane.nodes.convert_agents import to_changed_offer
 from controlplane.nodes.feature import node_keeper
 from controlplane.nodes.registration import Registrar
 from controlplane.state.replica_rights import Rights
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import agents_pb2, nodes_pb2, resources_pb2
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import refusal

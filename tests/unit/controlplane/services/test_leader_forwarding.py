@@ -17,10 +17,10 @@ from controlplane.access.authority import make_authority
 from controlplane.access.peers import SocketPeers
 from controlplane.domain.errors import NotLeader
 from controlplane.domain.identity import Role
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
-from tests.proxy import Proxy
+from tests.support.proxy import Proxy
 from tests.unit.controlplane.rig import Rig, one_leads, platform, serving, surroundings, until
 from tests.unit.controlplane.services.test_sessions import refusal
 from tests.unit.controlplane.services.test_tunnels import begin, dial, down, up

@@ -19,7 +19,7 @@ from nsml.client.calls import Client
 from nsml.client.endpoints import Endpoints
 from nsml.client.errors import Unavailable
 from nsml.client.streams import watch_sessions
-from nsml.metadata import REVISION
+from nsml.spec.metadata import REVISION
 from nsml.v1 import accounts_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, serving, surroundings

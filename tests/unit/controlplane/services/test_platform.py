@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Delete, NoSpace, Put, Transaction
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 from nsml.v1 import sessions_pb2
 from tests.unit.controlplane.rig import Rig, platform, until
 from tests.unit.controlplane.services.test_sessions import refusal

@@ -22,7 +22,7 @@ from controlplane.sessions.session_views import AT_ONCE, Presenter
 from controlplane.state.live_state import LiveState
 from controlplane.usage.usage import Usages
 from controlplane.wire.chunking import parts_as_made
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.v1 import sessions_pb2
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock

@@ -16,9 +16,9 @@ from controlplane.startup.web import known_of
 from controlplane.state.members import MEMBERS, Member
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import StoreUnavailable, Transaction
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 from nsml.v1 import accounts_pb2, agents_pb2, nodes_pb2
-from tests.failing import Failing
+from tests.support.failing import Failing
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_nodes import FAST, root_of, shown
 from tests.unit.controlplane.services.test_sessions import refused

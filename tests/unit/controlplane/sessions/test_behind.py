@@ -39,8 +39,8 @@ from controlplane.state.replica_rights import Rights
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Put, Transaction
 from controlplane.stored import etcd_codec
-from nsml.clock import SystemClock, inline
-from tests.memory_objects import MemoryObjects
+from nsml.common.clock import SystemClock, inline
+from tests.support.memory_objects import MemoryObjects
 
 KIM = UserCaller(user=User(name="kim"))
 SESSION = Session(

@@ -21,7 +21,7 @@ from controlplane.state.live_state import LiveState
 from controlplane.state.state_cache import StateCache
 from controlplane.store.interface import Delete, Transaction
 from controlplane.stored import etcd_codec
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock, bench
 

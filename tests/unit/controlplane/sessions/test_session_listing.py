@@ -16,8 +16,8 @@ from controlplane.history.sqlite import open_history
 from controlplane.sessions.export import row_of
 from controlplane.sessions.session_listing import Filter, Listings
 from controlplane.state.live_state import LiveState
-from nsml.clock import inline
-from tests.examples import examples
+from nsml.common.clock import inline
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock
 

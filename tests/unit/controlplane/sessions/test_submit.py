@@ -47,11 +47,11 @@ from controlplane.sessions.validation import Submission
 from controlplane.store import interface
 from controlplane.store.interface import Delete, Put, Transaction
 from controlplane.stored import etcd_codec
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
-from nsml.request_limits import LEAST_DISK_BYTES
-from tests.memory_objects import MemoryObjects
+from nsml.spec.request_limits import LEAST_DISK_BYTES
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.builders import held, new_id, node
 from tests.unit.controlplane.workbench import Bench, bench
 

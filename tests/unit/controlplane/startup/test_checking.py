@@ -14,7 +14,7 @@ import pytest
 from controlplane.access.authority import CERTIFICATE_LIFE, make_authority
 from controlplane.startup.checking import check
 from controlplane.startup.config import Settings, SettingsError, read_settings
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 
 class Past(SystemClock):

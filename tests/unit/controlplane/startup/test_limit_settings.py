@@ -11,7 +11,7 @@ from controlplane.domain.limits import UserLimits
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, SeriesQuery, StreamKey
 from controlplane.startup.config import SettingsError, read_settings
-from nsml.clock import inline
+from nsml.common.clock import inline
 from tests.unit.controlplane.workbench import HandClock
 
 

@@ -15,7 +15,7 @@ from controlplane.state.members import MEMBERS, Member
 from controlplane.store.interface import KeyValueStore, Put, Transaction
 from controlplane.stored import etcd_codec
 from nsml._version import RELEASE, VERSION
-from tests.platforms import ensure_cluster
+from tests.support.platforms import ensure_cluster
 from tests.unit.controlplane.rig import surroundings
 
 

@@ -26,8 +26,8 @@ from controlplane.startup.ownership import (
 )
 from controlplane.store.interface import StoreUnavailable
 from controlplane.stored import etcd_codec
-from nsml.clock import SystemClock
-from tests.platforms import cluster_in
+from nsml.common.clock import SystemClock
+from tests.support.platforms import cluster_in
 from tests.unit.controlplane.rig import surroundings
 
 CLUSTER = BackendSettings(coordination=Coordination("http://127.0.0.1:2379"))

@@ -19,7 +19,7 @@ from controlplane.startup.config import Settings
 from controlplane.startup.ownership import BackendSettings, Coordination, StartRefused
 from controlplane.startup.restore import restore
 from nsml._version import VERSION
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.content.backups import Backup, BackupError, Manifest, drafting
 from tests.unit.controlplane.rig import surroundings
 

@@ -25,7 +25,7 @@ from controlplane.startup import backends as surroundings
 from controlplane.startup.config import Settings, SettingsError, read_settings
 from controlplane.startup.ownership import StartRefused, choose_coordination
 from controlplane.startup.server import _Door, serve
-from nsml.exit_codes import CANNOT_LISTEN
+from nsml.spec.exit_codes import CANNOT_LISTEN
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc
 
 PLAIN = (

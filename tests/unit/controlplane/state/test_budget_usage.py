@@ -23,7 +23,7 @@ from controlplane.history.values import AttemptCharge
 from controlplane.sessions.export import charges_of
 from controlplane.state.state_cache import StateCache
 from controlplane.state.usage_ledger import Accounts
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import session
 
 BUDGET = Budget(gpu_seconds=1.0, period_days=1, anchor=0.0)

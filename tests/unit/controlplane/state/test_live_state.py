@@ -16,7 +16,7 @@ from controlplane.domain.values import Allocation, Replica
 from controlplane.state.live_state import RELIST_EVERY_S, LiveState
 from controlplane.store.interface import Delete, Put, StoreUnavailable, Transaction
 from controlplane.stored import etcd_codec
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import held, node, session
 from tests.unit.controlplane.snapshot import ClusterSnapshot
 from tests.unit.controlplane.workbench import HandClock, bench

@@ -13,7 +13,7 @@ from controlplane.state.conditions import Conditions, found_elsewhere, own_findi
 from controlplane.state.members import MEMBERS, Member, Members
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import KeyValue, Lease, StoreUnavailable, Transaction
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 from tests.unit.controlplane.rig import until
 
 CLOCK = SystemClock()

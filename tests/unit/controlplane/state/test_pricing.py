@@ -18,7 +18,7 @@ from controlplane.sessions.preempt import leaving
 from controlplane.sessions.stop import stopped_by
 from controlplane.state.progress import DURABLE_EVERY_S, checkpoint_is_durable
 from controlplane.stored.etcd_codec import decode_session, encode_session
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Script
 

@@ -14,7 +14,7 @@ from controlplane.sessions.export import row_of
 from controlplane.state.live_state import LiveState
 from controlplane.state.references import References
 from controlplane.stored import etcd_codec
-from nsml.clock import inline
+from nsml.common.clock import inline
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock
 

@@ -14,7 +14,7 @@ from controlplane.nodes import lost_nodes as silence
 from controlplane.sessions.stop import stopped_by
 from controlplane.state.replica_reports import BACKOFF_S, SETTLED_WITHIN_S, Report, released
 from controlplane.stored.etcd_codec import decode_session, encode_session
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Script, report
 

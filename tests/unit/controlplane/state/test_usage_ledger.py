@@ -16,7 +16,7 @@ from controlplane.scheduler.fair_share import Past
 from controlplane.sessions.export import charges_of
 from controlplane.state.state_cache import StateCache
 from controlplane.state.usage_ledger import AFRESH_EVERY_S, Accounts
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.controlplane.builders import session
 
 HALF = 7.0 * DAY_S

@@ -27,7 +27,7 @@ from controlplane.store.interface import (
     created_at,
 )
 from controlplane.store.revisions import MEMORY, connect
-from nsml.clock import SystemClock, in_thread, inline
+from nsml.common.clock import SystemClock, in_thread, inline
 from tests.contract.store_engines import put, take, told, until
 from tests.simulation import virtual_time
 
@@ -60,7 +60,7 @@ async def test_the_file_is_private_and_one_process_has_it(tmp_path: Path) -> Non
             "import asyncio, sys\n"
             "from controlplane.store.embedded import EmbeddedStore\n"
             "from controlplane.store.interface import StoreLocked\n"
-            "from nsml.clock import SystemClock, in_thread\n"
+            "from nsml.common.clock import SystemClock, in_thread\n"
             "store = EmbeddedStore(sys.argv[1], clock=SystemClock(), run=in_thread)\n"
             "try:\n"
             "    asyncio.run(store.__aenter__())\n"
@@ -77,7 +77,7 @@ async def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         "import asyncio, os, sys\n"
         "from controlplane.store.embedded import EmbeddedStore\n"
         "from controlplane.store.interface import Put, Transaction\n"
-        "from nsml.clock import SystemClock, in_thread\n"
+        "from nsml.common.clock import SystemClock, in_thread\n"
         "async def main():\n"
         "    async with EmbeddedStore(sys.argv[1], clock=SystemClock(), run=in_thread) as store:\n"
         "        for n in range(50):\n"
@@ -136,7 +136,7 @@ async def test_a_damaged_page_is_found_at_the_start(tmp_path: Path) -> None:
 OPENS_WITHOUT_ROOM = """
 import asyncio, resource, sys
 from controlplane.store.embedded import EmbeddedStore
-from nsml.clock import SystemClock, in_thread
+from nsml.common.clock import SystemClock, in_thread
 
 async def main():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))

@@ -16,7 +16,7 @@ from controlplane.store.etcd_members import Login
 from controlplane.store.etcdpb import kv_pb2
 from controlplane.store.etcdpb import rpc_pb2 as pb
 from controlplane.store.interface import StoreRefused
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 ROOT = Login(user="root", password="correct")
 DENIED = "rpc error: code = PermissionDenied desc = etcdserver: permission denied"

@@ -4,9 +4,9 @@ import pytest
 
 from controlplane.store.open import open_store
 from controlplane.store.tables import Table
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.contract.store_engines import put
-from tests.etcd import etcd_in
+from tests.support.etcd import etcd_in
 
 
 async def test_one_door_to_every_engine(tmp_path: Path) -> None:

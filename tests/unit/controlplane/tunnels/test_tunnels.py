@@ -32,7 +32,7 @@ from controlplane.state.agent_connections import (
     TunnelOrder,
 )
 from controlplane.tunnels.tunnels import OPENED_AT_ONCE, OPENED_PER_S, Tunnels
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.simulation.virtual_time import run
 from tests.unit.controlplane import builders
 

@@ -24,7 +24,7 @@ from controlplane.state.live_state import LiveState
 from controlplane.state.replica_reports import MOST_HELD_DEVICES, _lighter
 from controlplane.stored.etcd_codec import decode_session, encode_session
 from controlplane.usage.usage import Usages
-from nsml.clock import inline
+from nsml.common.clock import inline
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import HandClock
 

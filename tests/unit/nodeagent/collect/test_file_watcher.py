@@ -14,7 +14,7 @@ from inotify_simple import Event, flags
 from nodeagent.collect.file_watcher import Writes, WrittenFolder
 from nodeagent.collect.spool import ReplicaSpool, SpoolFollower, SpoolLimits
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nsml.clock import inline
+from nsml.common.clock import inline
 
 REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)
 

@@ -21,7 +21,7 @@ from nodeagent.storage import checkpoints
 from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
 from nsml._frames import MAGIC, frame
 from nsml.client.errors import Unavailable
-from nsml.clock import SystemClock, inline
+from nsml.common.clock import SystemClock, inline
 from nsml.v1 import agents_pb2 as pb
 
 REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)

@@ -20,9 +20,9 @@ from nodeagent.collect.spool import RecordFile, ReplicaSpool, Search, SpoolFollo
 from nodeagent.collect.streams import GAP_COST, Batch, Channel, Cursor, Gap, Item, StreamId
 from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId
 from nsml._frames import LOST_BYTES, MAGIC, MAX_PAYLOAD, frame
-from nsml.clock import inline
-from tests.examples import examples
-from tests.memory import peak_bytes
+from nsml.common.clock import inline
+from tests.support.examples import examples
+from tests.support.memory import peak_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,11 +16,11 @@ from nodeagent.engine.watch import ENDS_WITH_ENGINE, EngineWatch
 from nodeagent.folders import ReplicaFolder
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.replica.preparation_steps import Draft, ImageHook, PreparationFailed
-from nsml.clock import SystemClock, in_own_thread, in_thread
+from nsml.common.clock import SystemClock, in_own_thread, in_thread
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from tests.contract.test_runtime_contract import until
-from tests.fake_engine import IMAGE, FakeEngine
+from tests.support.fake_engine import IMAGE, FakeEngine
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from nodeagent.environments.allowed import AllowedImages, is_pattern
 from nodeagent.environments.errors import EnvironmentFailed
-from nsml.images import whole_reference
+from nsml.spec.images import whole_reference
 
 PUBLIC = {"ghcr.io": ["140.82.112.34"], "evil.example.com": ["203.0.114.9", "127.0.0.1"]}
 

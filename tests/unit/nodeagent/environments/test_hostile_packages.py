@@ -36,8 +36,8 @@ from nodeagent.shim.cgroups import (
     remove_empty,
 )
 from nsml.packages.requirements import Requirements
-from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, whole_turn
-from tests.wheels import make_wheel
+from tests.support.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, whole_turn
+from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -514,7 +514,7 @@ from nodeagent.environments.sandbox import Sandbox, Task, base_python
 from nodeagent.folders import ReplicaFolder
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.records import read_claim, read_exit
-from tests.sandboxes import isolation_here, strongest, USUAL, whole_turn
+from tests.support.sandboxes import isolation_here, strongest, USUAL, whole_turn
 found = isolation_here()
 level = strongest(found)
 ids = list(USUAL.builds)[-1:] if level in found.with_accounts else []

@@ -15,8 +15,8 @@ from nodeagent.engine.images import MOST_CONFIGURATION_BYTES, StoredImage
 from nodeagent.engine.pulls import PullFailed, PullProblem, PullProgress
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings, pinned_name
-from nsml.images import parts_of
 from nsml.packages.requirements import Requirements
+from nsml.spec.images import parts_of
 
 REFERENCE = "registry.lab:5000/kim/torch:2"
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheels import make_wheel
+from tests.support.wheels import make_wheel
 
 MARK = "chosen_by_a_user"
 BUILD = """
 import os, sys
 from pathlib import Path
 from nsml.packages.requirements import Requirements
-from tests.sandboxes import environments_in
+from tests.support.sandboxes import environments_in
 environments_in(Path(sys.argv[1])).provide(Requirements(lines=(sys.argv[2],)), lambda _: None, owner="kim")
 """
 CALLS = "open,openat,openat2,execve,readlink,readlinkat,setresuid,clone,clone3,fork,vfork"

@@ -32,12 +32,12 @@ from nodeagent.machine.accounts import Accounts
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.replica.preparation_steps import Draft, PythonHook
 from nodeagent.storage.eviction import NoRoom
-from nsml.clock import in_own_thread, in_thread
+from nsml.common.clock import in_own_thread, in_thread
 from nsml.packages.requirements import Requirements
 from nsml.packages.setup_reader import install_requires
 from nsml.v1 import agents_pb2 as pb
-from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, strongest
-from tests.wheels import index_of, make_wheel
+from tests.support.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, strongest
+from tests.support.wheels import index_of, make_wheel
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from nsml.client.connect import check_own_listener
 from nsml.client.errors import UntrustedServer
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import checkpoints_pb2
-from tests.listeners import listening_as, needs_root
+from tests.support.listeners import listening_as, needs_root
 
 OTHER = 1_900_000_005
 STREAM = ("AgentService/Control", pb.ControlRequest, pb.ControlResponse)

@@ -21,8 +21,8 @@ from nodeagent.link.channels import Link
 from nodeagent.link.control import Control
 from nodeagent.link.outbox import Outbox
 from nsml.client.rpc import pinging
-from nsml.clock import SystemClock
-from nsml.metadata import RELAY
+from nsml.common.clock import SystemClock
+from nsml.spec.metadata import RELAY
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import agents_pb2_grpc
 

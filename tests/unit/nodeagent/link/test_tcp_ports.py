@@ -14,7 +14,7 @@ import pytest
 
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.link.tcp_ports import NoListener, listener_on, listeners, port_of
-from tests.scripted_platform import session_id
+from tests.support.scripted_platform import session_id
 
 REPLICA = ReplicaId(session_id=session_id(1), attempt=1, rank=0)
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"

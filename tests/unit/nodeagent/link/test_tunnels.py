@@ -19,10 +19,10 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.link.channels import Link
 from nodeagent.link.outbox import replica_message
 from nodeagent.link.tunnels import ServiceUnreachable, Tunnels, connect
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import agents_pb2_grpc
-from tests.scripted_platform import session_id
+from tests.support.scripted_platform import session_id
 from tests.unit.nodeagent.replica.test_user_sockets import Trap, send
 
 REPLICA = ReplicaId(session_id=session_id(1), attempt=1, rank=0)

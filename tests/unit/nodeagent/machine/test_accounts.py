@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.machine.accounts import Accounts, AccountsError, IdRange, barrier, build_ids
 from nodeagent.replica.runner import Runner
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.v1 import agents_pb2 as pb
-from tests.examples import examples
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,8 +24,8 @@ from nodeagent.machine.devices import (
 from nodeagent.machine.foreign_processes import Occupants
 from nodeagent.probes.interface import Device, DeviceProcess, Devices, DeviceSample
 from nodeagent.runtimes.interface import ReplicaFacts
-from nsml.clock import SystemClock, in_own_thread
-from tests.fake_probe import FakeProbe, fake_device
+from nsml.common.clock import SystemClock, in_own_thread
+from tests.support.fake_probe import FakeProbe, fake_device
 
 ZERO, ONE = fake_device(0), fake_device(1)
 

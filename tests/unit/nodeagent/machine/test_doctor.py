@@ -10,7 +10,7 @@ from controlplane.access.authority import make_authority
 from nodeagent.config import settings_to_be
 from nodeagent.machine.doctor import CHECKS, EngineSymptoms, Finding, Grade, Symptoms, examine
 from nodeagent.machine.inspection import _certificate, look
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 from tests.engines import SOCKET, required_image
 
 SOUND = Symptoms(

@@ -9,7 +9,7 @@ import pytest
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.machine.meter import MOST_REPLICAS, ReplicaMeter
 from nodeagent.probes.processes import Enclosure, ReplicaUse
-from nsml.clock import SystemClock
+from nsml.common.clock import SystemClock
 
 WHERE = Enclosure(shim=1, start_ticks=1, has_first=False, in_container=False, group=None)
 ONE = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)

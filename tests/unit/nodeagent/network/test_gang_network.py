@@ -23,10 +23,10 @@ from nodeagent.network.gang_network import (
 )
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.replica.preparation_steps import Draft, PortHook, PreparationFailed
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as sessions
-from tests.scripted_platform import assignment, session_id
+from tests.support.scripted_platform import assignment, session_id
 
 S = session_id(1)
 

@@ -17,7 +17,7 @@ from nodeagent.runtimes.interface import Isolation, StartRefused
 from nodeagent.wiring import _gangs, _offer
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as sessions
-from tests.scripted_platform import assignment, session_id
+from tests.support.scripted_platform import assignment, session_id
 from tests.unit.nodeagent.network.test_wiring_networks import settings
 
 ANY, OWN, HOST = (

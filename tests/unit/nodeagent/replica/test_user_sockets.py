@@ -21,8 +21,8 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.replica import user_sockets
 from nodeagent.replica.requests import Loads, RequestServer
 from nodeagent.replica.user_sockets import UserConnection, close_user_listener, close_user_socket
-from nsml.clock import SystemClock
-from tests.scripted_platform import session_id
+from nsml.common.clock import SystemClock
+from tests.support.scripted_platform import session_id
 
 REPLICA = ReplicaId(session_id=session_id(1), attempt=1, rank=0)
 AN_HOUR = struct.pack("ii", 1, 3_600)

@@ -23,7 +23,7 @@ from nodeagent.runtimes.containment import (
     tried_in_time,
 )
 from nodeagent.runtimes.docker import EnginePlace
-from nsml.clock import inline
+from nsml.common.clock import inline
 from tests.simulation.virtual_time import VirtualClock, run
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.limits import LimitFacts
 from nodeagent.runtimes.process import ProcessDriver
-from nsml.clock import SystemClock, in_thread
+from nsml.common.clock import SystemClock, in_thread
 
 REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)
 

@@ -18,7 +18,7 @@ from nodeagent.shim.watch import (
     Watch,
     memory_message,
 )
-from tests import disks
+from tests.support import disks
 
 LIMIT = 32 << 20
 NOTHING = {

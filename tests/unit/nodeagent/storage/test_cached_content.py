@@ -15,9 +15,9 @@ from controlplane.nodes.convert_agents import to_stock
 from nodeagent.storage.cached_content import MOST_TOLD, Stock
 from nodeagent.storage.datasets import Trees
 from nsml.client.rpc import Rpc
-from nsml.clock import in_thread
+from nsml.common.clock import in_thread
 from nsml.content.digests import digest_of
-from tests.scripted_platform import ScriptedPlatform
+from tests.support.scripted_platform import ScriptedPlatform
 from tests.unit.nodeagent.storage.test_datasets import FILES, offer
 
 MIB = 1 << 20

@@ -16,11 +16,11 @@ from nodeagent.folders import flush_filesystem
 from nodeagent.machine.accounts import Accounts, IdRange
 from nodeagent.storage.datasets import Trees
 from nsml.client.rpc import Rpc
-from nsml.clock import in_thread
+from nsml.common.clock import in_thread
 from nsml.content.digests import digest_of
 from nsml.content.packing import pack
-from tests import disks
-from tests.scripted_platform import ScriptedPlatform
+from tests.support import disks
+from tests.support.scripted_platform import ScriptedPlatform
 
 T = TypeVar("T")
 FILES = {"train/a.txt": "one", "train/b.txt": "two", "labels": "3"}

@@ -24,8 +24,8 @@ from nodeagent.storage.eviction import (
     shortage,
 )
 from nsml.packages.requirements import Requirements
-from tests import disks
-from tests.sandboxes import environments_in
+from tests.support import disks
+from tests.support.sandboxes import environments_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

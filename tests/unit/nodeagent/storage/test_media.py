@@ -19,12 +19,12 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.storage import media as module
 from nodeagent.storage.media import MediaUploads, file_in
 from nsml.client.rpc import Rpc
-from nsml.clock import in_thread
+from nsml.common.clock import in_thread
 from nsml.content.manifest import decode
 from nsml.content.safe_paths import ByDescriptor
 from nsml.v1 import media_pb2 as pb
 from nsml.v1 import media_pb2_grpc
-from tests.scripted_platform import ScriptedPlatform, session_id
+from tests.support.scripted_platform import ScriptedPlatform, session_id
 from tests.unit.nodeagent.collect.test_ingest import HandClock
 from tests.unit.nodeagent.collect.test_pace import Time as SleptClock
 

@@ -14,8 +14,8 @@ from nodeagent.shim.disk_usage import FILE_BYTES
 from nodeagent.storage import reservations as rooms
 from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.reservations import Claim, Disk, Kept, Room, Size, plan
-from nsml.clock import in_thread
-from nsml.request_limits import LEAST_FILE_BYTES
+from nsml.common.clock import in_thread
+from nsml.spec.request_limits import LEAST_FILE_BYTES
 
 USERS = ["kim", "lee", "ann"]
 _SIZES = st.builds(Size, st.integers(0, 100), st.integers(0, 20))

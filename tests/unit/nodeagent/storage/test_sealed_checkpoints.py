@@ -22,9 +22,9 @@ from nsml._copies import seal_of
 from nsml._path_text import bytes_of
 from nsml._session import Session
 from nsml.client.rpc import Rpc
-from nsml.clock import in_thread
+from nsml.common.clock import in_thread
 from nsml.content.manifest import decode
-from tests.scripted_platform import ScriptedPlatform
+from tests.support.scripted_platform import ScriptedPlatform
 from tests.unit.nodeagent.test_upper_user_folders import REPLICA, Bench
 from tests.unit.nsml.test_sdk_checkpoints import checkpoint_records
 

@@ -19,12 +19,12 @@ from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import KeepFree, NoRoom, Store, relieve
 from nodeagent.storage.reservations import Room, disk_of
 from nsml.client.rpc import Rpc
-from nsml.clock import in_thread
+from nsml.common.clock import in_thread
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.v1 import agents_pb2, sessions_pb2
-from tests import disks
-from tests.scripted_platform import ScriptedPlatform, session_id
+from tests.support import disks
+from tests.support.scripted_platform import ScriptedPlatform, session_id
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from grpc_status import rpc_status
 
 from cli.local.ports import Held
 from controlplane.sessions.convert import shorten
-from nsml.attempt_points import FirstSteps, place_of
 from nsml.content.digests import digest_of
 from nsml.content.manifest import decode
+from nsml.spec.attempt_points import FirstSteps, place_of
 from nsml.v1 import (
     accounts_pb2,
     accounts_pb2_grpc,

@@ -6,7 +6,7 @@ from nsml.client.connect import connect
 from nsml.client.errors import UntrustedServer
 from nsml.client.streams import watch_sessions
 from nsml.v1 import sessions_pb2 as pb
-from tests.listeners import listening_as, needs_root
+from tests.support.listeners import listening_as, needs_root
 
 OTHER = 1_900_000_005
 

@@ -6,7 +6,7 @@ import pytest
 
 from nsml.client import errors
 from nsml.client.content import download, upload
-from nsml.clock import inline
+from nsml.common.clock import inline
 from nsml.content.errors import (
     BlobCorrupt,
     ChangedWhilePacking,

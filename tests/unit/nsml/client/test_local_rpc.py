@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nsml.client import local_rpc as single
 from nsml.v1 import sessions_pb2 as pb
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.nsml.client.contract_server import TOKEN, ContractServer
 
 METHOD = "SessionService/ListSessions"

@@ -20,7 +20,7 @@ from nsml.client.idempotency import is_idempotent, only_reads
 from nsml.client.streams import read_logs, read_metrics, watch_sessions
 from nsml.content.packing import pack
 from nsml.v1 import sessions_pb2 as pb
-from tests.proxy import Proxy
+from tests.support.proxy import Proxy
 from tests.unit.controlplane.access.test_access_table import contract_files
 from tests.unit.nsml.client.contract_server import ContractServer
 

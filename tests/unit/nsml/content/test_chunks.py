@@ -12,7 +12,7 @@ from nsml.content.chunks import AVERAGE_CHUNK, MAX_CHUNK, MIN_CHUNK, WHOLE_BELOW
 from nsml.content.digests import digest_of
 from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import RAW, ZSTD, frame, unframe
-from tests.examples import examples
+from tests.support.examples import examples
 
 EXPECTED_SIZES = [1267775, 1137393, 1042551, 778567, 574691, 974501, 716051, 885698, 778570, 232811]
 EXPECTED_DIGEST = "44a1264dd8def6bc1eacb1cdae46a59ece6b0a2ed92c1b048e60ab4f7d6f9492"

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsml.common.text import width
 from nsml.view.ascii_drawing import dots, plain
 from nsml.view.media import _BARS as MEDIA_BARS
 from nsml.view.plot import LETTERS, MARK
 from nsml.view.sessions import STATE_WORDS
 from nsml.view.telemetry import BARS
-from nsml.view.text import width
 
 
 @given(st.text(max_size=20), st.booleans())

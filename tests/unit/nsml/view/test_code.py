@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsml.common.text import visible
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.view import code
-from nsml.view.text import visible
 
 NAMES = ("kim/mnist/1", "kim/mnist/2")
 

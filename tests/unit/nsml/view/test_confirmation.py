@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nsml.common.text import width
 from nsml.v1 import checkpoints_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.confirmation import (
@@ -19,7 +20,6 @@ from nsml.view.confirmation import (
     summary,
     target_of,
 )
-from nsml.view.text import width
 
 PAGE = Path(__file__).parents[4] / "docs" / "confirmation.md"
 STOP, RM, FENCE = COMMANDS["stop"], COMMANDS["rm"], COMMANDS["node fence"]

@@ -19,7 +19,7 @@ from nsml.view.figure import (
 from nsml.view.series import Axis, Series
 from nsml.view.svg import svg
 from nsml.view.ticks import log_ticks, place_ticks, value_ticks
-from tests.examples import examples
+from tests.support.examples import examples
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 PLACES = st.floats(-1e300, 1e300)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsml.common.text import width
 from nsml.v1 import nodes_pb2
 from nsml.v1.resources_pb2 import Device, DeviceSample
 from nsml.view.heat_map import (
@@ -18,7 +19,6 @@ from nsml.view.heat_map import (
     grid_of,
     owners_of,
 )
-from nsml.view.text import width
 
 NOW = 100_000.0
 

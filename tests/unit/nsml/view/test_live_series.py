@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from nsml.v1.sessions_pb2 import MetricPoint
 from nsml.view.live_series import MOST_SERIES, GrowingCharts, GrowingSeries
 from nsml.view.series import Axis, collect
-from tests.examples import examples
+from tests.support.examples import examples
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True)
 

@@ -19,7 +19,7 @@ from nsml.view.plot import (
     words,
 )
 from nsml.view.series import Axis, Series, collect, smooth
-from tests.examples import examples
+from tests.support.examples import examples
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 POINTS = st.lists(st.tuples(st.floats(-1e300, 1e300), ANY), max_size=60)

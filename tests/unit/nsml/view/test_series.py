@@ -10,7 +10,7 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view.figure import Look, figure
 from nsml.view.plot import above_zero, chart, words
 from nsml.view.series import Axis, Series, gather, smooth, spread
-from tests.examples import examples
+from tests.support.examples import examples
 
 VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=60)
 

@@ -7,6 +7,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsml.common.text import width
+from nsml.common.units import short_moment
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filter_fields import state_words
@@ -21,9 +23,7 @@ from nsml.view.sessions import (
     summary_text,
 )
 from nsml.view.tables import lay_out, pick, render
-from nsml.view.text import width
 from nsml.view.times import moment
-from nsml.view.units import short_moment
 
 NOW = 1_795_411_218
 USUAL = "Name Args Status Ran for GPUs Summary Nodes Saved Created at Ended at"

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsml.common.text import width
 from nsml.view import tables
 from nsml.view.tables import WIDEST, Column, Rendered, lay_out, pick
-from nsml.view.text import width
 
 COLUMNS = (
     Column(key="a", title="A", cell=lambda row, _: row[0]),

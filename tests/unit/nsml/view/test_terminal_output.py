@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from nsml.common.text import fit_around, width
 from nsml.view.terminal_output import Overwriting, Screen, ShownLog, found_text
-from nsml.view.text import fit_around, width
 
 BAR = "".join(
     f"\rEpoch 1: {done / 5:3.0f}%|{'█' * (done // 20)}| {done}/500" for done in range(500)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from nsml.view.text import graphemes, width
+from nsml.common.text import graphemes, width
 from nsml.view.text_search import PIECE, TAB_CELLS, Sought, TextMatch, untabbed
 
 LINES = (

@@ -1,0 +1,59 @@
+"""What users make happen fills no disk by the logs of the platform's programs: a structlog processor."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from nsml.common.without_rich import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+LINES_A_MINUTE: Final = 120
+"""Lines of one event that are written within a minute."""
+MOST_CHARS: Final = 2_048
+"""Longest text of one value; tracebacks, which are a program's own, may have ten times as many."""
+_MINUTE_S: Final = 60.0
+_LONG_VALUES: Final = {"exception": 10 * MOST_CHARS}
+
+
+@dataclass(slots=True)
+class _Minute:
+    began_at: float
+    lines: int = 0
+
+
+class LogLimits:
+    """Drops lines of an event beyond LINES_A_MINUTE, and shortens long values.
+
+    The next line that is written says how many were dropped (`dropped`).
+
+    Args:
+        monotonic: seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        # Events are named in the code: there are never more of them than that.
+        self._minutes: dict[str, _Minute] = {}
+
+    def __call__(
+        self, _logger: Any, _method: str, line: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        """Return the line, or raise structlog.DropEvent."""
+        now = self._monotonic()
+        minute = self._minutes.setdefault(str(line.get("event")), _Minute(now))
+        if now - minute.began_at >= _MINUTE_S:
+            if minute.lines > LINES_A_MINUTE:
+                line["dropped"] = minute.lines - LINES_A_MINUTE
+            minute.began_at, minute.lines = now, 0
+        minute.lines += 1
+        if minute.lines > LINES_A_MINUTE:
+            raise structlog.DropEvent
+        for name, value in line.items():
+            most = _LONG_VALUES.get(name, MOST_CHARS)
+            if isinstance(value, str) and len(value) > most:
+                line[name] = f"{value[:most]}... ({len(value):,} characters)"
+        return line

@@ -1,0 +1,683 @@
+"""The flags of `nsml run`, a row each: what is typed, what it asks for, and how people and programs are shown that.
+
+From a row follow the option of the command line, the field of the request, the words of `nsml command`, the entry of JSON
+records, the row of `nsml diff`, the column of lists and the key of filters. Nothing here loads the contract's code.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from nsml.common.shell import option_words
+from nsml.common.units import duration_text, exact_size_text, memory_text, thousandths
+from nsml.spec import labels
+from nsml.spec.request_limits import (
+    LEAST_DISK_BYTES,
+    LEAST_MEMORY_BYTES,
+    LEAST_SHM_BYTES,
+    MOST_PROCESSES,
+    MOST_REPLICAS,
+    MOST_RETRIES,
+)
+from nsml.spec.variables import HIDDEN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from google.protobuf.duration_pb2 import Duration
+
+T = TypeVar("T")
+DEFAULT_ENTRY: Final = "main.py"
+"""What is run where nothing is named."""
+
+
+class Unreadable(ValueError):
+    """A value that a flag does not take, why, and what to try."""
+
+    def __init__(self, message: str, *, why: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.why, self.advice = why, advice
+
+
+class Kind:
+    """What a flag takes, and how that stands in a field: here a text, "" where nothing is asked for.
+
+    `takes`: the type that a command line reads it by; "": any text.
+    """
+
+    is_switch = False
+    is_repeated = False
+    """Whether it may be given several times."""
+    least = most = 0
+    """Of numbers, as a command line takes them."""
+    words: tuple[str, ...] = ()
+    """Of which it is one."""
+
+    def __init__(self, takes: str = "") -> None:
+        self.takes = takes
+
+    def read(self, text: str) -> Any:
+        """What is meant by a text that no type of the command line reads; raises Unreadable."""
+        return text
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        """Ask for what was typed."""
+        if value:
+            setattr(message, field, value)
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        """The values with which the flag asks for the same; none where nothing is to be said."""
+        text = self.text(message, field)
+        return [text] if text else []
+
+    def text(self, message: Any, field: str) -> str:
+        """What is asked for, for people; "" where that is nothing."""
+        text: str = getattr(message, field)
+        return text
+
+    def each(self, message: Any, field: str, key: str) -> Mapping[str, str]:
+        """The same as rows by name, of which `key` is the flag's."""
+        return {key: self.text(message, field)}
+
+    def filter_texts(self, message: Any, field: str) -> tuple[str, ...]:
+        """The texts that filters match."""
+        return (self.text(message, field),)
+
+    def raw(self, message: Any, field: str) -> Any:
+        """The value for programs."""
+        return getattr(message, field) or None
+
+
+class _Whole(Kind):
+    """A whole number. `default`: what none stands for; None: that is a node's to say."""
+
+    def __init__(self, least: int, most: int, *, default: int | None = None) -> None:
+        super().__init__("whole number")
+        self.least, self.most, self.default = least, most, default
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        number = getattr(message, field)
+        return [str(number)] if number > (self.default or 0) else []
+
+    def text(self, message: Any, field: str) -> str:
+        number = self.raw(message, field)
+        return "" if number is None else str(number)
+
+    def raw(self, message: Any, field: str) -> Any:
+        number = getattr(message, field)
+        return number or None if self.default is None else max(number, self.default)
+
+
+class _Thousandths(Kind):
+    """Devices or cores. `is_always_said`: 0 of them is something to ask for, too."""
+
+    def __init__(self, what: str, *, least: int, is_always_said: bool) -> None:
+        super().__init__(what)
+        self.least, self.is_always_said = least, is_always_said
+
+    def text(self, message: Any, field: str) -> str:
+        count = getattr(message, field)
+        return thousandths(count) if count or self.is_always_said else ""
+
+    def raw(self, message: Any, field: str) -> Any:
+        return getattr(message, field) / 1000
+
+
+class _Size(Kind):
+    """Bytes."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__("size")
+        self.least = least
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        size = getattr(message, field)
+        return [exact_size_text(size)] if size else []
+
+    def text(self, message: Any, field: str) -> str:
+        size = getattr(message, field)
+        return memory_text(size) if size else ""
+
+
+class _Span(Kind):
+    """A time; absent where none was named."""
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        if value is not None:
+            getattr(message, field).FromNanoseconds(round(value * 1e9))
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        if not message.HasField(field):
+            return []
+        span: Duration = getattr(message, field)
+        return [f"{span.seconds}.{span.nanos:09d}".rstrip("0").rstrip(".") + "s"]
+
+    def text(self, message: Any, field: str) -> str:
+        seconds = self.raw(message, field)
+        return "" if seconds is None else duration_text(seconds)
+
+    def raw(self, message: Any, field: str) -> Any:
+        if not message.HasField(field):
+            return None
+        span: Duration = getattr(message, field)
+        return float(span.seconds + span.nanos / 1e9)
+
+
+class _Word(Kind):
+    """A value of one of the contract's enumerations, in its own words. `default`: what none stands for."""
+
+    def __init__(self, *words: str, default: str = "") -> None:
+        super().__init__("word")
+        self.words, self.default = words, default
+        self._known: dict[int, str] = {}
+        """Of numbers that were seen."""
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        if value:
+            enum = message.DESCRIPTOR.fields_by_name[field].enum_type
+            name = f"{enum.name}_{value}".upper()
+            setattr(message, field, enum.values_by_name[name].number)
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        word = self.word(message, field)
+        return [] if word == self.default else [word]
+
+    def text(self, message: Any, field: str) -> str:
+        return self.word(message, field)
+
+    def word(self, message: Any, field: str) -> str:
+        """Its word; the number itself where this version has none."""
+        number = getattr(message, field)
+        if not number:
+            return self.default
+        if number not in self._known:
+            self._known[number] = self._named(message, field, number)
+        return self._known[number]
+
+    def _named(self, message: Any, field: str, number: int) -> str:
+        enum = message.DESCRIPTOR.fields_by_name[field].enum_type
+        known = enum.values_by_number.get(number)
+        if known is None:
+            return str(number)
+        return str(known.name).removeprefix(f"{enum.name}_".upper()).lower()
+
+    def raw(self, message: Any, field: str) -> Any:
+        return self.word(message, field) or None
+
+
+class _Class(_Word):
+    """A class of the queue; `low, preemptible` where that is not of the class."""
+
+    def text(self, message: Any, field: str) -> str:
+        word = self.word(message, field)
+        return f"{word}, preemptible" if _says_preemptible(message) else word
+
+
+class _Switch(Kind):
+    """On or off. `is_on`: what the field has where the flag is given."""
+
+    is_switch = True
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        return [""] if getattr(message, field) else []
+
+    def raw(self, message: Any, field: str) -> Any:
+        return getattr(message, field)
+
+
+class _Off(_Switch):
+    """A switch that is on unless somebody turns it off, which the field says."""
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        if not value:
+            setattr(message, field, True)
+
+
+class _Datasets(Kind):
+    """NAME or NAME@VERSION."""
+
+    is_repeated = True
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        for reference in value:
+            name, _, version = reference.partition("@")
+            getattr(message, field).add(name=name, version=int(version or 0))
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        return [
+            one.name + (f"@{one.version}" if one.version else "") for one in getattr(message, field)
+        ]
+
+    def text(self, message: Any, field: str) -> str:
+        return " ".join(f"{one.name}@{one.version}" for one in getattr(message, field))
+
+    def raw(self, message: Any, field: str) -> Any:
+        return [
+            {"name": one.name, "version": one.version, "digest": one.digest or None}
+            for one in getattr(message, field)
+        ]
+
+
+class _Pairs(Kind):
+    """NAME=VALUE, by name."""
+
+    is_repeated = True
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        getattr(message, field).update(dict(value))
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        return [f"{name}={value}" for name, value in self.raw(message, field).items()]
+
+    def text(self, message: Any, field: str) -> str:
+        return " ".join(self.typed(message, field))
+
+    def each(self, message: Any, field: str, key: str) -> Mapping[str, str]:
+        return {f"{key} {name}": value for name, value in self.raw(message, field).items()}
+
+    def raw(self, message: Any, field: str) -> Any:
+        return dict(sorted(getattr(message, field).items()))
+
+
+class _Variables(_Pairs):
+    """Variables of the program."""
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        # A hidden value is taken from the environment in which the command is run.
+        return [
+            name if value == HIDDEN else f"{name}={value}"
+            for name, value in self.raw(message, field).items()
+        ]
+
+
+class _Labels(_Pairs):
+    """KEY=VALUE by the rules of `nsml.spec.labels`; found by key alone, too."""
+
+    def read(self, text: str) -> Any:
+        key, has_value, value = text.partition("=")
+        if not labels.is_key(key):
+            raise Unreadable(f"{key[:80]!r} is not the key of a label", why=labels.RULE)
+        if not has_value:
+            raise Unreadable(
+                f"label {key} has no value",
+                why="it takes KEY=VALUE",
+                advice=f"nsml run --label {key}=VALUE ...",
+            )
+        if not labels.is_value(value):
+            raise Unreadable(f"{value[:80]!r} is not the value of a label", why=labels.RULE)
+        return key, value
+
+    def text(self, message: Any, field: str) -> str:
+        # Most sessions have none, and lists ask each of many thousands.
+        return ", ".join(self.typed(message, field)) if getattr(message, field) else ""
+
+    def filter_texts(self, message: Any, field: str) -> tuple[str, ...]:
+        return (*getattr(message, field), *self.typed(message, field))
+
+
+class _Secrets(Kind):
+    """NAME, or NAME=VARIABLE."""
+
+    is_repeated = True
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        for name, variable in dict.fromkeys(value):
+            getattr(message, field).add(name=name, variable=variable)
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        return [
+            one.name if one.variable == one.name else f"{one.name}={one.variable}"
+            for one in getattr(message, field)
+        ]
+
+    def each(self, message: Any, field: str, key: str) -> Mapping[str, str]:
+        return {f"{key} {one.variable}": one.name for one in getattr(message, field)}
+
+    def raw(self, message: Any, field: str) -> Any:
+        return [{"name": one.name, "variable": one.variable} for one in getattr(message, field)]
+
+
+class Flag(NamedTuple):
+    """A flag of `run`."""
+
+    names: tuple[str, ...]
+    """As they are typed; `nsml command` writes the first."""
+    kind: Kind
+    help: str
+    field: str = ""
+    """Of CreateSessionRequest, and of Session: `spec.gpu_model`; "": only the command line has it."""
+    metavar: str | None = None
+    default: Any = None
+    """What the command line takes where nothing is typed."""
+    shows_default: bool = False
+    long: str = ""
+    """What `nsml command` writes in place of the first name."""
+    record: str = ""
+    """Its key in JSON; "" where it is not there under one of its own."""
+    compared: str = ""
+    """Its row in comparisons of sessions."""
+    title: str = ""
+    """Of its column in lists."""
+    cells: int | None = None
+    """To which that column may be cut."""
+    filtered: str = ""
+    """What filters call it."""
+    status_title: str = ""
+    """Of its line in the status of one session; "": it has none there."""
+    applies_to: Callable[[Any], bool] | None = None
+    """Of a session: whether repeating its command needs the flag, where its field alone does not say so."""
+
+    @property
+    def parameter(self) -> str:
+        """What the command calls it."""
+        first = next(name for name in self.names if name.startswith("--"))
+        return first.partition("/")[0][2:].replace("-", "_")
+
+    def words(self, session: Any) -> Iterator[str]:
+        """The words that ask for the same."""
+        if self.applies_to is not None and not self.applies_to(session):
+            return
+        flag = self.long or self.names[0].rpartition("/")[2]
+        long = next((name for name in self.names if name.startswith("--")), flag)
+        for value in self.kind.typed(*self._place(session)):
+            yield from [flag] if self.kind.is_switch else option_words(flag, value, long=long)
+
+    def put(self, request: Any, value: Any) -> None:
+        """Ask for what was typed."""
+        self.kind.put(*self._place(request), value)
+
+    def text(self, session: Any) -> str:
+        """What is asked for, for people; "" where that is nothing."""
+        return self.kind.text(*self._place(session))
+
+    def each(self, session: Any) -> Mapping[str, str]:
+        """The rows of it in a comparison."""
+        return self.kind.each(*self._place(session), self.compared)
+
+    def raw(self, session: Any) -> Any:
+        """What is asked for, for programs."""
+        return self.kind.raw(*self._place(session))
+
+    def reading(self, what: Callable[[Any, str], T]) -> Callable[[Any], T]:
+        """`what` its kind says of a session, as a function for many thousands of them."""
+        outer, _, field = self.field.rpartition(".")
+        if not outer:
+            return lambda session: what(session, field)
+        holder = attrgetter(outer)
+        return lambda session: what(holder(session), field)
+
+    def _place(self, message: Any) -> tuple[Any, str]:
+        *outer, field = self.field.split(".")
+        for name in outer:
+            message = getattr(message, name)
+        return message, field
+
+
+def _says_preemptible(spec: Any) -> bool:
+    """Whether that is more than its class says."""
+    return spec.preemptible and PRIORITY.word(spec, "priority") != "idle"
+
+
+PRIORITY: Final = _Class("idle", "low", "normal", "high", default="normal")
+"""Classes of the queue, the last one first in turn."""
+NETWORK: Final = _Word("own", "host")
+"""Networks that a session may ask for."""
+TIME_LIMIT: Final = _Span("time limit")
+
+FLAGS: Final = (
+    Flag(
+        ("-d", "--dataset"),
+        _Datasets("dataset"),
+        "Mount it at /data/NAME; NAME@3 is version 3; repeatable.",
+        field="spec.datasets",
+        metavar="DATASET",
+        record="datasets",
+        compared="datasets",
+    ),
+    Flag(
+        ("-g", "--gpus"),
+        _Thousandths("gpus", least=0, is_always_said=True),
+        "GPUs of each replica; 0 for none, 0.5 for half of one.",
+        field="spec.resources.gpu_thousandths",
+        metavar="N",
+        default="1",
+        shows_default=True,
+        record="gpus",
+        compared="gpus",
+        filtered="gpu",
+    ),
+    Flag(
+        ("--gpu-model",),
+        Kind("model"),
+        "Only GPUs of this model: A100, A100-80GB; A100|H100: any of these.",
+        field="spec.gpu_model",
+        metavar="NAME",
+        record="gpu_model",
+        compared="gpu-model",
+        title="GPU model",
+        filtered="model",
+    ),
+    Flag(
+        ("-c", "--cpus"),
+        _Thousandths("cpus", least=1, is_always_said=False),
+        "Cores; default: the GPUs' share.",
+        field="spec.resources.cpu_thousandths",
+        metavar="N",
+        compared="cpus",
+    ),
+    Flag(
+        ("--memory",),
+        _Size(LEAST_MEMORY_BYTES),
+        "Such as 24G; default: the GPUs' share.",
+        field="spec.resources.memory_bytes",
+        metavar="SIZE",
+        compared="memory",
+    ),
+    Flag(
+        ("--shm-size",),
+        _Size(LEAST_SHM_BYTES),
+        "Shared memory (in /dev/shm), part of the memory; default: 1G.",
+        field="spec.limits.shm_bytes",
+        metavar="SIZE",
+        record="limits.shm_bytes",
+    ),
+    Flag(
+        ("--disk",),
+        _Size(LEAST_DISK_BYTES),
+        "What it may write; default: the node's setting.",
+        field="spec.limits.disk_bytes",
+        metavar="SIZE",
+        record="limits.disk_bytes",
+    ),
+    Flag(
+        ("--processes",),
+        _Whole(1, MOST_PROCESSES),
+        "Processes and threads; default: the node's setting, 4096 or more.",
+        field="spec.limits.process_count",
+        metavar="N",
+        record="limits.processes",
+    ),
+    Flag(("-e", "--entry"), Kind(), f"The program; default {DEFAULT_ENTRY}.", metavar="FILE"),
+    Flag(("-a", "--args"), Kind(), "Its arguments.", metavar="ARGS", default=""),
+    Flag(
+        ("-m", "--memo"),
+        Kind(),
+        "Memo: a text of your own.",
+        field="memo",
+        metavar="TEXT",
+        default="",
+    ),
+    Flag(
+        ("--label",),
+        _Labels("label"),
+        "A label of your own, for filters and columns; repeatable.",
+        field="spec.labels",
+        metavar="KEY=VALUE",
+        record="labels",
+        compared="label",
+        title="Labels",
+        cells=12,
+        filtered="label",
+        status_title="labels",
+    ),
+    Flag(
+        ("-n", "--nodes", "--replicas"),
+        _Whole(1, MOST_REPLICAS, default=1),
+        "Replicas of a gang: all start together or none.",
+        field="spec.replica_count",
+        metavar="N",
+        default=1,
+        long="--nodes",
+        record="replica_count",
+        compared="nodes",
+    ),
+    Flag(
+        ("--env",),
+        _Variables("variable"),
+        "A variable of the program; K alone: as it is here; repeatable.",
+        field="spec.environment",
+        metavar="K[=V]",
+        record="environment",
+        compared="env",
+    ),
+    Flag(
+        ("--env-file",),
+        _Variables("file of variables"),
+        "Variables from K=V lines; --env wins; repeatable.",
+        metavar="FILE",
+    ),
+    Flag(
+        ("--secret",),
+        _Secrets("secret"),
+        "A secret (nsml secret set) as a variable; repeatable.",
+        field="spec.secrets",
+        metavar="NAME[=VARIABLE]",
+        record="secrets",
+        compared="secret",
+    ),
+    Flag(
+        ("--image",),
+        Kind("image"),
+        "Container image; only nodes that run containers take it.",
+        field="spec.image",
+        metavar="IMAGE",
+        record="image",
+        compared="image",
+    ),
+    Flag(
+        ("--refresh",),
+        _Switch(),
+        "Pull the image and build what the requirements ask for anew, instead of using what nodes have.",
+        field="spec.refresh_environment",
+    ),
+    Flag(
+        ("--time-limit",),
+        TIME_LIMIT,
+        "End each attempt after this long: 90s, 30m, 2h, 1d.",
+        field="spec.time_limit",
+        metavar="TIME",
+        record="time_limit_s",
+    ),
+    Flag(
+        ("--grace",),
+        _Span("grace"),
+        "Between SIGTERM and SIGKILL.",
+        field="spec.grace",
+        metavar="TIME",
+        record="grace_s",
+    ),
+    Flag(
+        ("--retry",),
+        _Whole(0, MOST_RETRIES, default=0),
+        "Place it anew after a lost node or GPU, or its time limit if it saved.",
+        field="spec.retry_count",
+        metavar="N",
+        default=0,
+        record="retry_count",
+    ),
+    Flag(
+        ("--pod",),
+        Kind("pod"),
+        "Only nodes of this pod.",
+        field="spec.pod",
+        metavar="NAME",
+        record="pod",
+        compared="pod",
+        title="Pod",
+        filtered="pod",
+    ),
+    Flag(
+        ("--network",),
+        NETWORK,
+        "host: the node's network, where the node allows it; own: one of its own. Default: the node's setting.",
+        field="spec.network",
+        record="network",
+        compared="network",
+        title="Network",
+    ),
+    Flag(
+        ("--priority",),
+        PRIORITY,
+        "Its class in the queue; idle: uses spare GPUs, preempted first. Default: normal.",
+        field="spec.priority",
+        record="priority",
+        compared="priority",
+        filtered="priority",
+    ),
+    Flag(
+        ("--preemptible",),
+        _Switch(),
+        "Allow preemption without a checkpoint.",
+        field="spec.preemptible",
+        record="preemptible",
+        applies_to=lambda session: _says_preemptible(session.spec),
+    ),
+    Flag(
+        ("--project",),
+        Kind("project"),
+        "The project that it counts for; default: your own.",
+        field="project",
+        metavar="NAME",
+        applies_to=lambda session: session.project != session.owner,
+    ),
+    Flag(
+        ("--queue/--no-queue",),
+        _Off(),
+        "Wait where nothing is free (default), or be refused.",
+        field="spec.no_queue",
+        default=True,
+    ),
+)
+
+_ASKED: Final = tuple(flag for flag in FLAGS if flag.field)
+
+
+def put_all(request: Any, given: Mapping[str, Any]) -> None:
+    """Ask for all that was typed, by what the command calls it."""
+    for flag in _ASKED:
+        flag.put(request, given[flag.parameter])
+
+
+def asked_words(session: Any) -> list[str]:
+    """The flags that ask for the same."""
+    return [word for flag in _ASKED for word in flag.words(session)]
+
+
+def asked_record(session: Any) -> dict[str, Any]:
+    """What was asked for, in raw values."""
+    found: dict[str, Any] = {}
+    for flag in _ASKED:
+        outer, _, key = flag.record.rpartition(".")
+        if key:
+            (found.setdefault(outer, {}) if outer else found)[key] = flag.raw(session)
+    return found
+
+
+def asked_rows(session: Any) -> dict[str, str]:
+    """What was asked for as rows of a comparison: what has names of its own last."""
+    compared = [flag for flag in _ASKED if flag.compared]
+    rows: dict[str, str] = {}
+    for flag in sorted(compared, key=lambda flag: isinstance(flag.kind, (_Pairs, _Secrets))):
+        rows |= flag.each(session)
+    return rows

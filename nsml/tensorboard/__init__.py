@@ -1,0 +1,1 @@
+"""Event files: what sessions reported, as TensorBoard reads it."""

@@ -1,0 +1,1 @@
+"""What tests share: servers, twins, machines that are made up."""

@@ -1,0 +1,83 @@
+"""Objects in memory: the twin for tests and the simulation. Nothing in it ever waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.domain.names import check_digest
+from controlplane.objects.checking import check_blobs
+from controlplane.objects.errors import BlobNotFound
+from controlplane.objects.interface import StoredBlob
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping
+
+    from nsml.common.clock import Clock
+
+
+class MemoryObjects:
+    """See interface.ObjectStore."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._mark = ""
+        self._blobs: dict[str, tuple[bytes, float]] = {}
+        self._aside: dict[str, tuple[bytes, float]] = {}
+
+    async def has_missing(self, digests: Collection[str]) -> set[str]:
+        """See ObjectStore."""
+        return {check_digest(digest) for digest in digests} - self._blobs.keys()
+
+    async def put(self, digest: str, data: bytes) -> None:
+        """See ObjectStore."""
+        await self.put_many({digest: data})
+
+    async def put_many(self, blobs: Mapping[str, bytes]) -> None:
+        """See ObjectStore."""
+        check_blobs(blobs)
+        now = self._clock.time()
+        self._blobs.update({digest: (bytes(data), now) for digest, data in blobs.items()})
+
+    async def get(self, digest: str) -> bytes:
+        """See ObjectStore."""
+        check_digest(digest)
+        found = self._blobs.get(digest) or self._aside.get(digest)
+        if found is None:
+            raise BlobNotFound(f"there is no blob {digest}")
+        return found[0]
+
+    async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:
+        """See ObjectStore."""
+        if check_digest(digest) not in self._blobs or not may():
+            return False
+        self._aside[digest] = (self._blobs.pop(digest)[0], self._clock.time())
+        return True
+
+    async def take_back(self, digests: Collection[str]) -> None:
+        """See ObjectStore."""
+        for digest in map(check_digest, digests):
+            if digest in self._aside and digest not in self._blobs:
+                self._blobs[digest] = self._aside.pop(digest)
+
+    async def delete(self, digest: str) -> bool:
+        """See ObjectStore."""
+        return self._aside.pop(check_digest(digest), None) is not None
+
+    async def list_aside(self) -> AsyncIterator[StoredBlob]:
+        """See ObjectStore."""
+        for digest, (data, put_at) in sorted(self._aside.items()):
+            yield StoredBlob(digest, len(data), put_at)
+
+    async def now(self) -> float:
+        """See ObjectStore."""
+        return self._clock.time()
+
+    async def mark(self, fresh: str = "") -> str:
+        """See ObjectStore."""
+        self._mark = self._mark or fresh
+        return self._mark
+
+    async def list(self) -> AsyncIterator[StoredBlob]:
+        """See ObjectStore."""
+        for digest, (data, put_at) in sorted(self._blobs.items()):
+            yield StoredBlob(digest, len(data), put_at)
