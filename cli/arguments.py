@@ -523,12 +523,24 @@ def flag_options(command: F) -> F:
             type=_type_of(flag.kind),
             is_flag=flag.kind.is_switch,
             multiple=flag.kind.is_repeated,
+            callback=_checked_together(flag.kind) if flag.kind.is_repeated else None,
             default=flag.default,
             show_default=flag.shows_default,
             metavar=flag.metavar,
             help=flag.help,
         )(command)
     return command
+
+
+def _checked_together(kind: run_flags.Kind) -> Callable[..., Any]:
+    def check(ctx: click.Context, param: click.Parameter, values: Sequence[Any]) -> Sequence[Any]:
+        try:
+            kind.check_together(values)
+        except run_flags.Unreadable as error:
+            raise BadValue(str(error), param, ctx, why=error.why, advice=error.advice) from error
+        return values
+
+    return check
 
 
 def _type_of(kind: run_flags.Kind) -> click.ParamType[Any] | None:

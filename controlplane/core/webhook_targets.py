@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_URL: Final = 2_048
 """Characters."""
+_ASK: Final = "ask an administrator: `webhooks_to_private` in the control plane's settings"
 _PORTS: Final = {"https": 443, "http": 80}
 
 
@@ -68,10 +69,7 @@ def target_of(url: str, *, allows_private: bool) -> Target:
     except ValueError:
         raise InvalidRequest("this is no URL", attempt="https://HOST/...") from None
     if parts.scheme not in (_PORTS if allows_private else {"https"}):
-        why = "" if parts.scheme != "http" else "it would be sent unencrypted"
-        raise InvalidRequest(
-            "the URL of a webhook begins with https://", why=why, attempt="https://HOST/..."
-        )
+        raise _not_https(parts.scheme, parts.hostname or "")
     if not parts.hostname or parts.username is not None or parts.password is not None:
         raise InvalidRequest(
             "the URL of a webhook has a host, and neither user nor password",
@@ -97,11 +95,24 @@ def _is_private(host: str) -> bool:
     return not is_public(host)
 
 
+def _not_https(scheme: str, host: str) -> InvalidRequest:
+    if scheme == "http" and _is_private(host):
+        return _private()
+    attempt = "https://HOST/..."
+    if scheme == "http" and not is_public(host):
+        attempt += f"\nif the host is in a private network, {_ASK}"
+    return InvalidRequest(
+        "the URL of a webhook begins with https://",
+        why="it would be sent unencrypted" if scheme == "http" else "",
+        attempt=attempt,
+    )
+
+
 def _private() -> InvalidRequest:
     return InvalidRequest(
         "the host of the webhook is in a private network",
         why="the control plane calls public addresses alone",
-        attempt="ask an administrator: `webhooks_to_private` in the control plane's settings",
+        attempt=_ASK,
     )
 
 

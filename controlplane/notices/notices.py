@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_OF_USER: Final = 200
 """The most notices that wait for one webhook; further ones are dropped."""
 MOST_NOTICES: Final = 5_000
-"""Of all users: together some megabytes."""
+"""Of all users: together some megabytes, and never 150 (with 32 labels each, whose letters JSON escapes)."""
 _MESSAGE_CHARACTERS: Final = 300
 
 _log = structlog.get_logger("operations.notices")
@@ -160,6 +160,8 @@ def notice_of_end(session: Session, event: WebhookEvent, now: float) -> Notice:
         "event": event.value.lower(),
         "session": session.name,
         "session_id": session.id,
+        "memo": session.memo[:_MESSAGE_CHARACTERS],
+        "labels": dict(sorted(session.spec.labels.items())),
         "state": session.state.value,
         "cause": end.cause.value if end else "",
         "message": message,

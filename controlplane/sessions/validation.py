@@ -300,9 +300,9 @@ def _check_labels(given: Mapping[str, str]) -> None:
         raise TooLarge(f"{len(given)} labels: at most {labels.MOST_LABELS}")
     for key, value in given.items():
         if not labels.is_key(key):
-            raise InvalidRequest(f"{key[:80]!r} is not the key of a label", why=labels.RULE)
-        if not labels.is_value(value):
-            raise InvalidRequest(f"{value[:80]!r} is not the value of a label", why=labels.RULE)
+            raise InvalidRequest(f"{key[:80]!r} is not the key of a label", why=labels.KEY_RULE)
+        if why := labels.value_error(value):
+            raise InvalidRequest(f"{value[:80]!r} is not the value of a label", why=f"{key}: {why}")
 
 
 def _check_variable(name: str) -> None:

@@ -10,7 +10,9 @@ LABEL: Final = "label."
 MOST_LABELS: Final = 32
 MOST_CHARACTERS: Final = 63
 """Of a key, and of a value."""
-RULE: Final = f"a key has letters of English, digits and . _ - / inside, a value is text; {MOST_CHARACTERS} characters each"
+KEY_RULE: Final = (
+    f"a key has letters of English, digits and . _ - / inside; {MOST_CHARACTERS} characters"
+)
 _KEY: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
 
 
@@ -19,6 +21,12 @@ def is_key(text: str) -> bool:
     return len(text) <= MOST_CHARACTERS and _KEY.fullmatch(text) is not None
 
 
-def is_value(text: str) -> bool:
-    """Whether it can be the value of a label: text that is seen as it is, without blanks around it."""
-    return 0 < len(text) <= MOST_CHARACTERS and text.isprintable() and text == text.strip()
+def value_error(text: str) -> str:
+    """Which rule a text breaks as the value of a label; "" if none: it is seen as it is, without blanks around it."""
+    if not text:
+        return "it is empty"
+    if len(text) > MOST_CHARACTERS:
+        return f"it has {len(text):,} characters, and {MOST_CHARACTERS} are the most"
+    if not text.isprintable():
+        return "it has characters that cannot be printed"
+    return "" if text == text.strip() else "it begins or ends with a blank"

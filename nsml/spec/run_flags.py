@@ -9,7 +9,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from nsml.common.shell import option_words
+from nsml.common.shell import option_words, shell_line
 from nsml.common.units import duration_text, exact_size_text, memory_text, thousandths
 from nsml.spec import labels
 from nsml.spec.request_limits import (
@@ -23,7 +23,7 @@ from nsml.spec.request_limits import (
 from nsml.spec.variables import HIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from google.protobuf.duration_pb2 import Duration
 
@@ -60,6 +60,9 @@ class Kind:
     def read(self, text: str) -> Any:
         """What is meant by a text that no type of the command line reads; raises Unreadable."""
         return text
+
+    def check_together(self, values: Sequence[Any]) -> None:
+        """Raise Unreadable if the values of a repeated flag contradict each other."""
 
     def put(self, message: Any, field: str, value: Any) -> None:
         """Ask for what was typed."""
@@ -297,16 +300,26 @@ class _Labels(_Pairs):
     def read(self, text: str) -> Any:
         key, has_value, value = text.partition("=")
         if not labels.is_key(key):
-            raise Unreadable(f"{key[:80]!r} is not the key of a label", why=labels.RULE)
+            raise Unreadable(f"{key[:80]!r} is not the key of a label", why=labels.KEY_RULE)
         if not has_value:
             raise Unreadable(
                 f"label {key} has no value",
                 why="it takes KEY=VALUE",
                 advice=f"nsml run --label {key}=VALUE ...",
             )
-        if not labels.is_value(value):
-            raise Unreadable(f"{value[:80]!r} is not the value of a label", why=labels.RULE)
+        if why := labels.value_error(value):
+            raise Unreadable(f"{value[:80]!r} is not the value of a label", why=f"{key}: {why}")
         return key, value
+
+    def check_together(self, values: Sequence[Any]) -> None:
+        known: dict[str, str] = {}
+        for key, value in values:
+            if known.setdefault(key, value) != value:
+                raise Unreadable(
+                    f"label {key} is given twice",
+                    why=f"as {known[key]!r} and as {value!r}; a key has one value",
+                    advice=f"nsml run {shell_line(option_words('--label', f'{key}={value}'))} ...",
+                )
 
     def text(self, message: Any, field: str) -> str:
         # Most sessions have none, and lists ask each of many thousands.

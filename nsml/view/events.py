@@ -69,6 +69,11 @@ def of_session(one: Session) -> Iterator[PlatformEvent]:
         "submitted",
         f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}{on}{memo}",
     )
+    for each in one.attempts:
+        # When the programs of later attempts start is in no record, nor is anything of the one that runs.
+        if each.number > 1 and each.HasField("placed_at"):
+            nodes = ", ".join(each.nodes)
+            yield at(seconds_of(each.placed_at), "placed", f"attempt {each.number}: {nodes}")
     for each in earlier_attempts(one):
         yield at(seconds_of(each.ended_at), "attempt ended", attempt_line(one, each))
     if one.HasField("started_at"):

@@ -2,7 +2,6 @@
 
 import json
 
-from controlplane.operations import records
 from plain_values import plain
 
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
@@ -27,6 +26,7 @@ from controlplane.domain.values import (
     Stop,
     Visibility,
 )
+from controlplane.operations import records
 
 devices = tuple(
     Device(uuid=f"u{i}", index=i, model="A100", memory_bytes=1 << 36, simulated=True)

@@ -204,7 +204,13 @@ def test_an_entry_may_be_named_with_the_path_of_its_folder(nsml, state, project)
         (
             ["run", "--label", "x=\x1b[2J"],
             2,
-            "is not the value of a label\n  why: a key has letters",
+            "is not the value of a label\n  why: x: it has characters that cannot be printed",
+        ),
+        (["run", "--label", "x="], 2, "'' is not the value of a label\n  why: x: it is empty"),
+        (
+            ["run", "--label", "a=1", "--label", "a=2"],
+            2,
+            "label a is given twice\n  why: as '1' and as '2'; a key has one value",
         ),
         (["run", "--pod", ""], 2, "it names no pod: leave it out for any"),
         (["run", "--network", "hots"], 2, "'hots' is none of own, host"),

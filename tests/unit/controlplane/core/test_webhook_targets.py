@@ -49,6 +49,21 @@ def test_what_is_no_such_url_is_refused_without_repeating_it(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "names_setting"),
+    [
+        ("http://10.0.0.8/", True),
+        ("http://hooks.lab/", True),  # which may be in a private network
+        (f"http://{PUBLIC}/", False),
+        ("ftp://hooks.lab/", False),
+    ],
+)
+def test_the_setting_is_named_where_it_would_help(url: str, names_setting: bool) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        target_of(url, allows_private=False)
+    assert ("webhooks_to_private" in refused.value.attempt) == names_setting
+
+
+@pytest.mark.parametrize(
     "host",
     [
         "localhost",

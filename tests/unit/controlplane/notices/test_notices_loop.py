@@ -249,7 +249,8 @@ def test_who_wants_all_ends_wants_failures() -> None:
 
 
 def test_what_is_sent_is_short_and_says_how_it_ended() -> None:
-    one = replace(ended(SessionState.FAILED), owner_id="u1")
+    one = replace(ended(SessionState.FAILED), owner_id="u1", memo="m" * 301)
+    one = replace(one, spec=replace(one.spec, labels={"stage": "dev", "fold": "1"}))
     made = notice_of_end(one, WebhookEvent.FAILED, 5.0)
     assert (made.owner, made.owner_id, made.session_id) == ("kim", "u1", one.id)
     assert json.loads(made.body) == {
@@ -257,6 +258,8 @@ def test_what_is_sent_is_short_and_says_how_it_ended() -> None:
         "event": "failed",
         "session": one.name,
         "session_id": one.id,
+        "memo": "m" * 300,
+        "labels": {"fold": "1", "stage": "dev"},
         "state": "FAILED",
         "cause": "OUT_OF_MEMORY",
         "message": "m" * 300,

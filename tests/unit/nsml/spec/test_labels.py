@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.spec.labels import MOST_CHARACTERS, is_key, is_value
+from nsml.spec.labels import MOST_CHARACTERS, is_key, value_error
 
 
 @pytest.mark.parametrize("key", ["a", "stage", "team/stage", "A.b-c_d", "0", "x" * MOST_CHARACTERS])
@@ -22,5 +22,19 @@ def test_what_is_no_key(key: str) -> None:
 @given(st.text(max_size=70))
 def test_a_value_is_seen_as_it_is(text: str) -> None:
     is_shown = text.isprintable() and text.strip() == text and 0 < len(text) <= 63
-    assert is_value(text) is is_shown
-    assert not is_value(f"{text}\u202e")
+    assert (not value_error(text)) is is_shown
+    assert value_error(f"{text}\u202e")
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("", "empty"),
+        ("x" * (MOST_CHARACTERS + 1), "it has 64 characters, and 63 are the most"),
+        ("a\tb", "cannot be printed"),
+        (" a", "begins or ends with a blank"),
+        ("a ", "begins or ends with a blank"),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_named(text: str, broken: str) -> None:
+    assert broken in value_error(text)

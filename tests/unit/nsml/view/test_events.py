@@ -20,7 +20,7 @@ def test_a_session_tells_its_life_newest_first():
     lost = one.attempts.add(number=1, cause=pb.CAUSE_NODE_LOST, nodes=["a"])
     lost.placed_at.seconds, lost.ended_at.seconds = 15, 30
     last = one.attempts.add(number=2, cause=pb.CAUSE_PROGRAM_FAILED, nodes=["b"])
-    last.ended_at.seconds = 90
+    last.placed_at.seconds, last.ended_at.seconds = 40, 90
     idle = one.episodes.add(kind=pb.EPISODE_KIND_IDLE, reason="0 %")
     idle.since.seconds, idle.until.seconds = 50, 60
     one.end.cause, one.end.exit_code = pb.CAUSE_PROGRAM_FAILED, 3
@@ -28,6 +28,7 @@ def test_a_session_tells_its_life_newest_first():
         (90, "failed", "program failed: exit 3"),
         (60, "no more idle", ""),
         (50, "idle", "0 %"),
+        (40, "placed", "attempt 2: b"),
         (30, "attempt ended", "attempt 1: a for 15s; node lost"),
         (20, "started", "b"),
         (10, "submitted", "2 GPUs on 2 nodes · base"),
