@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "media": ("cli.results.media:media", "Show logged media: images, texts, tables."),
         "model": ("cli.results.models:model", "Checkpoints: list, fetch, remove."),
         "forward": ("cli.sessions.forward:forward", "Forward a local port to a session's service."),
+        "top": ("cli.sessions.top:top", "Show the processes of a running session."),
     },
     "Data": {
         "dataset": ("cli.data.datasets:dataset", "Datasets: push, list, describe, remove."),
@@ -97,7 +98,8 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     ),
     **dict.fromkeys(("nvidia-smi", "sinfo"), ("gpustat", "node")),
     **dict.fromkeys(("gpu", "gpus"), ("gpustat",)),
-    **dict.fromkeys(("stats", "top"), ("gpumonitor", "gpustat")),
+    "stats": ("gpumonitor", "gpustat", "top"),
+    **dict.fromkeys(("process", "processes"), ("top",)),
     **dict.fromkeys(("cluster", "nodes"), ("node", "status")),
     **dict.fromkeys(("describe", "info", "inspect", "show", "why"), ("status --explain",)),
     **dict.fromkeys(("attach", "tail"), ("logs -f",)),

@@ -30,7 +30,9 @@ from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link.channels import Link
 from nodeagent.link.control import Control, WrongPlatform
 from nodeagent.link.outbox import Outbox
+from nodeagent.link.process_list import ProcessList
 from nodeagent.link.renewal import keep_renewed
+from nodeagent.link.services import Services
 from nodeagent.link.tunnels import Tunnels
 from nodeagent.machine.addresses import is_port_free
 from nodeagent.machine.devices import DeviceWatch
@@ -51,6 +53,7 @@ from nsml.client.connect import check_own_listener
 from nsml.client.rpc import Rpc
 from nsml.common.concurrency import TaskGroup
 from nsml.common.python_gc import collect_seldom
+from nsml.spec import agent_services
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 
@@ -93,7 +96,13 @@ class Agent:
             learned=parts.journal.control_planes(),
             check=check_own_listener,
         )
-        self._tunnels = Tunnels(self._link, clock=parts.clock, has_sockets=parts.has_sockets)
+        processes = ProcessList(boot_id=parts.machine.boot_id, clock=parts.clock)
+        self._tunnels = Tunnels(
+            self._link,
+            clock=parts.clock,
+            services=Services({agent_services.PROCESSES: processes.serve}),
+            has_sockets=parts.has_sockets,
+        )
         self._outbox = Outbox()
         self._images_changed = asyncio.Event()
         make = parts.image_orders
@@ -236,7 +245,11 @@ class Agent:
             limits=machine.limits,
             not_ready=offer.not_ready,
             engine_note=offer.engine_note,
-            abilities=[pb.AGENT_ABILITY_IMAGES, pb.AGENT_ABILITY_PORTS],
+            abilities=[
+                pb.AGENT_ABILITY_IMAGES,
+                pb.AGENT_ABILITY_PORTS,
+                pb.AGENT_ABILITY_SERVICES,
+            ],
         )
 
     def devices(self) -> pb.DevicesChanged:

@@ -35,6 +35,7 @@ class Ability(enum.Enum):
 
     IMAGES = "images of the node"
     PORTS = "TCP ports of sessions"
+    SERVICES = "what runs inside a session"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

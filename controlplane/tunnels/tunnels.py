@@ -31,10 +31,12 @@ from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.limits.allowances import Allowance
 from controlplane.state.agent_connections import Ability, TunnelOrder
 from controlplane.tunnels.byte_pipe import Pipe
+from nsml.spec import agent_services
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+    from controlplane.domain.policy import Action
     from controlplane.domain.values import Session
     from controlplane.state.agent_connections import AgentConnections
     from nsml.common.clock import Clock
@@ -47,6 +49,9 @@ OPENED_PER_S: Final = 20.0
 """Each costs the node's agent a few milliseconds, and the page of a program may need dozens."""
 ANSWER_WITHIN_S: Final = 10.0
 """How long an agent has to dial."""
+
+AGENT_SERVICES: Final[Mapping[str, Action]] = {agent_services.PROCESSES: CHANGE}
+"""What agents themselves serve, and what a caller must be allowed to do with the session for it."""
 
 _SERVICE: Final = re.compile(r"[a-z0-9-]{1,32}")
 _LAST_PORT: Final = 65_535
@@ -178,6 +183,8 @@ class Tunnels:
             )
         if order.service.isdigit():
             link.check(Ability.PORTS)
+        if order.service in AGENT_SERVICES:
+            link.check(Ability.SERVICES)
         link.open_tunnel(order)
         try:
             async with asyncio.timeout(self._answer_within_s):
@@ -188,6 +195,8 @@ class Tunnels:
                 why=f"its agent did not dial within {self._answer_within_s:g} s",
             ) from late
         if error:
+            if order.service in AGENT_SERVICES:
+                raise NoSuchService(f"node {tunnel.node} does not answer this now", why=error)
             if order.service.isdigit():
                 raise NoSuchService(
                     f"nothing listens on port {order.service} in this session", why=error
@@ -219,12 +228,18 @@ class Tunnels:
 
 def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> str:
     """The node that runs the replica, after everything that can be refused at once."""
-    if may(caller, CHANGE, session) is not ALLOW:
+    if may(caller, AGENT_SERVICES.get(service, CHANGE), session) is not ALLOW:
         raise Denied(
             f"session {session.name} is {session.owner}'s",
             why="tunnels lead to one's own sessions; administrators' to all",
         )
-    if not _SERVICE.fullmatch(service):
+    if service.startswith(agent_services.PREFIX):
+        if service not in AGENT_SERVICES:
+            raise NoSuchService(
+                f"this control plane does not offer {service[:80]!r}",
+                why="it knows no such service of agents",
+            )
+    elif not _SERVICE.fullmatch(service):
         raise InvalidRequest(
             f"{service[:80]!r} is no name of a service", why="1 to 32 of a-z, 0-9 and -"
         )

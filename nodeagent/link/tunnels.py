@@ -1,5 +1,6 @@
 """Tunnels: from the control plane, which asks for them, to sockets that programs here serve.
 
+Services of the agent itself, whose names no socket can have, are `nodeagent.link.services`.
 A program serves by listening on the Unix socket `run/tunnel/SERVICE` of its replica, or on a TCP port, whose
 number is the service then. Whatever it puts there, and whatever comes from the other end, only that one tunnel suffers.
 """
@@ -13,9 +14,10 @@ import socket
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import grpc
 import grpc.aio
@@ -24,12 +26,14 @@ import structlog
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link.channels import Link
 from nodeagent.link.outbox import replica_of
+from nodeagent.link.services import RunningReplica, Services, ServiceUnreachable, Stream
 from nodeagent.link.tcp_ports import listener_on, port_of
 from nodeagent.replica.user_sockets import UserConnection, close_user_socket
 from nodeagent.safe_paths import allow, open_folder, path_of
 from nsml.client.errors import ClientError
 from nsml.common.clock import Clock
 from nsml.common.concurrency import TaskGroup
+from nsml.spec import agent_services
 from nsml.v1 import agents_pb2 as pb
 
 _MOST_OPEN = 256
@@ -47,8 +51,11 @@ _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 log = structlog.get_logger()
 
 
-class ServiceUnreachable(Exception):
-    """Nobody can be reached under this name; the message says why, for people."""
+class _Way(NamedTuple):
+    """Where a tunnel leads: None for nowhere; `to_agent`: to a service of the agent itself."""
+
+    replica_id: ReplicaId | None
+    to_agent: bool
 
 
 class Tunnels:
@@ -57,15 +64,19 @@ class Tunnels:
     Args:
         link: dials the control plane.
         clock: for pauses.
+        services: what the agent itself serves.
         has_sockets: False where programs are not real (the simulation): nothing is reachable.
     """
 
-    def __init__(self, link: Link, *, clock: Clock, has_sockets: bool = True) -> None:
+    def __init__(
+        self, link: Link, *, clock: Clock, services: Services, has_sockets: bool = True
+    ) -> None:
         self._link = link
+        self._services = services
         self._clock = clock
         self._has_sockets = has_sockets
         self._folders: dict[ReplicaId, ReplicaFolder] = {}
-        self._open: dict[asyncio.Task[None], ReplicaId | None] = {}
+        self._open: dict[asyncio.Task[None], _Way] = {}
         self._group = TaskGroup()
 
     async def __aenter__(self) -> Self:
@@ -83,7 +94,7 @@ class Tunnels:
     def reachable(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Iterator[None]:
         """Let tunnels lead to a replica while the context lasts, which is while it runs.
 
-        Those that are open then end by themselves, since their program is gone, or soon after.
+        Those to the program end by themselves then, since it is gone, or soon after; those to the agent at once.
         """
         self._folders[replica_id] = folder
         try:
@@ -91,9 +102,9 @@ class Tunnels:
         finally:
             del self._folders[replica_id]
             loop = asyncio.get_running_loop()
-            for tunnel, where in self._open.items():
-                if where == replica_id:
-                    loop.call_later(_LINGER_S, tunnel.cancel)
+            for tunnel, way in self._open.items():
+                if way.replica_id == replica_id:
+                    loop.call_later(0.0 if way.to_agent else _LINGER_S, tunnel.cancel)
 
     def open(self, order: pb.OpenTunnel) -> None:
         """Dial a tunnel; returns at once. What goes wrong is told to who asked."""
@@ -102,17 +113,40 @@ class Tunnels:
         except ValueError:
             replica_id = None
         tunnel = self._group.create_task(self._live(order, replica_id))
-        self._open[tunnel] = replica_id
+        self._open[tunnel] = _Way(replica_id, _is_agents(order.service))
         tunnel.add_done_callback(self._open.pop)
 
     async def _live(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
         """One tunnel's life; a defect in it must not end the others'."""
         try:
-            await self._serve(order, replica_id)
+            if _is_agents(order.service):
+                await self._offer(order, replica_id)
+            else:
+                await self._serve(order, replica_id)
         except* (ClientError, grpc.RpcError, asyncio.InvalidStateError, OSError) as broken:
             log.info("tunnel.broken", replica=str(replica_id), errors=str(broken.exceptions))
         except* Exception:
             log.exception("tunnel.failed", replica=str(replica_id))
+
+    async def _offer(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
+        """The life of a tunnel to a service of the agent."""
+        first = pb.TunnelRequest(tunnel_id=order.tunnel_id)
+        service = None
+        with ExitStack() as held:
+            try:
+                replica = self._running(replica_id)
+                offered = held.enter_context(self._services.taken(order.service, replica.id))
+                service = None if order.only_checks else partial(offered, replica)
+            except ServiceUnreachable as error:
+                first.error = str(error)
+            dialled = self._link.dial("AgentService/Tunnel", pb.TunnelRequest, pb.TunnelResponse)
+            async with dialled as call:
+                await call.write(first)
+                if service is None:
+                    await call.done_writing()
+                    await _drain(call)
+                else:
+                    await Stream(call).serve(service)
 
     async def _serve(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
         first = pb.TunnelRequest(tunnel_id=order.tunnel_id)
@@ -138,11 +172,8 @@ class Tunnels:
         self, replica_id: ReplicaId | None, order: pb.OpenTunnel
     ) -> UserConnection | None:
         """The program's end; None where only whether it serves was asked."""
-        folder = None if replica_id is None else self._folders.get(replica_id)
-        if replica_id is None or folder is None or not self._has_sockets:
-            raise ServiceUnreachable("its program does not run here")
-        if len(self._open) > _MOST_OPEN:
-            raise ServiceUnreachable(f"the node has {_MOST_OPEN} tunnels open already")
+        replica = self._running(replica_id)
+        folder, replica_id = replica.folder, replica.id
         port = port_of(order.service)
         if port is not None:
             program = await _connect_port(folder, replica_id, port, only_checks=order.only_checks)
@@ -152,6 +183,19 @@ class Tunnels:
             await close_user_socket(program)
             return None
         return UserConnection(program)
+
+    def _running(self, replica_id: ReplicaId | None) -> RunningReplica:
+        """A replica to which one more tunnel may lead. Raises ServiceUnreachable."""
+        folder = None if replica_id is None else self._folders.get(replica_id)
+        if replica_id is None or folder is None or not self._has_sockets:
+            raise ServiceUnreachable("its program does not run here")
+        if len(self._open) > _MOST_OPEN:
+            raise ServiceUnreachable(f"the node has {_MOST_OPEN} tunnels open already")
+        return RunningReplica(id=replica_id, folder=folder)
+
+
+def _is_agents(service: str) -> bool:
+    return service.startswith(agent_services.PREFIX)
 
 
 async def _connect_port(

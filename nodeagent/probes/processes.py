@@ -19,7 +19,7 @@ from nodeagent.shim.cgroups import MEMORY
 from nodeagent.shim.forked import children_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nodeagent.folders import ReplicaFolder
     from nodeagent.shim.cgroups import Group
@@ -144,6 +144,29 @@ def below(
     `descendants` names parents before their children. Who is gone when it is read counts no more, and a
     number that is another's by then does not count: nobody below the shim is its parent.
     """
+    found = family(enclosure, read=read, descendants=descendants)
+    if found is None:
+        return None
+    shim, ours = found
+    first = platforms_own(ours) if enclosure.has_first else None
+    programs = [one for pid, one in ours.items() if pid != first]
+    if not programs:
+        return None
+    ticks = shim.collected_ticks + sum(one.ticks + one.collected_ticks for one in ours.values())
+    return ReplicaUse(
+        cpu_s=ticks / _TICKS_PER_S,
+        memory_bytes=_PAGE_BYTES * sum(one.pages for one in programs),
+        processes=sum(not one.is_dead for one in programs),
+    )
+
+
+def family(
+    enclosure: Enclosure,
+    *,
+    read: Callable[[int], Stat | None] = read_stat,
+    descendants: Callable[[int], list[int]] = children_of,
+) -> tuple[Stat, dict[int, Stat]] | None:
+    """The shim, and the processes below it by pid; None where it is gone. See `below`."""
     shim = read(enclosure.shim)
     if shim is None or shim.start_ticks != enclosure.start_ticks:
         return None
@@ -158,16 +181,10 @@ def below(
     again = read(enclosure.shim)
     if again is None or again.start_ticks != enclosure.start_ticks:
         return None  # by then its number may have been another's
-    first = None
-    if enclosure.has_first:
-        children = [pid for pid, one in ours.items() if one.parent == enclosure.shim]
-        first = min(children, key=lambda pid: (ours[pid].start_ticks, pid), default=None)
-    programs = [one for pid, one in ours.items() if pid != first]
-    if not programs:
-        return None
-    ticks = shim.collected_ticks + sum(one.ticks + one.collected_ticks for one in ours.values())
-    return ReplicaUse(
-        cpu_s=ticks / _TICKS_PER_S,
-        memory_bytes=_PAGE_BYTES * sum(one.pages for one in programs),
-        processes=sum(not one.is_dead for one in programs),
-    )
+    return shim, ours
+
+
+def platforms_own(found: Mapping[int, Stat]) -> int | None:
+    """The oldest of the processes whose parent is not among them."""
+    roots = [pid for pid, one in found.items() if one.parent not in found]
+    return min(roots, key=lambda pid: (found[pid].start_ticks, pid), default=None)

@@ -304,6 +304,12 @@ class Sessions:
 
         await check_service(self._rpc, reference, service, rank=rank)
 
+    async def processes(self, reference: str, *, rank: int = 0) -> sessions.ReplicaProcesses:
+        """The processes of a replica now; raises as `nsml.client.tunnels.processes`."""
+        from nsml.client.tunnels import processes
+
+        return await processes(self._rpc, reference, rank=rank)
+
 
 class Datasets:
     """DatasetService."""

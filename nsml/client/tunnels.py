@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
-from nsml.client.errors import Unavailable, translate
+from nsml.client.errors import InvalidRequest, Unavailable, Unsupported, translate
+from nsml.spec import agent_services
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 FRAME_BYTES = 64 << 10
 """Of data in one message."""
+_MOST_PROCESSES_BYTES = 8 << 20
+"""Of one list of processes: three times what the longest takes."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
@@ -145,6 +149,34 @@ async def check_service(rpc: Rpc, reference: str, service: str, *, rank: int = 0
     except TimeoutError as error:
         raise Unavailable("the control plane did not answer in time") from error
     call.cancel()
+
+
+async def processes(rpc: Rpc, reference: str, *, rank: int = 0) -> pb.ReplicaProcesses:
+    """The processes of one replica now. Raises as `open_tunnel`; Unsupported: the control plane is too old."""
+    said = bytearray()
+    try:
+        async with (
+            asyncio.timeout(rpc.deadline_s),
+            open_tunnel(rpc, reference, agent_services.PROCESSES, rank=rank) as tunnel,
+        ):
+            await tunnel.end()
+            while data := await tunnel.read():
+                said += data
+                if len(said) > _MOST_PROCESSES_BYTES:
+                    raise Unavailable("the list of processes is too long")
+        return pb.ReplicaProcesses.FromString(bytes(said))
+    except TimeoutError as error:
+        raise Unavailable("the node did not answer in time") from error
+    except DecodeError as error:
+        raise Unavailable("what the node sent is no list of processes") from error
+    except InvalidRequest as error:
+        # Control planes that know no services of agents take the name for a wrong one of a socket.
+        if not error.message.endswith(" is no name of a service"):
+            raise
+        raise Unsupported(
+            "this control plane does not show the processes of sessions",
+            why="it is older than this program",
+        ) from error
 
 
 async def _opened(rpc: Rpc, target: pb.TunnelTarget) -> tuple[Any, Tunnel]:

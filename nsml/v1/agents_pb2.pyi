@@ -18,6 +18,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_UNSPECIFIED: _ClassVar[AgentAbility]
     AGENT_ABILITY_IMAGES: _ClassVar[AgentAbility]
     AGENT_ABILITY_PORTS: _ClassVar[AgentAbility]
+    AGENT_ABILITY_SERVICES: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -44,6 +45,7 @@ class Channel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 AGENT_ABILITY_UNSPECIFIED: AgentAbility
 AGENT_ABILITY_IMAGES: AgentAbility
 AGENT_ABILITY_PORTS: AgentAbility
+AGENT_ABILITY_SERVICES: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase

@@ -842,6 +842,36 @@ class TunnelTarget(_message.Message):
     only_checks: bool
     def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ...) -> None: ...
 
+class ReplicaProcesses(_message.Message):
+    __slots__ = ("processes", "left_out", "unseen")
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    processes: _containers.RepeatedCompositeFieldContainer[ReplicaProcess]
+    left_out: int
+    unseen: str
+    def __init__(self, processes: _Optional[_Iterable[_Union[ReplicaProcess, _Mapping]]] = ..., left_out: _Optional[int] = ..., unseen: _Optional[str] = ...) -> None: ...
+
+class ReplicaProcess(_message.Message):
+    __slots__ = ("pid", "node_pid", "cpu_cores", "cpu_time", "memory_bytes", "age", "command", "is_cut")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    NODE_PID_FIELD_NUMBER: _ClassVar[int]
+    CPU_CORES_FIELD_NUMBER: _ClassVar[int]
+    CPU_TIME_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AGE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    IS_CUT_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    node_pid: int
+    cpu_cores: float
+    cpu_time: _duration_pb2.Duration
+    memory_bytes: int
+    age: _duration_pb2.Duration
+    command: str
+    is_cut: bool
+    def __init__(self, pid: _Optional[int] = ..., node_pid: _Optional[int] = ..., cpu_cores: _Optional[float] = ..., cpu_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., command: _Optional[str] = ..., is_cut: _Optional[bool] = ...) -> None: ...
+
 class OpenTunnelRequest(_message.Message):
     __slots__ = ("target", "data", "end")
     TARGET_FIELD_NUMBER: _ClassVar[int]

@@ -292,6 +292,9 @@ class SessionServiceServicer:
         session. Where the session shares the node's network, a port is reached only if programs of the
         session hold it. Own sessions; administrators all.
 
+        A service whose name begins with "agent." is the node's agent's own, not a program's. There is
+        agent.processes: the agent sends one ReplicaProcesses, and `end`.
+
         The first request is the target; the first response, without data, says that the program's
         socket has taken the connection. From then on both sides send data and, when they have sent
         all of it, `end`. A stream that is over before its `end` was broken, and what came may be a
@@ -299,7 +302,8 @@ class SessionServiceServicer:
         of the program. OK at last means that everything was passed on. A slow side holds the other
         one back.
         PERMISSION_DENIED: somebody else's visible session. FAILED_PRECONDITION: it does not run, or
-        (reason NO_SUCH_SERVICE) nobody listens there. RESOURCE_EXHAUSTED with reason
+        (reason NO_SUCH_SERVICE) nobody listens there, or there is no such service of agents, or the node has
+        too many open. RESOURCE_EXHAUSTED with reason
         TOO_MANY_TUNNELS: the caller has 64. UNAVAILABLE: the node is not connected to this control
         plane or does not answer within 10 s; or, later, the tunnel broke.
         """

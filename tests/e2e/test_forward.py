@@ -1,4 +1,4 @@
-"""`nsml forward`: a program that serves HTTP on its Unix socket, reached from this machine."""
+"""Tunnels: `nsml forward` to a program that serves HTTP on its Unix socket, `nsml top` to its node's agent."""
 
 from __future__ import annotations
 
@@ -203,6 +203,50 @@ def test_a_stranger_finds_no_session(platform: Platform, session: str, tmp_path:
     stranger = user_of(platform, "stranger", tmp_path)
     done = platform.nsml("forward", session, "web", check=False, environment=stranger)
     assert (done.returncode, done.stdout) == (5, ""), done.stderr
+
+
+def test_the_processes_of_a_session_and_no_others(platform: Platform, tmp_path: Path) -> None:
+    code = write_program(
+        tmp_path / "code",
+        """\
+import os, subprocess, sys
+busy = subprocess.Popen([sys.executable, "-c", "while True: pass", "--\\x1b[2J"])
+held = bytearray(64 << 20)
+print("pids", os.getpid(), busy.pid, flush=True)
+busy.wait()
+""",
+    )
+    name = platform.nsml("run", "-g", "0", "-o", "name", "-a", "--lr 0.1", cwd=code).stdout.strip()
+    logged = wait_for(
+        lambda: re.search(r"pids (\d+) (\d+)\n", platform.nsml("logs", name).stdout),
+        what="the program runs",
+    )
+    main, busy = map(int, logged.groups())
+
+    found = {one["pid"]: one for one in platform.json("top", name)["items"]}
+    assert set(found) == {main, busy}
+    assert found[busy]["command"].endswith("--\x1b[2J")
+    assert found[busy]["cpu_cores"] > 0.05 > found[main]["cpu_cores"]
+    assert found[main]["command"].endswith("main.py --lr 0.1")
+    assert found[main]["memory_bytes"] > 64 << 20
+    cmdline = Path(f"/proc/{found[busy]['node_pid']}/cmdline").read_bytes()
+    assert cmdline.endswith(b"--\x1b[2J\0")
+    shown = platform.nsml("top", name).stdout
+    assert len(shown.splitlines()) == 4
+    assert "\x1b" not in shown
+
+    no_rank = platform.nsml("top", name, "--rank", "1", check=False)
+    assert (no_rank.returncode, no_rank.stdout) == (2, "")
+    assert "has no replica 1" in no_rank.stderr
+    stranger = user_of(platform, "onlooker", tmp_path)
+    hidden = platform.nsml("top", name, check=False, environment=stranger)
+    assert (hidden.returncode, hidden.stdout) == (5, ""), hidden.stderr
+
+    platform.nsml("stop", "-y", name)
+    wait_for(lambda: platform.json("ps", "-a")["items"][0]["state"] == "STOPPED", what="it is over")
+    over = platform.nsml("top", name, check=False)
+    assert (over.returncode, over.stdout) == (6, "")
+    assert "has ended" in over.stderr
 
 
 def test_a_stopped_session_ends_its_tunnels(platform: Platform, tmp_path: Path) -> None:

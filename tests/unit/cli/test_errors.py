@@ -37,7 +37,7 @@ def test_a_suggested_command_and_its_options_exist(line):
     ("words", "meant", "never"),
     [
         (["download"], "'model pull'", "down"),
-        (["top"], "'gpumonitor'", "'stop'"),
+        (["stats"], "'gpumonitor'", "'stop'"),
         (["remove"], "'rm'", "memo"),
         (["inspect"], "'status --explain'", "secret"),
         (["session"], "'ps'", "version"),

@@ -101,6 +101,7 @@ ARGUMENTS = {
     "project remove": ["vision", "lee", "-y"],
     "gpustat": [],
     "gpumonitor": ["kim/mnist/1"],
+    "top": ["kim/mnist/1"],
     "status": [],
     "image ls": [],
     "image pull": ["lab/torch:2", "--node", "gpu-1"],

@@ -59,6 +59,8 @@ def hostile(state, everything):
     node.devices[0].device.CopyFrom(resources_pb2.Device(uuid=EVIL, model=EVIL, simulated=True))
     node.not_ready = node.engine_note = EVIL
     session.replicas[0].image = EVIL
+    state.processes.processes[0].command = EVIL
+    state.processes.processes.add(pid=8, command=EVIL * 100, is_cut=True)
     state.images[node.name] = [nodes_pb2.NodeImage(name=EVIL)]
     return session
 

@@ -72,6 +72,25 @@ def test_gpumonitor(nsml, everything):
     assert len(rows) == 3
 
 
+def test_top(nsml, everything, state):
+    assert nsml("top", "@last").stdout == (
+        "PID  CPU   Memory   CPU time  Ran for  Command\n"
+        "---  ----  -------  --------  -------  -----------------------\n"
+        "7    150%  3.0 GiB  1m30s     1h       python main.py --lr 0.1\n"
+    )
+    [record] = json.loads(nsml("top", "@last", "-j").stdout)["items"]
+    assert (record["node_pid"], record["cpu_cores"], record["cpu_time_s"]) == (4321, 1.5, 90)
+    state.processes.processes[0].is_cut = True
+    state.processes.left_out = 12
+    result = nsml("top", "@last")
+    assert result.stdout.endswith("--lr 0.1…\n")
+    assert result.stderr == "and 12 more processes\n"
+    state.processes.unseen = "its program is just beginning"
+    refused = nsml("top", "@last", check=False)
+    assert (refused.code, refused.stdout) == (6, "")
+    assert "its program is just beginning" in refused.stderr
+
+
 def test_a_window_of_an_ended_session_is_its_last_part(nsml, everything, state):
     session = state.add("kim/mnist/2", ended_at={"seconds": EPOCH})
     state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
@@ -96,6 +115,7 @@ def test_an_explanation_says_whether_its_gpus_are_simulated(nsml, everything):
         (["gpustat", "-w"], "the output is not a terminal"),
         (["gpumonitor", "@last", "-w"], "the output is not a terminal"),
         (["gpumonitor", "@last", "-w", "--csv"], "does not write csv"),
+        (["top", "@last", "-w"], "the output is not a terminal"),
         (["gpumonitor", "@last", "--csv", "-j"], "give one"),
         (["gpumonitor", "@last", "--window", "1ms"], "--window is 1s at least"),
         (["status", "--history", "--window", "0s"], "--window is 1s at least"),

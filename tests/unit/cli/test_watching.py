@@ -7,9 +7,11 @@ import pytest
 
 from cli.app import App, Format
 from cli.live_table import Redrawn
+from cli.main import run
 from cli.sessions.list_options import Choosing
 from cli.sessions.live_list import Watched
 from nsml.client.streams import Link
+from nsml.common.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import FixedClock, Stream
 from tests.unit.nsml.client.contract_server import EPOCH
@@ -155,3 +157,37 @@ class SteppedClock:
             self.has_slept.set()
         self.now += 600.0
         await asyncio.sleep(0)
+
+
+def test_processes_are_watched_until_their_session_ends(app, state, everything, monkeypatch):
+    def changed():
+        state.processes.processes[0].command = "python\x1b[2J later.py"
+
+    def gone_on_its_node():
+        state.no_processes = "its program does not run here"
+
+    def ended():
+        state.change(everything, state=pb.SESSION_STATE_SUCCEEDED)
+
+    steps = iter([changed, gone_on_its_node, ended])
+
+    async def sleep(_self, _seconds):
+        next(steps)()
+
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
+    assert run(["top", "@last", "-w"], app) == 0, app.stderr.raw_bytes
+    screens = app.stdout.raw_bytes.decode().split("\x1b[J")
+    assert ["main.py --lr 0.1" in screen for screen in screens] == [False, True, False, False]
+    assert "python\u241b[2J later.py" in screens[2]
+    assert "cannot be seen: its program does not run here" in screens[-1]
+    assert app.stderr.raw_bytes.decode().endswith("session kim/mnist/1 has ended\n")
+
+
+@pytest.mark.parametrize("why", ["ended", "no processes"])
+def test_what_cannot_be_watched_from_the_first_is_an_error(app, state, everything, why):
+    if why == "ended":
+        state.change(everything, state=pb.SESSION_STATE_SUCCEEDED)
+    else:
+        state.no_processes = "its program does not run here"
+    assert run(["top", "@last", "-w"], app) == 6
+    assert app.stdout.raw_bytes == b""

@@ -277,6 +277,13 @@ def test_who_opens_them_without_end_waits_and_nobody_else() -> None:
         (KIM, {}, 0, "x" * 33, InvalidRequest),
         (KIM, {}, 0, "../socket", InvalidRequest),
         (KIM, {}, 0, "Web", InvalidRequest),
+        (KIM, {}, 0, "web.agent", InvalidRequest),
+        (KIM, {}, 0, "agent.", NoSuchService),
+        (KIM, {}, 0, "agent.shell", NoSuchService),
+        (LEE, {}, 0, "agent.shell", Denied),
+        (LEE, {}, 0, "agent.processes", Denied),
+        (KIM, {}, 2, "agent.processes", InvalidRequest),
+        (KIM, {"state": SessionState.SUCCEEDED}, 0, "agent.processes", AlreadyEnded),
         (KIM, {}, 0, "web\n", InvalidRequest),
         (KIM, {"state": SessionState.QUEUED, "on": ()}, 0, "web", StateConflict),
         (KIM, {"state": SessionState.PREPARING}, 0, "web", StateConflict),
@@ -323,5 +330,35 @@ def test_an_agent_that_knows_no_ports_is_not_asked_for_one() -> None:
     async def opened(tunnels: Tunnels, *, service: str) -> None:
         async with tunnels.opened(KIM, session(), rank=0, service=service):
             pass
+
+    on_virtual_time(test)
+
+
+def test_an_agent_that_serves_nothing_itself_is_not_asked() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        nodes.links["a"].abilities = frozenset({Ability.IMAGES, Ability.PORTS})
+        nodes.links["a"].agent_version = "0.1.0"
+        with pytest.raises(StateConflict, match=r"nsml of node a is too old") as refused:
+            async with tunnels.opened(KIM, session(), rank=0, service="agent.processes"):
+                pass
+        assert "0.1.0" in str(refused.value.why)
+        assert nodes.links["a"].tunnels == []
+
+    on_virtual_time(test)
+
+
+def test_what_an_agent_does_not_offer_is_said_in_its_words() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        async def agent() -> None:
+            order = await nodes.order()
+            assert order.service == "agent.processes"
+            tunnels.claim(ASKED, order.tunnel_id, "its program does not run here")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(agent())
+            with pytest.raises(NoSuchService, match="node a does not answer this") as caught:
+                async with tunnels.opened(KIM, session(), rank=0, service="agent.processes"):
+                    pass
+        assert caught.value.why == "its program does not run here"
 
     on_virtual_time(test)

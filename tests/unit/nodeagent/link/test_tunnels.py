@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,15 @@ import pytest
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.link.channels import Link
 from nodeagent.link.outbox import replica_message
-from nodeagent.link.tunnels import ServiceUnreachable, Tunnels, connect
+from nodeagent.link.services import (
+    MOST_OF_NODE,
+    MOST_OF_REPLICA,
+    RunningReplica,
+    Services,
+    ServiceUnreachable,
+    Stream,
+)
+from nodeagent.link.tunnels import Tunnels, connect
 from nsml.common.clock import SystemClock
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import agents_pb2_grpc
@@ -80,7 +88,14 @@ class Platform(agents_pb2_grpc.AgentServiceServicer):
 
 
 class Bench:
-    def __init__(self, platform: Platform, tunnels: Tunnels, folder: ReplicaFolder) -> None:
+    def __init__(
+        self,
+        platform: Platform,
+        tunnels: Tunnels,
+        folder: ReplicaFolder,
+        ended: asyncio.Queue[ReplicaId],
+    ) -> None:
+        self.ended = ended
         self.platform = platform
         self.tunnels = tunnels
         self.folder = folder
@@ -151,10 +166,38 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     folder = ReplicaFolders(tmp_path).of(REPLICA)
     folder.create()
     link = Link([f"127.0.0.1:{port}"], channel_factory=_channel, token=lambda: "secret")
-    async with Tunnels(link, clock=SystemClock()) as tunnels:
+    staying = Staying()
+    async with _tunnels(link, staying) as tunnels:
         with tunnels.reachable(REPLICA, folder):
-            yield Bench(platform, tunnels, folder)
+            yield Bench(platform, tunnels, folder, staying.ended)
     await server.stop(None)
+
+
+async def _turn(replica: RunningReplica, stream: Stream) -> None:
+    """A service of the agent: everything backwards, behind where the replica is."""
+    said = b""
+    while data := await stream.read():
+        said += data
+    await stream.write(replica.folder.path.name.encode() + b" " + said[::-1])
+
+
+class Staying:
+    """A service that reads nothing and never ends by itself; `ended` has those that were ended."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Queue[ReplicaId]()
+
+    async def serve(self, replica: RunningReplica, stream: Stream) -> None:
+        try:
+            await stream.write(b"here")
+            await asyncio.Event().wait()
+        finally:
+            self.ended.put_nowait(replica.id)
+
+
+def _tunnels(link: Link, staying: Staying | None = None) -> Tunnels:
+    services = Services({"agent.turn": _turn, "agent.stay": (staying or Staying()).serve})
+    return Tunnels(link, clock=SystemClock(), services=services)
 
 
 def _channel(address: str, **_: bool) -> grpc.aio.Channel:
@@ -332,7 +375,7 @@ async def test_nobody_listens(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "../socket", "a/b", "A", "x" * 33, "web\n", "web\0"]
+    "name", ["", ".", "..", "../socket", "a/b", "A", "x" * 33, "web\n", "web\0", "agent.turn"]
 )
 async def test_other_names_are_refused(bench: Bench, name: str) -> None:
     async with program(str(bench.folder.run / "socket"), echo):
@@ -415,7 +458,7 @@ async def test_an_agent_that_ends_breaks_its_tunnels(tmp_path: Path, bench: Benc
         ended.set()
 
     async with program(bench.path(), serve):
-        async with Tunnels(bench.tunnels._link, clock=SystemClock()) as own:
+        async with _tunnels(bench.tunnels._link) as own:
             with own.reachable(REPLICA, bench.folder):
                 dialled = bench.platform.expect("own")
                 own.open(
@@ -452,7 +495,7 @@ async def test_a_connection_breaks_soon_only_where_there_is_another_control_plan
 
 async def test_a_control_plane_that_is_gone_harms_nobody(bench: Bench) -> None:
     link = Link(["127.0.0.1:1"], channel_factory=_channel)
-    async with program(bench.path(), echo), Tunnels(link, clock=SystemClock()) as tunnels:
+    async with program(bench.path(), echo), _tunnels(link) as tunnels:
         with tunnels.reachable(REPLICA, bench.folder):
             tunnels.open(
                 pb.OpenTunnel(tunnel_id="x", replica=replica_message(REPLICA), service="web")
@@ -481,3 +524,92 @@ async def test_descriptors_that_take_an_hour_to_close_hold_up_no_other_tunnel(
         await far.is_over.wait()
         accepted.close()
         assert not trap.was_waited_for
+
+
+async def test_a_service_of_the_agent_speaks_both_ways(bench: Bench) -> None:
+    far = await bench.open("agent.turn")
+    far.say(b"abc" * FRAME)
+    far.say(b"d", end=True)
+    assert await far.heard() == bench.folder.path.name.encode() + b" d" + b"cba" * FRAME
+    assert await far.read() is None
+    far.down.put_nowait(None)
+    await far.is_over.wait()
+
+
+async def test_a_program_cannot_take_the_place_of_a_service_of_the_agent(bench: Bench) -> None:
+    async with program(bench.path("agent.turn"), echo), program(bench.path("agent.new"), echo):
+        far = await bench.open("agent.turn")
+        far.say(b"x", end=True)
+        assert await far.heard() == bench.folder.path.name.encode() + b" x"
+        assert "does not offer agent.new" in await bench.refused("agent.new")
+
+
+async def test_whether_a_service_is_offered_can_be_asked_alone(bench: Bench) -> None:
+    dialled = bench.platform.expect("asks")
+    bench.tunnels.open(
+        pb.OpenTunnel(
+            tunnel_id="asks",
+            replica=replica_message(REPLICA),
+            service="agent.stay",
+            only_checks=True,
+        )
+    )
+    far, first = await asyncio.wait_for(dialled, 20)
+    assert first.error == ""
+    assert await far.read() is None
+    assert bench.ended.empty()
+
+
+async def test_services_of_the_agent_end_with_the_replica(bench: Bench, tmp_path: Path) -> None:
+    other = ReplicaId(session_id=session_id(2), attempt=1, rank=0)
+    folder = ReplicaFolders(tmp_path).of(other)
+    folder.create()
+    with bench.tunnels.reachable(other, folder):
+        far, first = await bench.dialled("agent.stay", other)
+        assert first.error == ""
+        assert (await far.read()).data == b"here"  # type: ignore[union-attr]
+    async with asyncio.timeout(4):  # programs get five seconds to pass on their last words
+        assert await bench.ended.get() == other
+        await far.is_over.wait()
+    assert "does not run here" in await bench.refused("agent.stay", other)
+
+
+@pytest.mark.parametrize("how", ["closes", "takes nothing more"])
+async def test_a_client_that_is_gone_ends_a_service(bench: Bench, how: str) -> None:
+    far = await bench.open("agent.stay")
+    for _ in range(3):
+        far.say(b"x" * FRAME)
+    if how == "closes":
+        far.down.put_nowait(None)
+    else:
+        far.say(gone=True)
+        while await far.read() is not None:
+            pass
+        far.down.put_nowait(None)
+    assert await asyncio.wait_for(bench.ended.get(), 20) == REPLICA
+
+
+async def test_a_replica_has_so_many_services_open_and_no_more(bench: Bench) -> None:
+    opened = [await bench.open("agent.stay") for _ in range(MOST_OF_REPLICA)]
+    assert "open for this replica already" in await bench.refused("agent.stay")
+    async with program(bench.path(), echo):
+        await bench.open()  # programs' are not counted with them
+    opened[0].down.put_nowait(None)
+    async with asyncio.timeout(20):
+        while (await bench.dialled("agent.stay"))[1].error:  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.01)
+
+
+def test_a_node_has_so_many_services_open_and_no_more() -> None:
+    services = Services({"agent.turn": _turn})
+    some = [ReplicaId(session_id=session_id(1), attempt=1, rank=rank) for rank in range(100)]
+    with ExitStack() as held:
+        for number in range(MOST_OF_NODE):
+            held.enter_context(services.taken("agent.turn", some[number]))
+        with (
+            pytest.raises(ServiceUnreachable, match="on the node"),
+            services.taken("agent.turn", some[99]),
+        ):
+            pass
+    with services.taken("agent.turn", some[99]) as service:
+        assert service is _turn

@@ -111,6 +111,20 @@ class State:
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
         self.media: dict[str, list[media_pb2.Media]] = {}
         self.is_full_of_media = False
+        self.no_processes = ""
+        self.processes = pb.ReplicaProcesses(
+            processes=[
+                pb.ReplicaProcess(
+                    pid=7,
+                    node_pid=4321,
+                    cpu_cores=1.5,
+                    cpu_time={"seconds": 90},
+                    memory_bytes=3 << 30,
+                    age={"seconds": 3600},
+                    command="python main.py --lr 0.1",
+                )
+            ]
+        )
         self.left_out_points = 0
         self.missing: list[int] = []
         self.let_go = Timestamp()
@@ -665,6 +679,21 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         ]
         let_go = self.state.let_go if self.state.let_go.seconds else None
         return pb.ListMetricsResponse(metrics=metrics, let_go=let_go)
+
+    def OpenTunnel(self, requests, context):
+        """To the agent's list of processes alone."""
+        target = next(requests).target
+        session = self.state.find(target.session, context)
+        assert target.service == "agent.processes"
+        code, refusal = grpc.StatusCode.FAILED_PRECONDITION, self.state.no_processes
+        if session.state in ENDED:
+            refuse(context, code, f"session {session.name} has ended", "ALREADY_ENDED")
+        if refusal:
+            refuse(context, code, "no answer", "NO_SUCH_SERVICE", why=refusal)
+        yield pb.OpenTunnelResponse()
+        yield pb.OpenTunnelResponse(data=self.state.processes.SerializeToString())
+        yield pb.OpenTunnelResponse(end=True)
+        assert [one.end for one in requests] == [True]
 
 
 class Content(content_pb2_grpc.ContentServiceServicer):

@@ -191,3 +191,57 @@ async def test_a_control_plane_that_says_nothing_is_not_waited_for(platform):
     with pytest.raises(errors.Unavailable, match="in time"):
         async with platform.client.sessions.open_tunnel("1", "web"):
             raise AssertionError("it was opened")
+
+
+async def test_processes_come_in_pieces(platform):
+    sent = pb.ReplicaProcesses(
+        processes=[pb.ReplicaProcess(pid=n, command="x" * 4096) for n in range(50)]
+    )
+    data = sent.SerializeToString()
+
+    async def script(frames, context):
+        yield frame()
+        for start in range(0, len(data), FRAME_BYTES):
+            yield frame(data[start : start + FRAME_BYTES])
+        yield frame(end=True)
+        assert [one.end async for one in frames] == [True]
+
+    platform.script = script
+    assert await platform.client.sessions.processes("@last", rank=1) == sent
+    assert platform.targets == [pb.TunnelTarget(session="@last", service="agent.processes", rank=1)]
+
+
+async def test_a_part_of_the_processes_is_not_taken_for_all(platform):
+    async def script(frames, context):
+        yield frame()
+        yield frame(pb.ReplicaProcesses(left_out=1).SerializeToString())
+
+    platform.script = script
+    with pytest.raises(errors.Unavailable, match="broke"):
+        await platform.client.sessions.processes("@last")
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 9, b"x" * (9 << 20)], ids=["no message", "endless"])
+async def test_what_is_no_list_of_processes_is_refused(platform, data):
+    async def script(frames, context):
+        yield frame()
+        for start in range(0, len(data), FRAME_BYTES):
+            yield frame(data[start : start + FRAME_BYTES])
+        yield frame(end=True)
+        async for _ in frames:
+            pass
+
+    platform.script = script
+    with pytest.raises(errors.Unavailable, match="list of processes"):
+        await platform.client.sessions.processes("@last")
+
+
+async def test_a_control_plane_that_knows_no_services_of_agents_is_called_too_old(platform):
+    async def script(frames, context):
+        said = "'agent.processes' is no name of a service"
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
+        yield
+
+    platform.script = script
+    with pytest.raises(errors.Unsupported, match="does not show the processes"):
+        await platform.client.sessions.processes("@last")

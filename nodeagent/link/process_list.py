@@ -1,0 +1,61 @@
+"""The service agent.processes: the processes of a replica, looked at for half a second."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from nodeagent.probes.process_list import listed, look
+from nodeagent.probes.processes import enclosure_of
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from nodeagent.link.services import RunningReplica, Stream
+    from nodeagent.probes.process_list import ListedProcess
+    from nsml.common.clock import Clock
+
+_LOOKS_FOR_S = 0.5
+
+
+class ProcessList:
+    """Serves it; `boot_id` is of this boot."""
+
+    def __init__(self, *, boot_id: str, clock: Clock) -> None:
+        self._boot_id = boot_id
+        self._clock = clock
+
+    async def serve(self, replica: RunningReplica, stream: Stream) -> None:
+        """Send the list."""
+        await stream.write((await self._found(replica)).SerializeToString())
+
+    async def _found(self, replica: RunningReplica) -> pb.ReplicaProcesses:
+        enclosure = await asyncio.to_thread(enclosure_of, replica.folder, self._boot_id)
+        if enclosure is None:
+            return pb.ReplicaProcesses(unseen="its program is just beginning")
+        before = await asyncio.to_thread(look, enclosure)
+        await self._clock.sleep(_LOOKS_FOR_S)
+        after = await asyncio.to_thread(look, enclosure)
+        if before is None or after is None:
+            return pb.ReplicaProcesses(
+                unseen="a container without a control group that the agent can read"
+                if enclosure.in_container
+                else "its program has just ended"
+            )
+        shown = await asyncio.to_thread(listed, before, after)
+        return pb.ReplicaProcesses(
+            processes=map(_message, shown), left_out=max(after.count - len(shown), 0)
+        )
+
+
+def _message(process: ListedProcess) -> pb.ReplicaProcess:
+    message = pb.ReplicaProcess(
+        pid=process.pid,
+        node_pid=process.node_pid,
+        cpu_cores=process.cpu_cores,
+        memory_bytes=process.memory_bytes,
+        command=process.command,
+        is_cut=process.is_cut,
+    )
+    message.cpu_time.FromNanoseconds(round(process.cpu_s * 1e9))
+    message.age.FromNanoseconds(round(process.age_s * 1e9))
+    return message

@@ -1,0 +1,12 @@
+"""Names of what agents themselves serve at the end of a tunnel.
+
+A name of a program's socket has no dot in it, so that no program can take one of these.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "agent."
+PROCESSES: Final = f"{PREFIX}processes"
+"""The processes of a replica: one ReplicaProcesses."""

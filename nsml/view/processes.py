@@ -1,0 +1,53 @@
+"""The processes of a session, in rows and raw values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nsml.common.units import duration_text, memory_text
+from nsml.view.tables import Column
+from nsml.view.times import seconds_of
+
+if TYPE_CHECKING:
+    from nsml.v1.sessions_pb2 import ReplicaProcess
+
+_COMMAND_CELLS: Final = 20
+
+
+def _command(process: ReplicaProcess) -> str:
+    return f"{process.command}…" if process.is_cut else process.command
+
+
+COLUMNS: Final[tuple[Column[ReplicaProcess], ...]] = (
+    Column(key="pid", title="PID", cell=lambda p, _: str(p.pid)),
+    Column(key="node_pid", title="PID on node", cell=lambda p, _: str(p.node_pid), is_wide=True),
+    Column(key="cpu", title="CPU", cell=lambda p, _: f"{100 * p.cpu_cores:.0f}%"),
+    Column(key="memory", title="Memory", cell=lambda p, _: memory_text(p.memory_bytes)),
+    Column(
+        key="cpu_time",
+        title="CPU time",
+        cell=lambda p, _: duration_text(seconds_of(p.cpu_time)),
+        is_optional=True,
+    ),
+    Column(key="age", title="Ran for", cell=lambda p, _: duration_text(seconds_of(p.age))),
+    Column(
+        key="command",
+        title="Command",
+        cell=lambda p, _: _command(p),
+        shrinks_to=_COMMAND_CELLS,
+    ),
+)
+
+
+def record(process: ReplicaProcess) -> dict[str, Any]:
+    """Everything of a process in raw values."""
+    return {
+        "pid": process.pid,
+        "node_pid": process.node_pid,
+        "cpu_cores": process.cpu_cores,
+        "cpu_time_s": seconds_of(process.cpu_time),
+        "memory_bytes": process.memory_bytes,
+        "age_s": seconds_of(process.age),
+        "command": process.command,
+        "command_cut": process.is_cut,
+    }
