@@ -30,7 +30,7 @@ from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link.channels import Link
 from nodeagent.link.control import Control, WrongPlatform
 from nodeagent.link.outbox import Outbox
-from nodeagent.link.process_list import ProcessList
+from nodeagent.link.process_service import ProcessList
 from nodeagent.link.renewal import keep_renewed
 from nodeagent.link.services import Services
 from nodeagent.link.tunnels import Tunnels

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cli.app import App
-    from cli.sessions.run_options import RunOptions
+    from cli.sessions.run_request import RunOptions
     from nsml.content.manifest import Entry
     from nsml.content.packing import Packed
     from nsml.packages.imports import Import

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cli.group import Typed
-    from cli.sessions.run_options import RunOptions
+    from cli.sessions.run_request import RunOptions
     from nsml.client.contexts import ContextError
 
 _LONGEST_SHOWN = 200

@@ -27,7 +27,7 @@ from cli.retry import DEFAULT_S, patiently
 from cli.sessions.attached import REMOVES_NOTE, After, goes_on, stay
 from cli.sessions.file_names import files_text
 from cli.sessions.preflight import check_dataset_name, check_first, entry_of
-from cli.sessions.run_options import RunOptions
+from cli.sessions.run_request import RunOptions
 from cli.sessions.upload import made_of, pack_folder, send
 from cli.sessions.written_files import warn_of_pushed
 from nsml.client.errors import Unavailable

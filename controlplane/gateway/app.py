@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
-    from controlplane.gateway.readers import Readers
+    from controlplane.gateway.scrape_access import Readers
     from nsml.common.clock import Clock
 
 T = TypeVar("T")

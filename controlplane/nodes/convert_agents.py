@@ -17,7 +17,7 @@ from controlplane.domain.values import (
     Resources,
     Stock,
 )
-from controlplane.history.rollup import MOST_KEYS, sound
+from controlplane.history.telemetry_rollup import MOST_KEYS, sound
 from controlplane.history.values import (
     Channel,
     Chunk,

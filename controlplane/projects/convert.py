@@ -10,7 +10,7 @@ from controlplane.wire.times import duration
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
-    from controlplane.state.usage_ledger import Accounts
+    from controlplane.state.charge_totals import Accounts
 
 
 _SHARE: Final = encoder(

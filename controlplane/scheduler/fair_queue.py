@@ -4,7 +4,7 @@ First the small session to which a user without anything has a right, then by cl
 rank. Class goes before the right within an account, and the classes below NORMAL have none: a user who wants a session
 of a higher class first gets it first, and the share of others is no reason to start what asks for spare room alone.
 
-`queue_order.py` lists all that waits in this order.
+`queue_listing.py` lists all that waits in this order.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from controlplane.scheduler.preemption import (
 from controlplane.scheduler.preemption_candidates import MOST_ROOMS, Giving
 from controlplane.scheduler.preemption_policy import RULES, Rules
 from controlplane.scheduler.queue_classes import DUE
-from controlplane.scheduler.queue_order import Order
+from controlplane.scheduler.queue_listing import Order
 from controlplane.scheduler.reservations import REVIEW_S, Candidate
 from controlplane.scheduler.session_rank import MOST_PATIENCE_S, patience_s
 

@@ -99,7 +99,7 @@ class QueueQueries:
         )
 
     def in_order(self, now: float) -> list[Session]:
-        """All that wait, in the order in which they would be served at this instant (queue_order.py)."""
+        """All that wait, in the order in which they would be served at this instant (queue_listing.py)."""
         self._index.look_at(now)
         return self._index.in_order()
 

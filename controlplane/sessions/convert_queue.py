@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import Deferral, Holder
     from controlplane.domain.values import Session, SessionSpec
     from controlplane.scheduler import Start
-    from controlplane.state.usage_ledger import Accounts
+    from controlplane.state.charge_totals import Accounts
 
 
 _SHORTAGE: Final = encoder(Shortage, pb.Shortage)

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 from controlplane.access.files import Exposed, read_private
 from controlplane.access.listeners import ListenRefused, parse_address, take_port
 from controlplane.domain.errors import NsmlError
-from controlplane.gateway.readers import SHORTEST_TOKEN
+from controlplane.gateway.scrape_access import SHORTEST_TOKEN
 from controlplane.health.warnings import FILE_WARNING_S, file_end
 from controlplane.startup.backends import (
     key_file_of,

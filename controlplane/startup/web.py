@@ -13,12 +13,12 @@ from controlplane.gateway.app import Scrapes, make_app
 from controlplane.gateway.callers import Callers
 from controlplane.gateway.guard import Guard, Rules
 from controlplane.gateway.listener import HttpServer
-from controlplane.gateway.readers import Readers
 from controlplane.gateway.rpcs import CallCounts, unary_methods
+from controlplane.gateway.scrape_access import Readers
 from controlplane.health.feature import certificate_ends
 from controlplane.nodes.feature import node_states
 from controlplane.sessions.feature import scheduling
-from controlplane.startup.figures import FigureSources, figures, take
+from controlplane.startup.prometheus_metrics import FigureSources, figures, take
 from controlplane.usage.feature import usages
 from controlplane.views.feature import views
 from controlplane.views.viewers import Viewers

@@ -29,11 +29,11 @@ from controlplane.domain.changes import (
 )
 from controlplane.domain.values import Allocation, Node, Project, Session, Stock
 from controlplane.scheduler.fair_share import HALF_LIFE_S
+from controlplane.state.charge_totals import Accounts
 from controlplane.state.hold_times import HoldTimes
 from controlplane.state.live_usage import LiveUsage
 from controlplane.state.lru import LruDict
 from controlplane.state.subscriptions import VIEWED, Subscriptions
-from controlplane.state.usage_ledger import Accounts
 from controlplane.stored import etcd_codec
 
 if TYPE_CHECKING:

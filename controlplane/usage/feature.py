@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from controlplane.core.feature import Feature
 from controlplane.notices.feature import webhooks
+from controlplane.usage.charge_totals_loop import Accounting
 from controlplane.usage.device_usage_loop import Measuring
 from controlplane.usage.idle_detection import IdleDetector
 from controlplane.usage.idle_detection_loop import Wasting
 from controlplane.usage.service import TelemetryServicer
 from controlplane.usage.usage import Usages
-from controlplane.usage.usage_ledger_loop import Accounting
 from nsml.v1 import telemetry_pb2_grpc
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.access.current import require_user
 from controlplane.domain.errors import InvalidRequest, NotFound
 from controlplane.domain.names import check_node
-from controlplane.history.rollup import (
+from controlplane.history.telemetry_rollup import (
     CLUSTER,
     CLUSTER_FIGURES,
     DEVICE_FIGURES,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from controlplane.core.core import Core
     from controlplane.domain.values import Device, Session
-    from controlplane.history.rollup import Cells
+    from controlplane.history.telemetry_rollup import Cells
     from controlplane.usage.usage import Held, Ran, Usages
 
 WIDTH: Final = 120

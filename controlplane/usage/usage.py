@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from controlplane.domain.values import AllocatedReplica, Session
-    from controlplane.history.rollup import Used
     from controlplane.history.sql.history import History
+    from controlplane.history.telemetry_rollup import Used
     from controlplane.history.values import NodeSample
     from controlplane.state.live_state import LiveState
     from nsml.common.clock import Clock

@@ -22,7 +22,7 @@ from nodeagent.engine.client import (
     translated,
 )
 from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL, remove_container
-from nodeagent.engine.sound import refuse_unsound
+from nodeagent.engine.engine_health import refuse_unsound
 from nodeagent.engine.streams import LOOK_EVERY_S, looked_after
 from nodeagent.engine.volumes import covered_volumes
 from nsml.common.units import size_text

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from nodeagent.engine.client import translated
 from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL, remove_container
+from nodeagent.engine.engine_health import NAMES, facts_of, is_small_file, refuse_unsound
 from nodeagent.engine.images import without_meaning
-from nodeagent.engine.sound import NAMES, facts_of, is_small_file, refuse_unsound
 from nodeagent.engine.volumes import covered_volumes
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.postgresql.history import PostgresHistory
-from controlplane.history.rollup import CLUSTER, replica_key
 from controlplane.history.sql import telemetry as sql
 from controlplane.history.sqlite import open_history
+from controlplane.history.telemetry_rollup import CLUSTER, replica_key
 from controlplane.history.values import DeviceSample, NodeSample, ReplicaSample
 from nsml.common.clock import SystemClock, in_thread, inline
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from controlplane.history.rollup import Cells
     from controlplane.history.sql.history import History
     from controlplane.history.sql.telemetry import SqlTelemetry
+    from controlplane.history.telemetry_rollup import Cells
 
 BEGIN = 1_800_000_000.0
 

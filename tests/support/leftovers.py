@@ -38,7 +38,7 @@ KEPT_FOLDERS = 2
 _ENDS_BY_ITSELF_S = 10.0
 _ENDS_IN_ORDER_S = 5.0
 _LONGEST_S = 60.0
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 
 
 # -- in pytest's main process --------------------------------------------------------------------

@@ -10,7 +10,7 @@ import sqlite3
 from functools import cache
 
 from controlplane.history.sqlite import database
-from controlplane.history.sqlite.schema import migrate
+from controlplane.history.sqlite.migration import migrate
 
 
 @cache

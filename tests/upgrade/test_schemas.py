@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from controlplane.history.postgresql import schema as postgresql
+from controlplane.history.postgresql import migration as postgresql
 from controlplane.history.postgresql.address import read_address
 from controlplane.history.postgresql.connection import open_line
-from controlplane.history.sqlite import schema as sqlite
+from controlplane.history.sqlite import migration as sqlite
 from tests.support.postgres import find_postgres
 from tests.upgrade.old_schemas import old_steps
 

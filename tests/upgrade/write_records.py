@@ -26,7 +26,9 @@ from controlplane.domain.values import (
     Stop,
     Visibility,
 )
-from controlplane.operations import records
+
+# isort: split
+from controlplane.operations import records  # where the version before had it
 
 devices = tuple(
     Device(uuid=f"u{i}", index=i, model="A100", memory_bytes=1 << 36, simulated=True)

@@ -38,7 +38,7 @@ from controlplane.history.postgresql.connection import (
 )
 from controlplane.history.postgresql.dialect import PostgresDialect
 from controlplane.history.postgresql.listening import CHANNEL, Listening, payloads
-from controlplane.history.postgresql.schema import MIGRATION_S, migrate
+from controlplane.history.postgresql.migration import MIGRATION_S, migrate
 from controlplane.history.sql.batches import Batches, BatchItem
 from controlplane.history.subscriptions import Changes
 from nsml.common.clock import in_own_thread

@@ -4,7 +4,7 @@ A table, column or index that a feature needs is one more step at the end of `LA
 released: databases that took it would not take it again. On PostgreSQL a newer control plane takes steps while an
 older one still runs, so a step only adds what the version before can do without.
 
-How each database words them is in its `schema.py`.
+How each database words them is in its `migration.py`.
 """
 
 # ruff: noqa: S608 - statements are put together from constants here
@@ -388,7 +388,7 @@ END $$""",
         ),
     ),
 )
-"""What follows. The version of a database counts its own steps before these: see each `schema.py`."""
+"""What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 
 
 def _backed_up() -> Iterator[Table]:

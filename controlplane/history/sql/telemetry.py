@@ -30,7 +30,7 @@ import structlog
 import zstandard
 
 from controlplane.history.errors import HistoryCorrupt, HistoryUnavailable
-from controlplane.history.rollup import (
+from controlplane.history.telemetry_rollup import (
     CLUSTER,
     Cells,
     apart,
@@ -49,8 +49,8 @@ from controlplane.history.values import NodeSample
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from controlplane.history.rollup import Used
     from controlplane.history.sql.interface import Connection, Database
+    from controlplane.history.telemetry_rollup import Used
     from nsml.common.clock import Clock
 
 

@@ -25,7 +25,7 @@ from controlplane.history.errors import (
 )
 from controlplane.history.sql.batches import Batches, BatchItem
 from controlplane.history.sqlite.dialect import SqliteDialect
-from controlplane.history.sqlite.schema import migrate, transaction
+from controlplane.history.sqlite.migration import migrate, transaction
 from controlplane.history.subscriptions import Changes
 from nsml.common.concurrency import to_its_end
 

@@ -26,7 +26,7 @@ from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role
 from controlplane.gateway.rpcs import BUCKETS_S
 from controlplane.history.values import DeviceSample, NodeSample
-from controlplane.startup import figures
+from controlplane.startup import prometheus_metrics
 from controlplane.startup.web import Web
 from nsml.content.digests import digest_of
 from nsml.v1 import resources_pb2, sessions_pb2
@@ -159,8 +159,8 @@ async def test_a_scrape_tells_of_queue_sessions_devices_and_nodes(tmp_path: Path
 async def test_devices_and_models_beyond_the_bounds_count_in_sums_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "MOST_DEVICES", 3)
-    monkeypatch.setattr(figures, "MOST_MODELS", 1)
+    monkeypatch.setattr(prometheus_metrics, "MOST_DEVICES", 3)
+    monkeypatch.setattr(prometheus_metrics, "MOST_MODELS", 1)
     async with site(tmp_path) as one:
         agent = await (await one.rig.agent("a", gpus=4)).connect()
         other = resources_pb2.Device(uuid="X", index=4, model='odd "\n' + "y" * 200)

@@ -28,7 +28,7 @@ from controlplane.history.errors import (
 )
 from controlplane.history.sql.tables import BACKED_UP
 from controlplane.history.sqlite import open_history
-from controlplane.history.sqlite.schema import migrate
+from controlplane.history.sqlite.migration import migrate
 from controlplane.history.values import (
     AuditQuery,
     AuditRow,

@@ -9,7 +9,7 @@ import pytest
 from controlplane.domain.identity import Role
 from controlplane.domain.values import DAY_S
 from controlplane.history.values import AttemptCharge
-from controlplane.usage import usage_ledger_loop as accounting
+from controlplane.usage import charge_totals_loop as accounting
 from nsml.v1 import projects_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import (

@@ -12,7 +12,7 @@ import yaml
 from controlplane.domain.conditions import ConditionName
 from controlplane.gateway.rpcs import CallCounts
 from controlplane.nodes.node_states import NodeState
-from controlplane.startup.figures import figures, take
+from controlplane.startup.prometheus_metrics import figures, take
 from controlplane.startup.web import known_of
 from tests.unit.controlplane.rig import platform
 from tools.monitoring_board import PANELS, board

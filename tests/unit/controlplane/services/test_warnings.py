@@ -11,7 +11,7 @@ from controlplane.accounts.feature import joining
 from controlplane.domain.identity import AnonymousCaller, Role
 from controlplane.gateway.rpcs import CallCounts
 from controlplane.health import warning_loop as warning
-from controlplane.startup.figures import figures, take
+from controlplane.startup.prometheus_metrics import figures, take
 from controlplane.startup.web import known_of
 from controlplane.state.members import MEMBERS, Member
 from controlplane.store.embedded import EmbeddedStore

@@ -21,8 +21,8 @@ from controlplane.domain.values import (
 )
 from controlplane.history.values import AttemptCharge
 from controlplane.sessions.export import charges_of
+from controlplane.state.charge_totals import Accounts
 from controlplane.state.state_cache import StateCache
-from controlplane.state.usage_ledger import Accounts
 from tests.support.examples import examples
 from tests.unit.controlplane.builders import session
 

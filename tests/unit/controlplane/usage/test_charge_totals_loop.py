@@ -14,10 +14,10 @@ from controlplane.domain.values import DAY_S, Budget, Project
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import AttemptCharge
 from controlplane.scheduler.fair_share import Past
+from controlplane.state.charge_totals import AFRESH_EVERY_S
 from controlplane.state.live_state import LiveState
-from controlplane.state.usage_ledger import AFRESH_EVERY_S
-from controlplane.usage import usage_ledger_loop as accounting
-from controlplane.usage.usage_ledger_loop import Accounting
+from controlplane.usage import charge_totals_loop as accounting
+from controlplane.usage.charge_totals_loop import Accounting
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.rig import until
 from tests.unit.controlplane.workbench import Bench, bench, working

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from controlplane.history.rollup import Cells, coarser
+from controlplane.history.telemetry_rollup import Cells, coarser
 
 SINCE = 1_800_000_000.25
 

@@ -14,8 +14,8 @@ from controlplane.domain.values import DAY_S, Cause, EndedAttempt, Replica, Reso
 from controlplane.history.values import AttemptCharge
 from controlplane.scheduler.fair_share import Past
 from controlplane.sessions.export import charges_of
+from controlplane.state.charge_totals import AFRESH_EVERY_S, Accounts
 from controlplane.state.state_cache import StateCache
-from controlplane.state.usage_ledger import AFRESH_EVERY_S, Accounts
 from tests.support.examples import examples
 from tests.unit.controlplane.builders import session
 
