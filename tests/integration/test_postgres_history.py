@@ -34,8 +34,8 @@ from controlplane.history.postgresql import (
     PostgresHistory,
     database,
     locks,
+    migration,
     open_postgresql,
-    schema,
 )
 from controlplane.history.postgresql import connection as line_module
 from controlplane.history.postgresql.address import read_address
@@ -310,7 +310,7 @@ async def test_who_stands_still_within_a_transaction_loses_its_locks(
             line.run("SELECT value FROM properties WHERE name = 'term' FOR UPDATE")
             await history.catalogue.put_session(ended("a", 1), term=6)
         else:
-            line.run(f"SELECT pg_advisory_xact_lock({schema.LOCK})")
+            line.run(f"SELECT pg_advisory_xact_lock({migration.LOCK})")
             async with planes(url, 1) as (other,):
                 await other.probe()
         with pytest.raises(psycopg.Error, match="idle-in-transaction"):
