@@ -1,5 +1,6 @@
 """A run of the tests that is interrupted leaves nothing, however it ends: `tests/support/leftovers.py` itself."""
 
+import json
 import os
 import signal
 import subprocess
@@ -163,3 +164,21 @@ def test_what_a_test_leaves_fails_the_run_and_is_ended(tmp_path: Path):
     assert run.returncode == pytest.ExitCode.TESTS_FAILED
     assert f"process {number.read_text()}: sleep 1000" in run.stdout
     assert "1 passed" in run.stdout
+
+
+def test_what_is_logged_is_no_part_of_the_answer(tmp_path: Path) -> None:
+    script = (
+        "import os, pathlib, tests.support.leftovers as it\n"
+        "it._forget_old_folders = lambda _: print('2026-11-27 [warning] no program nft')\n"
+        f"it.guard(pathlib.Path({str(tmp_path)!r}), os.getppid())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        input="keep\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == []
+    assert "no program nft" in done.stderr

@@ -123,7 +123,12 @@ _GUARDIAN = pytest.StashKey[_Guardian]()
 
 
 def guard(folder: Path, owner: int) -> None:
-    """Wait for the end of the run whose main process is `owner`; then end what is left of it."""
+    """Wait for the end of the run whose main process is `owner`; then end what is left of it.
+
+    The standard output has the answer and nothing else: what is called here logs to it, too.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_RTTIME)
@@ -146,7 +151,7 @@ def guard(folder: Path, owner: int) -> None:
     if os.geteuid() == 0:
         tidy()  # an agent that was killed leaves its networks to the next one
     if order:
-        print(json.dumps(left), flush=True)
+        print(json.dumps(left), file=answers, flush=True)
 
 
 def end_processes(folder: Path, spared: Iterable[int]) -> list[str]:
