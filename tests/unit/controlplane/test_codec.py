@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -22,9 +22,11 @@ from controlplane import codec as compiled
 from controlplane.codec import Codec, Convert, codec
 from controlplane.domain.cluster import Cluster
 from controlplane.domain.conditions import Condition
+from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import (
     Device,
     EndedAttempt,
+    HeldCause,
     Node,
     Resources,
     SecretUse,
@@ -108,7 +110,7 @@ def values(kind: Any, message: Any = None) -> st.SearchStrategy[Any]:
     """Any values of a dataclass that fit into the message."""
     drawn = {name: field_of(kind, name, message) for name in names_of(kind)}
     made = st.builds(kind, **drawn)
-    return made.map(with_capacity) if kind is Node else made
+    return made.map(RULES[kind]) if kind in RULES else made
 
 
 def field_of(kind: Any, name: str, message: Any) -> st.SearchStrategy[Any]:
@@ -124,6 +126,17 @@ def with_capacity(node: Node) -> Node:
     """The GPUs of a node are not written: they are those of its devices."""
     gpus = len(node.devices) * 1000
     return replace(node, capacity=replace(node.capacity, gpu_thousandths=gpus))
+
+
+def with_held_cause(session: Session) -> Session:
+    """A session has a cause while it is held, and only then."""
+    if session.state is not SessionState.HELD:
+        return replace(session, held_cause=None)
+    return replace(session, held_cause=session.held_cause or HeldCause.START_FAILURES)
+
+
+RULES: dict[Any, Callable[[Any], Any]] = {Node: with_capacity, Session: with_held_cause}
+"""What holds between the fields of a value."""
 
 
 def part(hint: Any, field: Any) -> st.SearchStrategy[Any]:
