@@ -1,4 +1,4 @@
-"""The wish of the platform that a program saves, and leaves: read here, answered by `nsml._session`.
+"""The request of the platform that a program saves, and leaves: read here, answered by `nsml._session`.
 
 The platform writes `notice.json` into the run folder; docs/giving-way.md says what a program may do.
 """

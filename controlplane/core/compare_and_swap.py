@@ -62,7 +62,7 @@ async def commit_at(
 class SessionWriter:
     """Writes single sessions; any control plane may, leader or not.
 
-    A wish of a user decides nothing about devices, so it is not fenced: the compare on the
+    A request of a user decides nothing about devices, so it is not fenced: the compare on the
     session's revision is enough.
     """
 

@@ -35,7 +35,7 @@ little: copies, augmented sets, files of zeros, and those of zeros seldom over t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetWish:
+class DatasetReference:
     """A dataset as a submission names it: owner "" is the caller first, version 0 the newest."""
 
     name: str
@@ -43,12 +43,12 @@ class DatasetWish:
     version: int = 0
 
 
-def parse_dataset(text: str, version: int = 0) -> DatasetWish:
+def parse_dataset(text: str, version: int = 0) -> DatasetReference:
     """Understand NAME or OWNER/NAME."""
     owner, slash, name = text.rpartition("/")
     if slash:
         check_user(owner)
-    return DatasetWish(name=check_dataset(name), owner=owner, version=version)
+    return DatasetReference(name=check_dataset(name), owner=owner, version=version)
 
 
 def cursor_behind(listing: DatasetListing) -> str:
@@ -145,20 +145,22 @@ class Datasets:
         )
         return DatasetListing(dataset, version), created
 
-    async def remove(self, caller: UserCaller, wish: DatasetWish) -> tuple[int, int]:
+    async def remove(self, caller: UserCaller, reference: DatasetReference) -> tuple[int, int]:
         """Remove a version, or all (0); how many are gone, and how many live sessions use them.
 
         Raises:
             NotFound: as `find`.
             Denied: the caller sees it, but it is somebody else's.
         """
-        found = (await self.find(caller, wish)).dataset
+        found = (await self.find(caller, reference)).dataset
         if may(caller, CHANGE, found) is not ALLOW:
             raise Denied(
                 f"dataset {found.owner}/{found.name} is {found.owner}'s",
                 why="only its owner and administrators remove it",
             )
-        gone = await self._history.catalogue.delete_dataset(found.owner, found.name, wish.version)
+        gone = await self._history.catalogue.delete_dataset(
+            found.owner, found.name, reference.version
+        )
         if not gone:
             raise NotFound(f"there is no dataset {found.owner}/{found.name}")
         left = set(gone) - await self._history.catalogue.versions_among(gone)
@@ -183,48 +185,54 @@ class Datasets:
         page = found[:size]
         return page, cursor_behind(page[-1]) if len(found) > size else ""
 
-    async def find(self, caller: UserCaller, wish: DatasetWish) -> DatasetListing:
+    async def find(self, caller: UserCaller, reference: DatasetReference) -> DatasetListing:
         """The caller's own, else one that he may see and that is the only one so named.
 
         Raises:
-            NotFound: there is none, or not in the version that is wished for.
+            NotFound: there is none, or not in the version that is asked for.
             InvalidRequest: several people have one so named.
         """
-        named = await self._named(caller, wish)
+        named = await self._named(caller, reference)
         if named is None or may(caller, SEE, named.dataset) is not ALLOW:
-            wanted = f"{wish.owner}/{wish.name}" if wish.owner else wish.name
-            push = f"\nnsml dataset push {wish.name} PATH    adds it" if not wish.owner else ""
+            wanted = f"{reference.owner}/{reference.name}" if reference.owner else reference.name
+            push = (
+                f"\nnsml dataset push {reference.name} PATH    adds it"
+                if not reference.owner
+                else ""
+            )
             raise NotFound(f"there is no dataset {wanted}", attempt=f"nsml dataset ls{push}")
-        if wish.version in {0, named.version.number}:
+        if reference.version in {0, named.version.number}:
             return named
         owner, name = named.dataset.owner, named.dataset.name
-        found = await self._history.catalogue.dataset(owner, name, wish.version)
+        found = await self._history.catalogue.dataset(owner, name, reference.version)
         if found is None:
             raise NotFound(
-                f"there is no version {wish.version} of {owner}/{name}",
+                f"there is no version {reference.version} of {owner}/{name}",
                 why=f"the newest is {named.version.number}",
                 attempt=f"nsml dataset info {owner}/{name}",
             )
         return found
 
-    async def _named(self, caller: UserCaller, wish: DatasetWish) -> DatasetListing | None:
+    async def _named(
+        self, caller: UserCaller, reference: DatasetReference
+    ) -> DatasetListing | None:
         """The dataset that a name means, in its newest version; visible or not."""
         catalogue = self._history.catalogue
-        found = await catalogue.dataset(wish.owner or caller.user.name, wish.name)
-        if found is not None or wish.owner:
+        found = await catalogue.dataset(reference.owner or caller.user.name, reference.name)
+        if found is not None or reference.owner:
             return found
-        others = await catalogue.datasets(caller.user, name=wish.name)
+        others = await catalogue.datasets(caller.user, name=reference.name)
         if len(others) > 1:
             raise InvalidRequest(
-                f"{len(others)} users have a dataset {wish.name!r}",
-                attempt=", ".join(f"{o.dataset.owner}/{wish.name}" for o in others[:5]),
+                f"{len(others)} users have a dataset {reference.name!r}",
+                attempt=", ".join(f"{o.dataset.owner}/{reference.name}" for o in others[:5]),
             )
         return others[0] if others else None
 
-    async def resolve(self, user: User, wish: DatasetWish) -> DatasetVersion:
+    async def resolve(self, user: User, reference: DatasetReference) -> DatasetVersion:
         """The version that a session of this user gets."""
-        check_dataset(wish.name)
-        found = await self.find(UserCaller(user=user), wish)
+        check_dataset(reference.name)
+        found = await self.find(UserCaller(user=user), reference)
         return DatasetVersion(
             owner=found.dataset.owner,
             name=found.dataset.name,

@@ -68,8 +68,8 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         self, request: pb.RemoveDatasetRequest, _: Context
     ) -> pb.RemoveDatasetResponse:
         """Remove one, or a version of it."""
-        wish = parse_dataset(request.name, request.version)
-        removed, live = await self._datasets.remove(require_user(), wish)
+        reference = parse_dataset(request.name, request.version)
+        removed, live = await self._datasets.remove(require_user(), reference)
         return pb.RemoveDatasetResponse(removed=removed, live_sessions=live)
 
     @answering

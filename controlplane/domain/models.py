@@ -1,4 +1,4 @@
-"""Names of GPU models: which of them a wish for one means."""
+"""Names of GPU models: which of them a request for one means."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _OR: Final = "|"
 
 @lru_cache(maxsize=4096)
 def is_model(model: str, wanted: str) -> bool:
-    """Whether a device of this model is what was wished for.
+    """Whether a device of this model is what was asked for.
 
-    It is when every word of the wish is a word of the model: `A100` and `a100-80gb` mean "NVIDIA
+    It is when every word of the request is a word of the model: `A100` and `a100-80gb` mean "NVIDIA
     A100-SXM4-80GB". Words end at blanks, hyphens and underscores; letter case does not count. A MIG
-    instance, which is a part of a device of its model, is meant by a wish that says MIG alone. A
-    wish may name several models, parted by `|`: any of them is meant. An empty wish means every model.
+    instance, which is a part of a device of its model, is meant by a request that says MIG alone. A
+    request may name several models, parted by `|`: any of them is meant. An empty request means every model.
     """
     known = words_of(model)
-    return any(_is_meant(known, words_of(one)) for one in wishes_of(wanted))
+    return any(_is_meant(known, words_of(one)) for one in alternatives_of(wanted))
 
 
-def wishes_of(wanted: str) -> list[str]:
-    """The models that a wish names, any of which is meant: `A100` and `H100` of "A100|H100"."""
+def alternatives_of(wanted: str) -> list[str]:
+    """The models that a request names, any of which is meant: `A100` and `H100` of "A100|H100"."""
     return wanted.split(_OR)
 
 

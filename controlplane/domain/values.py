@@ -282,10 +282,10 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """A durable wish that a session ends.
+    """A durable request that a session ends.
 
     `notice_s`: so long before SIGTERM a program that can save is told to; 0: it is not told.
-    `came_first`: no replica had ended badly when a user wished it. `asked_at`: since when notice and grace
+    `came_first`: no replica had ended badly when a user asked for it. `asked_at`: since when notice and grace
     count, Unix seconds by the clock that decisions go by; 0: of a version that did not note it.
     """
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from controlplane.domain.values import Replica, Session
+    from controlplane.state.draft import Draft
     from controlplane.state.live_state import LiveState
-    from controlplane.state.pending_writes import Draft
 
 LOST_AFTER_MARGIN_S: Final = 30.0
 """Added to lost_after and grace: the shim counts from the agent's own last contact, which may have

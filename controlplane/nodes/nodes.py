@@ -26,7 +26,7 @@ from controlplane.scheduler import NOTICE_S
 from controlplane.sessions.preempt import leaving
 from controlplane.sessions.validation import check_reason
 from controlplane.state.desired_replicas import replicas_of
-from controlplane.state.pending_writes import Draft
+from controlplane.state.draft import Draft
 from nsml.common.units import counted
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from controlplane.nodes.nodes import NodeKeeper
     from controlplane.state.agent_connections import AgentConnection, AgentConnections
     from controlplane.state.committer import Committer
+    from controlplane.state.draft import Draft
     from controlplane.state.live_state import LiveState
-    from controlplane.state.pending_writes import Draft
     from controlplane.state.replica_reports import Report
     from controlplane.state.replica_rights import Rights
     from nsml.common.clock import Clock

@@ -79,7 +79,7 @@ class Users(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetWish:
+class BudgetSettings:
     """A budget as it is asked for; None: as it is, or the default."""
 
     gpu_seconds: float | None = None
@@ -88,13 +88,13 @@ class BudgetWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectWish:
+class ProjectSettings:
     """Settings as they are asked for; None, and measures of quotas that are left out: as they are."""
 
     owner: str | None = None
     quota: dict[str, int] = field(default_factory=dict)
     member_quota: dict[str, int] = field(default_factory=dict)
-    budget: BudgetWish | None = None
+    budget: BudgetSettings | None = None
     without_budget: bool = False
     weight: float | None = None
     most_priority: Priority | None = None
@@ -111,7 +111,9 @@ class Projects:
         self._users = users
         self._clock = clock
 
-    async def create(self, name: str, wish: ProjectWish, members: Collection[str]) -> Project:
+    async def create(
+        self, name: str, settings: ProjectSettings, members: Collection[str]
+    ) -> Project:
         """Make a project.
 
         Raises:
@@ -126,7 +128,7 @@ class Projects:
             raise TooLarge(f"there are {MOST_PROJECTS} projects", attempt="nsml project rm NAME")
         now = self._clock.time()
         bare = Project(name=name, members=frozenset(members), created_at=now)
-        made = changed(bare, wish, now)
+        made = changed(bare, settings, now)
         for _ in range(TRIES):
             if self._state.project(name) is not None:
                 raise AlreadyExists(f"project {name} exists", attempt=f"nsml project show {name}")
@@ -138,7 +140,7 @@ class Projects:
                 return made
         raise _busy(name)
 
-    async def update(self, name: str, wish: ProjectWish) -> Project:
+    async def update(self, name: str, settings: ProjectSettings) -> Project:
         """Change settings.
 
         Raises:
@@ -146,8 +148,8 @@ class Projects:
             InvalidRequest: a setting.
         """
         now = self._clock.time()
-        new = [wish.owner] if wish.owner else []
-        return await self._change(name, lambda known: changed(known, wish, now), new)
+        new = [settings.owner] if settings.owner else []
+        return await self._change(name, lambda known: changed(known, settings, now), new)
 
     async def change_members(
         self, name: str, *, add: Collection[str], remove: Collection[str], asked_by: UserCaller
@@ -339,20 +341,20 @@ async def there_for(who: UserCaller | None, users: Users, name: str) -> Compare:
         ) from None
 
 
-def changed(known: Project, wish: ProjectWish, now: float) -> Project:
+def changed(known: Project, settings: ProjectSettings, now: float) -> Project:
     """A project with other settings.
 
     Raises:
         InvalidRequest: a setting that cannot be.
         StateConflict: the owner of a user's own project.
     """
-    owner = known.owner if wish.owner is None else wish.owner
+    owner = known.owner if settings.owner is None else settings.owner
     if known.owner == known.name and owner != known.owner and known.owner:
         raise StateConflict(
             f"project {known.name} is {known.name}'s own", why="a user's name is that of their own"
         )
-    budget = None if wish.without_budget else _budget(known.budget, wish.budget, now)
-    weight = known.weight if wish.weight is None else wish.weight
+    budget = None if settings.without_budget else _budget(known.budget, settings.budget, now)
+    weight = known.weight if settings.weight is None else settings.weight
     if not 0 < weight <= MOST_WEIGHT:
         raise InvalidRequest(
             f"a weight of {weight:g}",
@@ -363,25 +365,25 @@ def changed(known: Project, wish: ProjectWish, now: float) -> Project:
         known,
         owner=owner,
         members=known.members | ({owner} if owner else set()),
-        quota=_quota(known.quota, wish.quota),
-        member_quota=_quota(known.member_quota, wish.member_quota),
+        quota=_quota(known.quota, settings.quota),
+        member_quota=_quota(known.member_quota, settings.member_quota),
         budget=budget,
         weight=weight,
-        most_priority=wish.most_priority or known.most_priority,
+        most_priority=settings.most_priority or known.most_priority,
     )
 
 
-def _quota(known: Quota, wish: dict[str, int]) -> Quota:
+def _quota(known: Quota, asked: dict[str, int]) -> Quota:
     for one in fields(Quota):
-        if not 0 <= wish.get(one.name, 0) <= MOST_COUNT:
-            raise InvalidRequest(f"a quota of {wish[one.name]}", why=f"it is 0 to {MOST_COUNT}")
-    return replace(known, **wish)
+        if not 0 <= asked.get(one.name, 0) <= MOST_COUNT:
+            raise InvalidRequest(f"a quota of {asked[one.name]}", why=f"it is 0 to {MOST_COUNT}")
+    return replace(known, **asked)
 
 
-def _budget(known: Budget | None, wish: BudgetWish | None, now: float) -> Budget | None:
-    if wish is None:
+def _budget(known: Budget | None, settings: BudgetSettings | None, now: float) -> Budget | None:
+    if settings is None:
         return known
-    seconds = wish.gpu_seconds
+    seconds = settings.gpu_seconds
     if seconds is None and known is not None:
         seconds = known.gpu_seconds
     if seconds is None:
@@ -389,7 +391,7 @@ def _budget(known: Budget | None, wish: BudgetWish | None, now: float) -> Budget
             "a period without a budget",
             attempt="--gpu-hours 500 --period 30d",
         )
-    days, anchor = wish.period_days, wish.anchor
+    days, anchor = settings.period_days, settings.anchor
     if days is None:
         days = known.period_days if known else DEFAULT_PERIOD_DAYS
     if anchor is None:

@@ -8,7 +8,7 @@ from controlplane.access.current import require_user
 from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.projects.convert import share_message
-from controlplane.projects.projects import BudgetWish, ProjectWish
+from controlplane.projects.projects import BudgetSettings, ProjectSettings
 from controlplane.scheduler.entitlement import held_by
 from controlplane.scheduler.fair_share import share_of
 from controlplane.wire.errors import Context, answering
@@ -43,8 +43,8 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         self, request: pb.CreateProjectRequest, _: Context
     ) -> pb.CreateProjectResponse:
         """Make one."""
-        wish = _wish(request.settings)
-        made = await self._projects.create(request.name, wish, request.members)
+        settings = _to_settings(request.settings)
+        made = await self._projects.create(request.name, settings, request.members)
         return pb.CreateProjectResponse(project=self._shown(made))
 
     @answering
@@ -79,8 +79,8 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         self, request: pb.UpdateProjectRequest, _: Context
     ) -> pb.UpdateProjectResponse:
         """Change settings."""
-        wish = _wish(request.settings, without_budget=request.without_budget)
-        changed = await self._projects.update(request.name, wish)
+        settings = _to_settings(request.settings, without_budget=request.without_budget)
+        changed = await self._projects.update(request.name, settings)
         return pb.UpdateProjectResponse(project=self._shown(changed))
 
     @answering
@@ -166,13 +166,13 @@ def _quota(quota: Quota) -> pb.Quota:
     return pb.Quota(**{one: getattr(quota, one) or None for one in _MEASURES})
 
 
-def _wish(settings: pb.ProjectSettings, *, without_budget: bool = False) -> ProjectWish:
+def _to_settings(settings: pb.ProjectSettings, *, without_budget: bool = False) -> ProjectSettings:
     """What is asked for.
 
     Raises:
         InvalidRequest: a priority that there is not.
     """
-    return ProjectWish(
+    return ProjectSettings(
         owner=settings.owner if settings.HasField("owner") else None,
         quota=_to_quota(settings.quota),
         member_quota=_to_quota(settings.member_quota),
@@ -187,8 +187,8 @@ def _to_quota(message: pb.Quota) -> dict[str, int]:
     return {one: getattr(message, one) for one in _MEASURES if message.HasField(one)}
 
 
-def _to_budget(message: pb.Budget) -> BudgetWish:
-    return BudgetWish(
+def _to_budget(message: pb.Budget) -> BudgetSettings:
+    return BudgetSettings(
         gpu_seconds=message.gpu_seconds if message.HasField("gpu_seconds") else None,
         period_days=message.period_days if message.HasField("period_days") else None,
         anchor=seconds_of(message.anchor) if message.HasField("anchor") else None,

@@ -19,7 +19,7 @@ from controlplane.domain.changes import (
     UsedChanged,
 )
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.models import wishes_of
+from controlplane.domain.models import alternatives_of
 from controlplane.domain.values import Allocation, Priority
 from controlplane.scheduler.entitlement import Entitlements, claim_of, held_by
 from controlplane.scheduler.fit import request_of
@@ -239,7 +239,7 @@ class Cluster:
             session.spec.resources.gpu_thousandths,
             claim.cpu_thousandths // count,
             claim.memory_bytes // count,
-            frozenset(wishes_of(session.spec.gpu_model)) - {""},
+            frozenset(alternatives_of(session.spec.gpu_model)) - {""},
         )
         mix = self.arrivals.mix
         self.arrivals.saw(shape, count)

@@ -70,7 +70,7 @@ class Shape(NamedTuple):
 
     def takes(self, model: str) -> bool:
         """Whether it may have GPUs of this model."""
-        return not self.models or any(is_model(model, wish) for wish in self.models)
+        return not self.models or any(is_model(model, one) for one in self.models)
 
 
 class Free(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,8 @@ import structlog
 
 from controlplane.domain.errors import NsmlError
 from controlplane.history.errors import HistoryFenced
-from controlplane.history.values import AttemptCharge, SessionRecord
+from controlplane.history.values import SessionRecord
+from controlplane.sessions.charges import charges_of
 from controlplane.sessions.session_listing import searched_text
 from controlplane.state.committer import Deposed
 from controlplane.store.interface import StoreError
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from controlplane.domain.notices import Notice
-    from controlplane.domain.values import EndedAttempt, Session
+    from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.notices.notices import Outbox
     from controlplane.state.committer import Committer
-    from controlplane.state.pending_writes import Draft
+    from controlplane.state.draft import Draft
     from controlplane.usage.usage import Usages
 
 _log = structlog.get_logger("operations.export")
@@ -124,30 +124,3 @@ def row_of(session: Session) -> SessionRecord:
         searched=searched_text(session),
         request_id=session.request_id,
     )
-
-
-def charges_of(session: Session) -> tuple[AttemptCharge, ...]:
-    """One row an ended attempt."""
-    return tuple(
-        AttemptCharge(
-            session_id=session.id,
-            attempt=attempt.number,
-            owner=session.owner,
-            project=session.project,
-            gpu_thousandths=attempt.gpu_thousandths,
-            seconds=attempt.held_s,
-            ended_at=attempt.ended_at,
-            gpu_models=_models_text(attempt),
-            priority=session.spec.priority,
-            cause=attempt.cause,
-            durable_until=attempt.durable_until,
-        )
-        for attempt in session.attempts
-    )
-
-
-def _models_text(attempt: EndedAttempt) -> str:
-    """The GPUs of an attempt as the ledger has them: "" where a version before did not keep their models."""
-    if attempt.gpu_thousandths and not attempt.gpu_models:
-        return ""
-    return json.dumps(dict(attempt.gpu_models), sort_keys=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from controlplane.domain.free_resources import FreeResources
     from controlplane.domain.plan import Placement, ReplicaPlacement
     from controlplane.domain.values import Session
-    from controlplane.state.pending_writes import Draft
+    from controlplane.state.draft import Draft
 
 
 def place(draft: Draft, placement: Placement, now: float) -> bool:

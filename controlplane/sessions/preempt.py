@@ -20,7 +20,7 @@ from controlplane.state.replica_reports import released
 if TYPE_CHECKING:
     from controlplane.core.compare_and_swap import SessionWriter
     from controlplane.domain.plan import Preemption
-    from controlplane.state.pending_writes import Draft
+    from controlplane.state.draft import Draft
     from nsml.common.clock import Clock
 
 _CAN_LEAVE: Final = frozenset({SessionState.PREPARING, SessionState.RUNNING, SessionState.PAUSED})
@@ -50,7 +50,7 @@ def leaving(
     session: Session, reason: str, now: float, *, notice_s: float, asked_by: str = ""
 ) -> Session:
     """The session, told to save and go; it must be one that can be told to stop."""
-    wish = Stop(
+    stop = Stop(
         grace_s=session.spec.grace_s,
         notice_s=notice_s,
         cause=Cause.PREEMPTED,
@@ -58,7 +58,7 @@ def leaving(
         asked_by=asked_by,
         asked_at=now,
     )
-    return replace(session, state=advance(session.state, SessionEvent.STOP_REQUESTED), stop=wish)
+    return replace(session, state=advance(session.state, SessionEvent.STOP_REQUESTED), stop=stop)
 
 
 @dataclass(frozen=True, slots=True)

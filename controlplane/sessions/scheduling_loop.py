@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from controlplane.domain.changes import Change
     from controlplane.domain.plan import Explanation, Placement, Plan, Preemption
     from controlplane.state.committer import Committer
+    from controlplane.state.draft import Draft
     from controlplane.state.live_state import LiveState
-    from controlplane.state.pending_writes import Draft
     from controlplane.state.subscriptions import Subscription
     from nsml.common.clock import Clock
 

@@ -87,11 +87,11 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> pb.CreateSessionResponse:
         """Submit."""
         who = require_user()
-        wish = to_submission(request, who.user)
+        submission = to_submission(request, who.user)
         if request.validate_only:
-            await self._do.submitter.check(wish)
+            await self._do.submitter.check(submission)
             return pb.CreateSessionResponse()
-        session = await self._do.submitter.submit(wish)
+        session = await self._do.submitter.submit(submission)
         return pb.CreateSessionResponse(session=await self._presenter.session(session, who))
 
     @answering

@@ -1,4 +1,4 @@
-"""Stop: a durable wish. What waits ends at once; what runs is told by its node's orders."""
+"""Stop: a durable request. What waits ends at once; what runs is told by its node's orders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stopper:
-    """Notes wishes that sessions end."""
+    """Records requests that sessions end."""
 
     def __init__(self, *, writer: SessionWriter, clock: Clock) -> None:
         self._writer = writer
@@ -25,7 +25,7 @@ class Stopper:
     async def stop(
         self, session: Session, *, asked_by: str, grace_s: float | None, reason: str
     ) -> Session:
-        """Make the wish durable and return the session with it.
+        """Make the request durable and return the session with it.
 
         Raises:
             AlreadyEnded: there is nothing to stop.
@@ -35,11 +35,11 @@ class Stopper:
         grace = session.spec.grace_s
         if grace_s is not None:
             grace = check_grace(grace_s, f"nsml stop {session.name} --grace {{}}")
-        wish = Stop(grace_s=grace, reason=reason, asked_by=asked_by)
+        stop = Stop(grace_s=grace, reason=reason, asked_by=asked_by)
         # The first stop frees what it holds, and is never refused; a further one only changes a record.
         stopped = await self._writer.change(
             session.id,
-            lambda now: stopped_by(now, wish, self._clock.time()),
+            lambda now: stopped_by(now, stop, self._clock.time()),
             is_counted=session.state is SessionState.STOPPING,
         )
         if stopped is None:
@@ -47,24 +47,24 @@ class Stopper:
         return stopped
 
 
-def stopped_by(session: Session, wish: Stop, now: float) -> Session:
-    """The session with a user's wish that it ends; a later wish replaces an earlier one."""
+def stopped_by(session: Session, stop: Stop, now: float) -> Session:
+    """The session with a user's request that it ends; a later one replaces an earlier one."""
     if session.state.is_ended or session.state is SessionState.FINALIZING:
         raise _already_ended(session)
     if can(session.state, SessionEvent.STOPPED):
-        message = wish.text("while it was queued" if session.attempt else "before it ran")
+        message = stop.text("while it was queued" if session.attempt else "before it ran")
         return replace(
             session,
             state=advance(session.state, SessionEvent.STOPPED),
             held_cause=None,
-            stop=wish.since(now),
+            stop=stop.since(now),
             ended_at=now,
             end=End(cause=Cause.STOP_REQUESTED, message=message),
         )
-    wish = replace(wish.since(now, session.stop), came_first=_came_first(session))
+    stop = replace(stop.since(now, session.stop), came_first=_came_first(session))
     if session.state is SessionState.STOPPING:
-        return replace(session, stop=wish)
-    return replace(session, state=advance(session.state, SessionEvent.STOP_REQUESTED), stop=wish)
+        return replace(session, stop=stop)
+    return replace(session, state=advance(session.state, SessionEvent.STOP_REQUESTED), stop=stop)
 
 
 def _came_first(session: Session) -> bool:

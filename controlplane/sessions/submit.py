@@ -83,7 +83,7 @@ class _Pending:
     `entitled`: the condition that its project still takes it. `size`: of its record, about.
     """
 
-    wish: Submission
+    submission: Submission
     spec: SessionSpec
     size: int
     entitled: Compare | None
@@ -133,11 +133,11 @@ class Submitter:
         self._wake = asyncio.Event()
         self._known_extent: tuple[int, MaxCapacity] | None = None
 
-    async def submit(self, wish: Submission) -> Session:
-        """Make the session that is wished for, or give the one that this request made before.
+    async def submit(self, submission: Submission) -> Session:
+        """Make the session that is asked for, or give the one that this request made before.
 
         Raises:
-            InvalidRequest, TooLarge: the wish is malformed.
+            InvalidRequest, TooLarge: the submission is malformed.
             NotFound: a dataset that is not there or not visible, a secret that is not there, a project
                 that is not there or not the caller's.
             OverQuota: more than the project may have.
@@ -149,64 +149,70 @@ class Submitter:
             NotLeader: with no_queue, where another control plane decides.
             Unavailable: the store does not answer; repeat with the same request id.
         """
-        spec = validated(wish, self._time_limits)
+        spec = validated(submission, self._time_limits)
         is_counted = False
         for _ in range(TRIES):
             checked = self._state.revision
-            earlier = await self._earlier(wish)
+            earlier = await self._earlier(submission)
             if earlier is not None:
                 return earlier
-            size = self._admitted(wish, spec)
-            spec = replace(spec, datasets=await self._found(wish))
-            await self._secrets.check(wish.owner, spec.secrets)
-            await self._check_content(wish.owner, spec)
+            size = self._admitted(submission, spec)
+            spec = replace(spec, datasets=await self._found(submission))
+            await self._secrets.check(submission.owner, spec.secrets)
+            await self._check_content(submission.owner, spec)
             entitled = check_entitled(
-                self._state, wish.owner, wish.project, spec, self._nearest(wish)
+                self._state, submission.owner, submission.project, spec, self._nearest(submission)
             )
-            self._check_fit(wish, spec)
+            self._check_fit(submission, spec)
             if self._admission is not None and not is_counted:
-                self._admission.write(wish.owner.name, size)
+                self._admission.write(submission.owner.name, size)
                 is_counted = True
             done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
-            self._queue.append(_Pending(wish, spec, size, entitled, checked, done))
+            self._queue.append(_Pending(submission, spec, size, entitled, checked, done))
             self._wake.set()
             session = await done
             if session is not None:
                 return session
         raise Unavailable("too many submissions at the same moment", attempt="the same again")
 
-    async def check(self, wish: Submission) -> None:
+    async def check(self, submission: Submission) -> None:
         """Raise what `submit` would raise now, except for an earlier request and missing code."""
-        spec = validated(wish, self._time_limits)
-        self._admitted(wish, spec)
-        found = await self._found(wish)
-        await self._secrets.check(wish.owner, spec.secrets)
-        check_entitled(self._state, wish.owner, wish.project, spec, self._nearest(wish))
-        self._check_fit(wish, replace(spec, datasets=found))
+        spec = validated(submission, self._time_limits)
+        self._admitted(submission, spec)
+        found = await self._found(submission)
+        await self._secrets.check(submission.owner, spec.secrets)
+        check_entitled(
+            self._state, submission.owner, submission.project, spec, self._nearest(submission)
+        )
+        self._check_fit(submission, replace(spec, datasets=found))
 
-    def _admitted(self, wish: Submission, spec: SessionSpec) -> int:
+    def _admitted(self, submission: Submission, spec: SessionSpec) -> int:
         """The size of its record, if its user and project may have one more such session."""
-        owner = wish.owner.name
-        size = record_size(_session(wish, spec, id="", number=0, now=0.0))
+        owner = submission.owner.name
+        size = record_size(_session(submission, spec, id="", number=0, now=0.0))
         if self._admission is not None:
-            self._admission.check_session(owner, wish.project or owner, size)
+            self._admission.check_session(owner, submission.project or owner, size)
         return size
 
-    async def _earlier(self, wish: Submission) -> Session | None:
-        session = self._state.by_request(wish.owner.name, wish.request_id)
+    async def _earlier(self, submission: Submission) -> Session | None:
+        session = self._state.by_request(submission.owner.name, submission.request_id)
         if session is None:
-            row = await self._history.catalogue.session_by_request(wish.owner.name, wish.request_id)
+            row = await self._history.catalogue.session_by_request(
+                submission.owner.name, submission.request_id
+            )
             session = etcd_codec.decode_session(row.record) if row else None
-        if session is not None and session.request_digest != wish.digest:
+        if session is not None and session.request_digest != submission.digest:
             raise AlreadyExists(
-                f"request id {wish.request_id} was used for {session.name}",
+                f"request id {submission.request_id} was used for {session.name}",
                 why="with another content",
                 attempt="a fresh request id",
             )
         return session
 
-    async def _found(self, wish: Submission) -> tuple[DatasetVersion, ...]:
-        return tuple([await self._datasets.resolve(wish.owner, one) for one in wish.datasets])
+    async def _found(self, submission: Submission) -> tuple[DatasetVersion, ...]:
+        return tuple(
+            [await self._datasets.resolve(submission.owner, one) for one in submission.datasets]
+        )
 
     async def _check_content(self, owner: User, spec: SessionSpec) -> None:
         root = spec.bundle_digest
@@ -230,15 +236,15 @@ class Submitter:
                 attempt="more with --disk, or leave files out with a line in .nsmlignore",
             )
 
-    def _check_fit(self, wish: Submission, spec: SessionSpec) -> None:
-        request = request_of(wish.owner.name, spec)
-        if error := refusal_of(self._nearest(wish), request, spec.image):
+    def _check_fit(self, submission: Submission, spec: SessionSpec) -> None:
+        request = request_of(submission.owner.name, spec)
+        if error := refusal_of(self._nearest(submission), request, spec.image):
             raise error
-        if wish.no_queue:
-            self._check_free(wish, spec)
+        if submission.no_queue:
+            self._check_free(submission, spec)
 
-    def _nearest(self, wish: Submission) -> Alternatives:
-        name = wish.project or wish.owner.name
+    def _nearest(self, submission: Submission) -> Alternatives:
+        name = submission.project or submission.owner.name
         return Alternatives(self._extent(), partial(within_quota, self._state, name))
 
     def _extent(self) -> MaxCapacity:
@@ -249,12 +255,12 @@ class Submitter:
             self._known_extent = (changes, MaxCapacity(nodes))
         return self._known_extent[1]
 
-    def _check_free(self, wish: Submission, spec: SessionSpec) -> None:
+    def _check_free(self, submission: Submission, spec: SessionSpec) -> None:
         """Raise NoCapacity if the session would wait in the queue; only the leader knows."""
         answers, now = self._answers(), self._clock.time()
         if answers is None:
             raise NotLeader("")
-        session = _session(wish, spec, id=self._new_id(), number=0, now=now)
+        session = _session(submission, spec, id=self._new_id(), number=0, now=now)
         waits = answers.would_start(session, now).deferral
         if waits is not None:
             raise NoCapacity(
@@ -285,7 +291,7 @@ class Submitter:
             # Together they are too many bytes; one alone should be far below the bound.
             half = len(batch) // 2
             if not half:
-                self._log.error("submission.too_large", request=batch[0].wish.request_id)
+                self._log.error("submission.too_large", request=batch[0].submission.request_id)
                 _fail(batch[0], TooLarge("the session is larger than any record may be"))
                 return
             await self._write(batch[:half])
@@ -297,9 +303,9 @@ class Submitter:
         finally:
             for pending in batch:
                 if not pending.done.done():
-                    key = (pending.wish.owner.name, pending.wish.request_id)
+                    key = (pending.submission.owner.name, pending.submission.request_id)
                     session = made.get(key)
-                    is_its = session and session.request_digest == pending.wish.digest
+                    is_its = session and session.request_digest == pending.submission.digest
                     pending.done.set_result(session if is_its else None)
 
     def _fresh(self, batch: list[_Pending]) -> dict[tuple[str, str], _Pending]:
@@ -310,13 +316,13 @@ class Submitter:
         fresh: dict[tuple[str, str], _Pending] = {}
         admitted = Batch()
         for pending in batch:
-            key = (pending.wish.owner.name, pending.wish.request_id)
+            key = (pending.submission.owner.name, pending.submission.request_id)
             has_come = self._state.by_request(*key) is not None
             if has_come or self._state.has_left_since(*key, pending.checked) or key in fresh:
                 continue
             if self._admission is not None:
-                owner = pending.wish.owner.name
-                whose = owner, pending.wish.project or owner, pending.size
+                owner = pending.submission.owner.name
+                whose = owner, pending.submission.project or owner, pending.size
                 try:
                     self._admission.check_session(*whose, admitted)
                 except TooLarge as error:
@@ -333,13 +339,13 @@ class Submitter:
         last: dict[str, int] = {}
         sessions: dict[tuple[str, str], Session] = {}
         for key, pending in fresh.items():
-            counter = etcd_codec.counter_key(pending.wish.owner.name, _dataset(pending.spec))
+            counter = etcd_codec.counter_key(pending.submission.owner.name, _dataset(pending.spec))
             if counter not in last:
                 known = self._state.counters.get(counter)
                 last[counter] = known.value if known else 0
             last[counter] += 1
             sessions[key] = _session(
-                pending.wish,
+                pending.submission,
                 pending.spec,
                 id=self._new_id(),
                 number=last[counter],
@@ -417,8 +423,15 @@ def _dataset(spec: SessionSpec) -> str:
     return spec.datasets[0].name if spec.datasets else NO_DATASET
 
 
-def _session(wish: Submission, spec: SessionSpec, *, id: str, number: int, now: float) -> Session:  # noqa: A002
-    owner: User = wish.owner
+def _session(
+    submission: Submission,
+    spec: SessionSpec,
+    *,
+    id: str,  # noqa: A002
+    number: int,
+    now: float,
+) -> Session:
+    owner: User = submission.owner
     return Session(
         id=id,
         name=f"{owner.name}/{_dataset(spec)}/{number}",
@@ -426,11 +439,11 @@ def _session(wish: Submission, spec: SessionSpec, *, id: str, number: int, now: 
         owner_id="" if owner.id == owner.name else owner.id,
         spec=spec,
         created_at=now,
-        project=wish.project or owner.name,
+        project=submission.project or owner.name,
         team=owner.team,
-        visibility=wish.visibility,
-        memo=wish.memo,
-        command=wish.command,
-        request_id=wish.request_id,
-        request_digest=wish.digest,
+        visibility=submission.visibility,
+        memo=submission.memo,
+        command=submission.command,
+        request_id=submission.request_id,
+        request_digest=submission.digest,
     )

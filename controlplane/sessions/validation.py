@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from controlplane.datasets.datasets import DatasetWish
+from controlplane.datasets.datasets import DatasetReference
 from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.limits import TimeLimits
-from controlplane.domain.models import wishes_of, words_of
+from controlplane.domain.models import alternatives_of, words_of
 from controlplane.domain.names import check_digest, check_request_id, check_secret
 from controlplane.domain.policy import check_visibility
 from controlplane.domain.values import (
@@ -70,7 +70,7 @@ class Submission:
     request_id: str
     digest: bytes
     spec: SessionSpec
-    datasets: tuple[DatasetWish, ...] = ()
+    datasets: tuple[DatasetReference, ...] = ()
     no_queue: bool = False
     memo: str = ""
     visibility: Visibility = Visibility.PRIVATE
@@ -78,25 +78,25 @@ class Submission:
     command: tuple[str, ...] = ()
 
 
-def validated(wish: Submission, limits: TimeLimits) -> SessionSpec:
+def validated(submission: Submission, limits: TimeLimits) -> SessionSpec:
     """The spec with defaults filled in, its datasets still to be found, and nodes that could hold it.
 
     Args:
-        wish: what is asked for.
+        submission: what is asked for.
         limits: of the classes.
 
     Raises:
         InvalidRequest, TooLarge: it is malformed, or over a limit.
     """
-    check_request_id(wish.request_id)
-    check_memo(wish.memo)
-    check_visibility(wish.visibility, wish.owner.team)
-    _check_words(wish.command, "command line")
-    if len(wish.datasets) > MOST_DATASETS:
+    check_request_id(submission.request_id)
+    check_memo(submission.memo)
+    check_visibility(submission.visibility, submission.owner.team)
+    _check_words(submission.command, "command line")
+    if len(submission.datasets) > MOST_DATASETS:
         raise TooLarge(f"a session has at most {MOST_DATASETS} datasets")
-    if len({dataset.name for dataset in wish.datasets}) != len(wish.datasets):
+    if len({dataset.name for dataset in submission.datasets}) != len(submission.datasets):
         raise InvalidRequest("two datasets of one name would be mounted at the same place")
-    return _validated(wish.spec, limits)
+    return _validated(submission.spec, limits)
 
 
 def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
@@ -213,7 +213,7 @@ def _check_places(spec: SessionSpec) -> None:
             raise InvalidRequest(f"{name[:80]!r} is not the name of a {what}")
     if not spec.gpu_model:
         return
-    if not all(words_of(one) for one in wishes_of(spec.gpu_model)):
+    if not all(words_of(one) for one in alternatives_of(spec.gpu_model)):
         raise InvalidRequest(
             f"{spec.gpu_model!r} is not the name of a GPU model",
             why="it, or one of those that it names, has no word that a model could have",

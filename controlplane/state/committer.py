@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import structlog
 
 from controlplane.domain.errors import NotLeader
-from controlplane.state.pending_writes import Draft
+from controlplane.state.draft import Draft
 from controlplane.store.interface import (
     MAX_OPERATIONS,
     CommitUnknown,

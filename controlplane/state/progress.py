@@ -9,7 +9,7 @@ from controlplane.domain.values import Durable, Progress
 
 if TYPE_CHECKING:
     from controlplane.domain.values import EndedAttempt, Session
-    from controlplane.state.pending_writes import Draft
+    from controlplane.state.draft import Draft
 
 SAVING_RANK: Final = 0
 """The replica that saves for its gang."""

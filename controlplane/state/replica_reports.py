@@ -24,7 +24,7 @@ from controlplane.scheduler import can_ever_fit, request_of
 from controlplane.state.progress import SAVING_RANK, durable_until
 
 if TYPE_CHECKING:
-    from controlplane.state.pending_writes import Draft
+    from controlplane.state.draft import Draft
 
 BAD_ATTEMPTS: Final = 3
 """So many bad attempts in a row make a session HELD."""
@@ -377,7 +377,7 @@ def _is_repeated(session: Session, end: End, *, has_failed_device: bool) -> bool
 def end_of(session: Session) -> End:
     """The typed cause of an attempt whose replicas are all gone: what came first.
 
-    A user's wish that came before any bad exit: programs of a gang whose others are stopped fail of
+    A user's request that came before any bad exit: programs of a gang whose others are stopped fail of
     that, before they are told themselves. Else the bad exit that the leader heard of first: the
     clocks of nodes may differ by more than what lies between two exits.
     """

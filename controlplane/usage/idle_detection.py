@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.history.values import NodeSample
     from controlplane.state.committer import Committer
+    from controlplane.state.draft import Draft
     from controlplane.state.live_state import LiveState
-    from controlplane.state.pending_writes import Draft
     from controlplane.usage.usage import Usages
     from nsml.common.clock import Clock
 

@@ -219,7 +219,7 @@ class Sessions:
     async def stop(
         self, reference: str, *, grace_s: float | None = None, reason: str = ""
     ) -> sessions.Session:
-        """Note the wish that it stop; AlreadyEnded when there is nothing to stop."""
+        """Record the request that it stop; AlreadyEnded when there is nothing to stop."""
         from google.protobuf.duration_pb2 import Duration
 
         from nsml.v1 import sessions_pb2 as pb

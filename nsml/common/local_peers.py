@@ -87,12 +87,12 @@ def _asked_listening(family: int, addresses: Collection[bytes], port: int) -> se
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asking:
         asking.settimeout(_ANSWER_S)
-        wish = struct.pack("=BBxxI", family, socket.IPPROTO_TCP, 1 << _LISTENS)
-        wish += struct.pack("!H46x", port)
+        query = struct.pack("=BBxxI", family, socket.IPPROTO_TCP, 1 << _LISTENS)
+        query += struct.pack("!H46x", port)
         head = struct.pack(
-            _HEAD, struct.calcsize(_HEAD) + len(wish), _BY_FAMILY, _REQUEST | _DUMP, 1, 0
+            _HEAD, struct.calcsize(_HEAD) + len(query), _BY_FAMILY, _REQUEST | _DUMP, 1, 0
         )
-        asking.sendto(head + wish, (0, 0))
+        asking.sendto(head + query, (0, 0))
         found, count = set[int](), 0
         size = 4 if family == socket.AF_INET else 16
         while True:

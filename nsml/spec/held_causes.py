@@ -1,4 +1,4 @@
-"""What people are told of a session that is held: one row for each cause, which every program reads."""
+"""The words for each cause of a held session, the same in every program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class HeldWords(NamedTuple):
-    """What is said of one cause."""
+    """The texts for one cause."""
 
     short: str
     """Behind its state: `Held (start failures)`."""
@@ -20,7 +20,7 @@ class HeldWords(NamedTuple):
 
 
 _END: Final = "nsml stop {name}       to end it"
-_RELEASE: Final = "nsml requeue {name}    to try again, once that is mended"
+_RELEASE: Final = "nsml requeue {name}    to try again once the cause is fixed"
 
 HELD_WORDS: Final[Mapping[str, HeldWords]] = {
     "START_FAILURES": HeldWords(

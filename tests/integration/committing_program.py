@@ -18,8 +18,8 @@ from functools import partial
 from controlplane.domain.errors import NotLeader
 from controlplane.domain.values import Node, Resources
 from controlplane.state.committer import Committer, Deposed
+from controlplane.state.draft import Draft
 from controlplane.state.live_state import LiveState
-from controlplane.state.pending_writes import Draft
 from controlplane.store.election import Candidate, Leadership, LeadershipLost
 from controlplane.store.etcd import EtcdStore
 from nsml.common.clock import SystemClock

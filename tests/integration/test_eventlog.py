@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 from controlplane.domain.values import AllocatedReplica, Allocation, DeviceShare
+from controlplane.state.draft import Draft
 from controlplane.state.live_state import LiveState
-from controlplane.state.pending_writes import Draft
 from controlplane.store.election import WORD_KEY, Candidate, Leadership
 from controlplane.store.interface import Delete, Put, Transaction
 from controlplane.store.open import open_store

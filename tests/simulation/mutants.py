@@ -30,8 +30,8 @@ from controlplane.sessions.stop import Stopper
 from controlplane.sessions.submit import Submitter
 from controlplane.state import live_state as state
 from controlplane.state import replica_reports
+from controlplane.state.draft import Draft
 from controlplane.state.hold_times import HoldTimes
-from controlplane.state.pending_writes import Draft
 from controlplane.store.interface import Compare, Transaction
 from nodeagent.collect.ingest import Collection
 from nodeagent.journal import Journal

@@ -158,7 +158,7 @@ async def truth(cluster: Cluster) -> dict[str, Facts]:
     return told
 
 
-def wishes_of(seed: int) -> dict[str, Wish]:
+def alternatives_of(seed: int) -> dict[str, Wish]:
     some = mixed(random.Random(f"{seed} wishes"), 30, over_s=2 * FOR_S)
     return {
         key: Telling(**{one.name: getattr(wish, one.name) for one in fields(wish)} | {"lines": 50})
@@ -177,7 +177,7 @@ def test_it_goes_on_shows_nothing_old_as_new_and_comes_to_know_what_there_is(see
 
 
 async def whole(seed: int) -> Screen:
-    wishes = wishes_of(seed)
+    wishes = alternatives_of(seed)
     async with simulated(seed, wishes, shape=Shape(nodes=3, control_planes=3)) as cluster:
         screen = Screen(cluster, VirtualClock(asyncio.get_running_loop()))
         feed = Feed(cluster.client(USERS[0]), screen.take)

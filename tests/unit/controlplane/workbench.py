@@ -13,8 +13,8 @@ from controlplane.domain.plan import Placement, ReplicaPlacement
 from controlplane.domain.values import Cause, DeviceShare, Exit, Node, Resources, Session
 from controlplane.sessions.placement import place
 from controlplane.state.committer import Committer, Deposed
+from controlplane.state.draft import Draft
 from controlplane.state.live_state import LiveState
-from controlplane.state.pending_writes import Draft
 from controlplane.state.replica_reports import Report, apply_report
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import (

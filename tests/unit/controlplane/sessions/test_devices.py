@@ -19,7 +19,7 @@ from controlplane.domain.changes import (
 )
 from controlplane.domain.values import WHOLE_DEVICE, Allocation, Device, Session
 from controlplane.sessions.placement import place
-from controlplane.state.pending_writes import Draft
+from controlplane.state.draft import Draft
 from controlplane.stored.etcd_codec import decode_node, encode_node
 from tests.support.examples import examples
 from tests.unit.controlplane.builders import node, session

@@ -14,7 +14,7 @@ import pytest
 
 from controlplane.access.vault import make_vault
 from controlplane.content.content import Content, Part
-from controlplane.datasets.datasets import Datasets, DatasetWish
+from controlplane.datasets.datasets import DatasetReference, Datasets
 from controlplane.domain.errors import (
     AlreadyExists,
     CannotEverFit,
@@ -196,7 +196,7 @@ async def test_one_request_at_two_members_makes_one_session() -> None:
             dataset, digest="0" * 64, size_bytes=7, file_count=1
         )
         wishes = [
-            wish("r1", datasets=(DatasetWish(name="digits"),)),
+            wish("r1", datasets=(DatasetReference(name="digits"),)),
             wish("r1", digest=b"other"),
         ]
         outcomes = await asyncio.gather(
@@ -260,7 +260,7 @@ async def test_datasets_are_resolved_and_name_the_session() -> None:
         await at.history.catalogue.put_dataset_version(
             dataset, digest=manifest.digest, size_bytes=7, file_count=1
         )
-        wanted = wish(datasets=(DatasetWish(name="digits", owner="lee"),))
+        wanted = wish(datasets=(DatasetReference(name="digits", owner="lee"),))
         with pytest.raises(NotFound):
             await submitter.check(wanted)
         with pytest.raises(NotFound):
@@ -269,11 +269,13 @@ async def test_datasets_are_resolved_and_name_the_session() -> None:
         await at.history.catalogue.put_dataset_version(
             mine, digest=manifest.digest, size_bytes=7, file_count=1
         )
-        session = await submitter.submit(wish(datasets=(DatasetWish(name="digits"),)))
+        session = await submitter.submit(wish(datasets=(DatasetReference(name="digits"),)))
         assert session.name == "kim/digits/1"
         assert session.spec.datasets[0].digest == manifest.digest
         with pytest.raises(NotFound):
-            await submitter.submit(wish("r2", datasets=(DatasetWish(name="digits", version=2),)))
+            await submitter.submit(
+                wish("r2", datasets=(DatasetReference(name="digits", version=2),))
+            )
 
 
 async def test_code_must_have_been_sent() -> None:
@@ -531,8 +533,11 @@ async def test_only_the_leader_knows_whether_anything_is_free() -> None:
         ({"pod": "p" * 81}, InvalidRequest),
         ({"memo": "x" * 5000}, TooLarge),
         ({"project": "other"}, NotFound),
-        ({"datasets": (DatasetWish(name="../x"),)}, InvalidRequest),
-        ({"datasets": (DatasetWish(name="x"), DatasetWish(name="x", owner="lee"))}, InvalidRequest),
+        ({"datasets": (DatasetReference(name="../x"),)}, InvalidRequest),
+        (
+            {"datasets": (DatasetReference(name="x"), DatasetReference(name="x", owner="lee"))},
+            InvalidRequest,
+        ),
     ],
 )
 async def test_bad_input_leaves_nothing(facts: dict[str, Any], error: type[NsmlError]) -> None:

@@ -20,7 +20,7 @@ from controlplane.domain.values import (
     Session,
 )
 from controlplane.history.values import AttemptCharge
-from controlplane.sessions.export import charges_of
+from controlplane.sessions.charges import charges_of
 from controlplane.state.charge_totals import Accounts
 from controlplane.state.state_cache import StateCache
 from tests.support.examples import examples

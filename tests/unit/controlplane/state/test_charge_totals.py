@@ -13,7 +13,7 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import DAY_S, Cause, EndedAttempt, Replica, Resources, Session
 from controlplane.history.values import AttemptCharge
 from controlplane.scheduler.fair_share import Past
-from controlplane.sessions.export import charges_of
+from controlplane.sessions.charges import charges_of
 from controlplane.state.charge_totals import AFRESH_EVERY_S, Accounts
 from controlplane.state.state_cache import StateCache
 from tests.support.examples import examples

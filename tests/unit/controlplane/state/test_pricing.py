@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.values import Cause, Priority, Session, Stop
 from controlplane.nodes import lost_nodes
-from controlplane.sessions.export import charges_of
+from controlplane.sessions.charges import charges_of
 from controlplane.sessions.preempt import leaving
 from controlplane.sessions.stop import stopped_by
 from controlplane.state.progress import DURABLE_EVERY_S, checkpoint_is_durable
