@@ -101,16 +101,23 @@ class Proxy:
         if self._refuses:
             writer.transport.abort()
             return
+        way = _Way()
+        way.writers.append(writer)
+        if self._is_silent:
+            way.passes.clear()
+        # From now on, and not only once its other half is there, faults meet it: one that is told to be cut never passes on.
+        self._ways.add(way)
         try:
             far_reader, far_writer = await self._connect()
         except OSError:
-            writer.transport.abort()
+            way.cut()
+            self._ways.discard(way)
             return
-        way = _Way()
-        way.writers = [writer, far_writer]
-        if self._is_silent:
-            way.passes.clear()
-        self._ways.add(way)
+        way.writers.append(far_writer)
+        if way.left == 0:
+            way.cut()
+            self._ways.discard(way)
+            return
         for source, sink in ((reader, far_writer), (far_reader, writer)):
             task = asyncio.create_task(self._pass(way, source, sink))
             self._tasks.add(task)
