@@ -173,9 +173,12 @@ class Holding:
         self.is_spent = False
         self.release()
         promise = self._promise
-        if promise is not None and (
-            promise.is_broken or not self._has_nodes(promise) or not stands(promise)
-        ):
+        if promise is None:
+            return
+        # What its own class may take of is taken of in each pass where that class starts something: what is left of
+        # it is held until it is time to look again.
+        is_void = promise.is_broken and promise.bars_own_class
+        if is_void or not self._has_nodes(promise) or not stands(promise):
             self.forget()
 
     def _has_nodes(self, promise: Promise) -> bool:
@@ -233,7 +236,7 @@ class Holding:
     def _against_lower(self, one: Candidate) -> Promise | None:
         """Nodes that lower classes leave alone; the same as before as long as nobody took of them."""
         before = self._before(one)
-        if before is not None and not before.bars_own_class:
+        if before is not None and not before.bars_own_class and not before.is_broken:
             return before
         found = nearest(self._rooms, one.request, self._ends)
         return None if found is None else self._new(one, found)._replace(bars_own_class=False)

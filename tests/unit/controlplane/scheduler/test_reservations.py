@@ -278,6 +278,31 @@ def test_nodes_held_against_lower_classes_are_open_to_all_others_and_to_what_fit
     assert {high, too_wide}.isdisjoint(world.began)
 
 
+def test_nodes_of_which_its_own_class_took_stay_held_until_it_is_looked_for_others() -> None:
+    world = clocked(8)
+    world.add(7000, priority=Priority.HIGH)
+    world.plan()
+    high = world.add(8000, priority=Priority.HIGH)
+    world.plan()
+    holding, looked_at = world.index.cluster.holding, NOW
+    lower = world.add(1000)
+    for _ in range(3):
+        same = world.add(1000, priority=Priority.HIGH, runs_s=5.0)
+        assert world.plan() == [same]
+        promise = holding.get(high)
+        assert promise is not None
+        assert (promise.is_broken, promise.bars_own_class) == (True, False)
+        world.pass_to(world.now + 5.0)
+        assert lower not in world.began, "its nodes are held between two passes, too"
+        assert holding.looked_at == looked_at, "nodes are not looked for in each pass"
+    world.pass_to(looked_at + REVIEW_S)
+    assert world.plan() == []
+    promise = holding.get(high)
+    assert promise is not None
+    assert holding.looked_at == looked_at + REVIEW_S
+    assert not promise.is_broken
+
+
 def test_nodes_are_held_where_least_stays_counting_cores_and_what_may_be_preempted() -> None:
     world = clocked(4, 4, 4)
     stays = world.add(0, cpu=8000)
