@@ -70,7 +70,9 @@ def pip_folder() -> Path:
     """The platform's own pip. Raises EnvironmentFailed where it has none."""
     found = find_spec("pip")
     if found is None or found.origin is None:
-        raise EnvironmentFailed("the agent's own environment has no pip")
+        raise EnvironmentFailed(
+            "the agent's own environment has no pip: `nsml doctor node` on this node says what to do"
+        )
     return Path(found.origin).parent
 
 

@@ -105,6 +105,7 @@ class Symptoms:
         network_reason: why they do not, or why metadata services of clouds stay open to them.
         wanted_network: the setting `session_network`.
         is_metadata_open: they do.
+        has_pip: the agent's environment has pip, which installs what sessions require.
         keeps_tar_in_place: Python's own filters for tar archives work, or were mended by the distribution.
         cgroups: 1 or 2 with the controllers, and whether a group of our own can be made.
         inotify: instances that one user of the machine may have.
@@ -144,6 +145,7 @@ class Symptoms:
     can_make_cgroups: bool = False
     etcd: str | None = None
     python: tuple[int, int, int] = (0, 0, 0)
+    has_pip: bool = True
     keeps_tar_in_place: bool = True
     files: int | None = None
     shm_bytes: int | None = None
@@ -170,6 +172,15 @@ def _python(s: Symptoms) -> Iterator[Finding]:
         )
     else:
         yield _ok("python", version)
+
+
+def _pip(s: Symptoms) -> Iterator[Finding]:
+    if not s.has_pip:
+        yield _bad(
+            "pip",
+            "the agent's own environment has none: no session starts",
+            "install it where nsml is installed: python -m ensurepip, or uv pip install pip",
+        )
 
 
 def _settings(s: Symptoms) -> Iterator[Finding]:
@@ -465,6 +476,7 @@ def _etcd(s: Symptoms) -> Iterator[Finding]:
 
 CHECKS: Final[tuple[Callable[[Symptoms], Iterable[Finding]], ...]] = (
     _python,
+    _pip,
     _settings,
     _driver,
     _engine,

@@ -15,6 +15,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,7 @@ def look(
         is_root=os.geteuid() == 0,
         etcd=_tried(_etcd),
         python=sys.version_info[:3],
+        has_pip=find_spec("pip") is not None,
         # came with the mend of CVE-2025-4517, in distributions that mend older releases, too
         keeps_tar_in_place=hasattr(tarfile, "data_filter") and hasattr(os.path, "ALLOW_MISSING"),
         files=_files(),

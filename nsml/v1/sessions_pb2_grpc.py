@@ -169,7 +169,7 @@ class SessionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StopSession(self, request, context):
-        """Ask a session to stop: SIGTERM, its grace, SIGKILL. The answer means that the wish is durable.
+        """Ask a session to stop: SIGTERM, its grace, SIGKILL. The answer means that the request is durable.
         FAILED_PRECONDITION with reason ALREADY_ENDED when there is nothing to stop.
         Callers: the owner, administrators. Errors: NOT_FOUND; PERMISSION_DENIED for a
         visible session of somebody else. Repeating it may shorten the grace, never lengthen it.
@@ -181,7 +181,7 @@ class SessionServiceServicer:
     def RequeueSession(self, request, context):
         """Have a running session save, leave what it holds and wait for room again: its next attempt goes on from
         what it saved. Its program is given notice (docs/giving-way.md), then SIGTERM, its grace, SIGKILL. The
-        answer means that the wish is durable. A held session is released: it is queued at once, and its bad attempts
+        answer means that the request is durable. A held session is released: it is queued at once, and its bad attempts
         count no more.
         FAILED_PRECONDITION with reason STATE_CONFLICT when it neither runs nor is held, is being stopped, or could not be
         resumed and force is not set; with reason ALREADY_ENDED when it has ended.

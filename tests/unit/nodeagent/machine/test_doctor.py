@@ -62,6 +62,7 @@ def test_a_sound_machine_has_nothing_to_do() -> None:
     ("facts", "check", "grade", "says"),
     [
         ({"python": (3, 10, 9)}, "python", "bad", "Python 3.11"),
+        ({"has_pip": False}, "pip", "bad", "ensurepip"),
         ({"keeps_tar_in_place": False}, "python", "warn", "3.11.13"),
         ({"driver_refusal": "no NVIDIA driver"}, "driver", "bad", "nvidia-smi"),
         (
