@@ -108,7 +108,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "wait": ("logs -f", "run --wait"),
     "watch": ("ps -w", "logs -f"),
     **dict.fromkeys(("pause", "restart", "resume"), ("requeue",)),
-    **dict.fromkeys(("repeat", "rerun", "retry"), ("command",)),
+    **dict.fromkeys(("again", "repeat", "rerun", "retry"), ("run --rerun", "command")),
     **dict.fromkeys(("del", "delete", "prune", "remove"), ("rm",)),
     "compare": ("diff",),
     **dict.fromkeys(("chart", "graph"), ("plot",)),

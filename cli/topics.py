@@ -43,8 +43,9 @@ How to choose sessions: words of nsml ps, --filter and nsml-tui
   lr>=0.05          an argument, or a number of the summary: < <= > >= =
   age<2h gpus>=4    how long ago it was submitted, how many GPUs it asks for
   state:run,queued  one of these; as state: also name, user, project, memo, ds
-                    (dataset), node, model, priority, pod, id, held_cause
-                    (start_failures, node_losses); * and ? are text
+                    (dataset), node, model, priority, pod, id, origin (a
+                    session), held_cause (start_failures, node_losses);
+                    * and ? are text
                     states: queued preparing running paused unknown stopping
                     finalizing succeeded failed stopped held
   label:stage=dev   of run --label stage=dev; label:stage with any value;

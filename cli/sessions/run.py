@@ -27,6 +27,7 @@ from cli.retry import DEFAULT_S, patiently
 from cli.sessions.attached import REMOVES_NOTE, After, goes_on, stay
 from cli.sessions.file_names import files_text
 from cli.sessions.preflight import check_dataset_name, check_first, entry_of
+from cli.sessions.rerun import Rerun
 from cli.sessions.run_request import RunOptions
 from cli.sessions.upload import made_of, pack_folder, send
 from cli.sessions.written_files import warn_of_pushed
@@ -86,10 +87,16 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
         "nsml run --env-file .env --env LR=0.02 --secret WANDB_API_KEY",
         "nsml run --image pytorch/pytorch:2.4.0 --memory 24G --shm-size 8G",
         "nsml run --argv -- ./train.sh --fast",
+        "nsml run --rerun @last -g 2 -- --lr 0.02",
     ],
 )
 @click.argument("positional", metavar="[ENTRY]", required=False)
 @flag_options
+@click.option(
+    "--rerun",
+    metavar="SESSION",
+    help="Run the code, options and data of SESSION again, but for what is given here.",
+)
 @click.option(
     "--patience",
     type=DURATION,
@@ -160,6 +167,8 @@ def run(context: click.Context, /, **given: Any) -> int:
         packed, contained = _pack(app, Path.cwd(), options) if options.sends_code else (None, [])
 
         async def submit(client: Client) -> Session:
+            if options.rerun is not None:
+                await options.rerun.fill(client, options.request)
             await _warn_of_containers(app, client, contained)
             return await _submit(app, client, options, packed, submission)
 
@@ -232,22 +241,32 @@ def _options(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typ
         if given["positional"] or given["entry"] or arguments:
             raise click.UsageError("--argv goes without ENTRY, -e and -a")
         argv = tuple(words)
-    elif not given["sends_code"]:
+    elif not given["sends_code"] and given["rerun"] is None:
         raise click.UsageError("--no-code goes with --argv only: an entry is a file of the folder")
+    given = {**given, "env": _environment(given)}
     _check_shm(given["shm_size"] or 0, given["memory"] or 0)
     if given["gpu_model"] and not given["gpus"]:
         raise click.UsageError("--gpu-model names GPUs, and -g 0 asks for none")
     if given["project"] is not None and not given["project"].strip():
         raise click.UsageError("--project names none: leave it out for your own")
+    for reference in given["dataset"]:
+        check_dataset_name(reference)
+    repeated = [one for one in typed if one.option is None or one.option.name not in _STAY_OPTIONS]
+    if given["rerun"] is not None:
+        return RunOptions(
+            request=_request(given),
+            environment_files=(),
+            sends_code=False,
+            max_bytes=None,
+            rerun=Rerun(given, typed, words, repeated),
+        )
     entry = (
         "" if argv else entry_of(given["positional"] or given["entry"] or "", typed, words or ())
     )
-    for reference in given["dataset"]:
-        check_dataset_name(reference)
-    repeated = (one for one in typed if one.option is None or one.option.name not in _STAY_OPTIONS)
     repeat = [word for one in repeated for word in one.words]
     repeat += [] if words is None else ["--", *words]
-    request = _request({**given, "env": _environment(given)})
+    request = _request(given)
+    put_all(request, given)
     spec = request.spec
     spec.entry = entry and PurePosixPath(Path(entry).as_posix()).as_posix()
     spec.args[:] = () if argv else (*arguments, *(words or ()))
@@ -262,13 +281,11 @@ def _options(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typ
 
 
 def _request(given: dict[str, Any]) -> CreateSessionRequest:
-    """What the flags ask for."""
+    """One that only says who is to see the session."""
     from nsml.v1.sessions_pb2 import CreateSessionRequest
     from nsml.view.sessions import visibility_named
 
-    request = CreateSessionRequest(visibility=visibility_named(given["visibility"] or "private"))
-    put_all(request, given)
-    return request
+    return CreateSessionRequest(visibility=visibility_named(given["visibility"] or "private"))
 
 
 def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
@@ -340,6 +357,8 @@ def _dry_run(app: App, options: RunOptions) -> None:
     request = _identified(options, packed)
 
     async def ask(client: Client) -> str:
+        if options.rerun is not None:
+            await options.rerun.fill(client, request)
         await _warn_of_containers(app, client, contained)
         await client.sessions.check(request)
         request.spec.no_queue = True
@@ -457,7 +476,8 @@ def _identified(options: RunOptions, packed: Packed | None) -> CreateSessionRequ
     """What is asked for, under an id of its own and with its code."""
     request = options.request
     request.request_id = new_request_id()
-    request.spec.bundle_digest = packed.manifest.digest if packed is not None else ""
+    if options.rerun is None:
+        request.spec.bundle_digest = packed.manifest.digest if packed is not None else ""
     return request
 
 

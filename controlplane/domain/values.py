@@ -96,6 +96,21 @@ class HeldCause(enum.StrEnum):
         return cls.START_FAILURES if last.may_not_recur else cls.NODE_LOSSES
 
 
+class OriginKind(enum.StrEnum):
+    """How a session came from another one; see nsml.v1.OriginKind."""
+
+    RERUN = "RERUN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The session that another one came from, by its id and the name that it had; it may be removed since."""
+
+    kind: OriginKind
+    session_id: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """Capacity, asked for or held. GPU and CPU in thousandths of a device or core, memory in bytes."""
@@ -464,6 +479,7 @@ class Session:
     resume: Resume | None = None
     durable: Durable | None = None
     held_cause: HeldCause | None = None
+    origin: Origin | None = None
 
     @property
     def dataset(self) -> str:

@@ -16,6 +16,8 @@ from controlplane.domain.values import (
     EndedAttempt,
     EpisodeKind,
     Limits,
+    Origin,
+    OriginKind,
     Progress,
     Replica,
     SecretUse,
@@ -26,7 +28,7 @@ from controlplane.domain.values import (
 )
 from controlplane.history.summaries import MOST_NAMES
 from controlplane.sessions.session_listing import Filter
-from controlplane.sessions.validation import Submission
+from controlplane.sessions.validation import OriginReference, Submission
 from controlplane.wire.resources import (
     to_network,
     to_priority,
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 # The contract's names of our values, by value; messages take them as they are.
 _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
 _STATES_BACK: Final = {sessions_pb2.SessionState.Value(_STATES[one]): one for one in SessionState}
+_ORIGINS_BACK: Final = {
+    sessions_pb2.OriginKind.Value(f"ORIGIN_KIND_{one.value}"): one for one in OriginKind
+}
 _EPISODES: Final = {one: f"EPISODE_KIND_{one.value}" for one in EpisodeKind}
 CAUSES: Final = {cause: f"CAUSE_{cause.value}" for cause in Cause}
 
@@ -63,7 +68,15 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         visibility=to_visibility(request.visibility) or Visibility.PRIVATE,
         project=request.project,
         command=tuple(variables.without_values(request.command)),
+        origin=_to_origin(request.origin) if request.HasField("origin") else None,
     )
+
+
+def _to_origin(origin: sessions_pb2.Origin) -> OriginReference:
+    kind = _ORIGINS_BACK.get(origin.kind)
+    if kind is None:
+        raise InvalidRequest(f"{origin.kind} is no kind of origin that is known here")
+    return OriginReference(kind, origin.session)
 
 
 def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
@@ -221,6 +234,7 @@ encoder(
     convert={"nodes": dict.fromkeys},  # each once
     omit=("gpu_thousandths", "held_s", "devices", "simulated"),
 )
+encoder(Origin, sessions_pb2.Origin, rename={"session_id": "session"})
 _PROGRESS: Final = encoder(Progress, sessions_pb2.Progress, rename={"is_resumable": "resumable"})
 _USAGE: Final = encoder(
     Usage,

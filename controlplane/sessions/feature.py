@@ -91,6 +91,7 @@ def _submitter(core: Core) -> Submitter:
         datasets=core.shared(datasets),
         content=core.shared(content),
         secrets=core.shared(user_secrets),
+        references=core.references,
         clock=core.clock,
         new_id=lambda: "s" + new_id(core.random_bytes),
         answers=core.shared(scheduling).known,

@@ -25,7 +25,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits
 from controlplane.domain.names import NO_DATASET
-from controlplane.domain.values import Session, SessionSpec
+from controlplane.domain.values import Origin, Session, SessionSpec
 from controlplane.limits.admission import Batch
 from controlplane.projects.projects import check_entitled, within_quota
 from controlplane.scheduler import MaxCapacity, request_of
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from controlplane.limits.admission import Admission
     from controlplane.scheduler import QueueQueries
     from controlplane.state.live_state import LiveState
+    from controlplane.state.references import References
     from controlplane.store.interface import Compare, KeyValueStore
     from nsml.common.clock import Clock
 
@@ -80,11 +81,12 @@ class Secrets(Protocol):
 class _Pending:
     """A submission that waits to be written; at revision `checked` its request had no session.
 
-    `entitled`: the condition that its project still takes it. `size`: of its record, about.
+    `origin`: the session that it comes from. `entitled`: the condition that its project still takes it. `size`: of its record, about.
     """
 
     submission: Submission
     spec: SessionSpec
+    origin: Origin | None
     size: int
     entitled: Compare | None
     checked: int
@@ -111,6 +113,7 @@ class Submitter:
         datasets: Datasets,
         content: Content,
         secrets: Secrets,
+        references: References,
         clock: Clock,
         new_id: Callable[[], str],
         answers: Callable[[], QueueQueries | None],
@@ -124,6 +127,7 @@ class Submitter:
         self._datasets = datasets
         self._content = content
         self._secrets = secrets
+        self._references = references
         self._clock = clock
         self._new_id = new_id
         self._answers = answers
@@ -138,7 +142,7 @@ class Submitter:
 
         Raises:
             InvalidRequest, TooLarge: the submission is malformed.
-            NotFound: a dataset that is not there or not visible, a secret that is not there, a project
+            NotFound: a dataset or an origin that is not there or not visible, a secret that is not there, a project
                 that is not there or not the caller's.
             OverQuota: more than the project may have.
             LimitReached, LowOnRoom: the user or the project has as many sessions as it may have, or
@@ -156,7 +160,8 @@ class Submitter:
             earlier = await self._earlier(submission)
             if earlier is not None:
                 return earlier
-            size = self._admitted(submission, spec)
+            origin = await self._origin(submission)
+            size = self._admitted(submission, spec, origin)
             spec = replace(spec, datasets=await self._found(submission))
             await self._secrets.check(submission.owner, spec.secrets)
             await self._check_content(submission.owner, spec)
@@ -168,7 +173,7 @@ class Submitter:
                 self._admission.write(submission.owner.name, size)
                 is_counted = True
             done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
-            self._queue.append(_Pending(submission, spec, size, entitled, checked, done))
+            self._queue.append(_Pending(submission, spec, origin, size, entitled, checked, done))
             self._wake.set()
             session = await done
             if session is not None:
@@ -178,7 +183,7 @@ class Submitter:
     async def check(self, submission: Submission) -> None:
         """Raise what `submit` would raise now, except for an earlier request and missing code."""
         spec = validated(submission, self._time_limits)
-        self._admitted(submission, spec)
+        self._admitted(submission, spec, await self._origin(submission))
         found = await self._found(submission)
         await self._secrets.check(submission.owner, spec.secrets)
         check_entitled(
@@ -186,10 +191,21 @@ class Submitter:
         )
         self._check_fit(submission, replace(spec, datasets=found))
 
-    def _admitted(self, submission: Submission, spec: SessionSpec) -> int:
+    async def _origin(self, submission: Submission) -> Origin | None:
+        """The session that it comes from; its code is its user's to use from then on, who sees it."""
+        asked = submission.origin
+        if asked is None:
+            return None
+        caller = UserCaller(user=submission.owner)
+        found = await self._references.find(caller, asked.session)
+        if found.spec.bundle_digest:
+            self._content.show(caller, found.spec.bundle_digest)
+        return Origin(kind=asked.kind, session_id=found.id, name=found.name)
+
+    def _admitted(self, submission: Submission, spec: SessionSpec, origin: Origin | None) -> int:
         """The size of its record, if its user and project may have one more such session."""
         owner = submission.owner.name
-        size = record_size(_session(submission, spec, id="", number=0, now=0.0))
+        size = record_size(_session(submission, spec, origin, id="", number=0, now=0.0))
         if self._admission is not None:
             self._admission.check_session(owner, submission.project or owner, size)
         return size
@@ -260,7 +276,7 @@ class Submitter:
         answers, now = self._answers(), self._clock.time()
         if answers is None:
             raise NotLeader("")
-        session = _session(submission, spec, id=self._new_id(), number=0, now=now)
+        session = _session(submission, spec, None, id=self._new_id(), number=0, now=now)
         waits = answers.would_start(session, now).deferral
         if waits is not None:
             raise NoCapacity(
@@ -347,6 +363,7 @@ class Submitter:
             sessions[key] = _session(
                 pending.submission,
                 pending.spec,
+                pending.origin,
                 id=self._new_id(),
                 number=last[counter],
                 now=self._clock.time(),
@@ -426,6 +443,7 @@ def _dataset(spec: SessionSpec) -> str:
 def _session(
     submission: Submission,
     spec: SessionSpec,
+    origin: Origin | None,
     *,
     id: str,  # noqa: A002
     number: int,
@@ -446,4 +464,5 @@ def _session(
         command=submission.command,
         request_id=submission.request_id,
         request_digest=submission.digest,
+        origin=origin,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.datasets.datasets import DatasetReference
 from controlplane.domain.errors import InvalidRequest, TooLarge
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from controlplane.domain.identity import User
+    from controlplane.domain.values import OriginKind
 
 RETRIED_LOST_AFTER_S: Final = 600.0
 """lost_after of a session with retries that names none."""
@@ -59,9 +60,16 @@ MOST_MEMO_BYTES: Final = 4 << 10
 MOST_REASON_BYTES: Final = 1 << 10
 
 
+class OriginReference(NamedTuple):
+    """The session that another one is to come from, as its user names it."""
+
+    kind: OriginKind
+    session: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A session that a user wants. `digest` is of the request.
+    """A session that a user wants. `digest` is of the request; `origin` is named by reference, and still to be found.
 
     `spec` is as it was asked for: without the datasets, which are still to be found, and with 0 or "" for a default.
     """
@@ -76,6 +84,7 @@ class Submission:
     visibility: Visibility = Visibility.PRIVATE
     project: str = ""
     command: tuple[str, ...] = ()
+    origin: OriginReference | None = None
 
 
 def validated(submission: Submission, limits: TimeLimits) -> SessionSpec:

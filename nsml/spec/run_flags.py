@@ -23,7 +23,7 @@ from nsml.spec.request_limits import (
 from nsml.spec.variables import HIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from google.protobuf.duration_pb2 import Duration
 
@@ -378,6 +378,8 @@ class Flag(NamedTuple):
     """What filters call it."""
     status_title: str = ""
     """Of its line in the status of one session; "": it has none there."""
+    is_once: bool = False
+    """Whether it is about a submission, and not about what it submits: who runs that again asks for it again."""
     applies_to: Callable[[Any], bool] | None = None
     """Of a session: whether repeating its command needs the flag, where its field alone does not say so."""
 
@@ -393,24 +395,24 @@ class Flag(NamedTuple):
             return
         flag = self.long or self.names[0].rpartition("/")[2]
         long = next((name for name in self.names if name.startswith("--")), flag)
-        for value in self.kind.typed(*self._place(session)):
+        for value in self.kind.typed(*self.place(session)):
             yield from [flag] if self.kind.is_switch else option_words(flag, value, long=long)
 
     def put(self, request: Any, value: Any) -> None:
         """Ask for what was typed."""
-        self.kind.put(*self._place(request), value)
+        self.kind.put(*self.place(request), value)
 
     def text(self, session: Any) -> str:
         """What is asked for, for people; "" where that is nothing."""
-        return self.kind.text(*self._place(session))
+        return self.kind.text(*self.place(session))
 
     def each(self, session: Any) -> Mapping[str, str]:
         """The rows of it in a comparison."""
-        return self.kind.each(*self._place(session), self.compared)
+        return self.kind.each(*self.place(session), self.compared)
 
     def raw(self, session: Any) -> Any:
         """What is asked for, for programs."""
-        return self.kind.raw(*self._place(session))
+        return self.kind.raw(*self.place(session))
 
     def reading(self, what: Callable[[Any, str], T]) -> Callable[[Any], T]:
         """`what` its kind says of a session, as a function for many thousands of them."""
@@ -420,7 +422,8 @@ class Flag(NamedTuple):
         holder = attrgetter(outer)
         return lambda session: what(holder(session), field)
 
-    def _place(self, message: Any) -> tuple[Any, str]:
+    def place(self, message: Any) -> tuple[Any, str]:
+        """The message that holds its field, and that field."""
         *outer, field = self.field.split(".")
         for name in outer:
             message = getattr(message, name)
@@ -520,6 +523,7 @@ FLAGS: Final = (
         field="memo",
         metavar="TEXT",
         default="",
+        is_once=True,
     ),
     Flag(
         ("--label",),
@@ -583,6 +587,7 @@ FLAGS: Final = (
         _Switch(),
         "Pull the image and build what the requirements ask for anew, instead of using what nodes have.",
         field="spec.refresh_environment",
+        is_once=True,
     ),
     Flag(
         ("--time-limit",),
@@ -660,6 +665,7 @@ FLAGS: Final = (
         "Wait where nothing is free (default), or be refused.",
         field="spec.no_queue",
         default=True,
+        is_once=True,
     ),
 )
 
@@ -670,6 +676,26 @@ def put_all(request: Any, given: Mapping[str, Any]) -> None:
     """Ask for all that was typed, by what the command calls it."""
     for flag in _ASKED:
         flag.put(request, given[flag.parameter])
+
+
+def put_again(request: Any, session: Any, given: Mapping[str, Any], typed: Collection[str]) -> None:
+    """Ask for what a session asked for, but for what was typed: of variables and labels, those that were.
+
+    `typed`: of `given`, by what the command calls it. What a flag asks of one submission alone is not asked again.
+    """
+    request.spec.CopyFrom(session.spec)
+    for flag in _ASKED:
+        message, field = flag.place(request)
+        if flag.parameter in typed:
+            if not isinstance(flag.kind, _Pairs):
+                message.ClearField(field)
+            flag.put(request, given[flag.parameter])
+        elif flag.is_once or (flag.applies_to is not None and not flag.applies_to(session)):
+            message.ClearField(field)
+        elif message is request:
+            setattr(message, field, getattr(session, field))
+    if "retry" in typed:
+        request.spec.ClearField("lost_after")  # a default that follows from the retries
 
 
 def asked_words(session: Any) -> list[str]:

@@ -18,6 +18,7 @@ from nsml.view.sessions import (
     STATE_WORDS,
     command_words,
     held_cause_name,
+    origin_text,
     plain,
     summary_words,
     word_of,
@@ -228,6 +229,14 @@ def _held_causes(session: Session) -> Iterable[str]:
     return () if held is None else (held_cause_name(session), held.short)
 
 
+def _origins(session: Session) -> Iterable[str]:
+    """The session that it came from: `kim/mnist/3`, `mnist/3`, its id; and how: `rerun of kim/mnist/3`."""
+    if not session.HasField("origin"):
+        return ()
+    name = session.origin.name
+    return (name, name.partition("/")[2], session.origin.session, origin_text(session))
+
+
 def _datasets(session: Session) -> Iterable[str]:
     """Each as NAME and as OWNER/NAME."""
     for full in names_in(session):
@@ -238,6 +247,7 @@ def _datasets(session: Session) -> Iterable[str]:
 _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "state": _states,
     "held_cause": _held_causes,
+    "origin": _origins,
     "name": _names,
     "user": lambda one: (one.owner,),
     "project": lambda one: (one.project or one.owner,),

@@ -15,6 +15,7 @@ from nsml.view.sessions import (
     images_text,
     log_of_first,
     lost_text,
+    origin_text,
     placed_text,
     ran_s,
     ran_text,
@@ -47,6 +48,8 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
         found.append(f"  {lost}")
     if pointer := log_of_first(session) or _log_of_failed(session):
         found.append(f"  see: {pointer}")
+    if origin := origin_text(session):
+        found.append(f"  origin: {origin}")
     asked = ((flag.status_title, flag.text(session)) for flag in FLAGS if flag.status_title)
     found += [f"  {title}: {text}" for title, text in asked if text]
     if session.replicas:

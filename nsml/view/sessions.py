@@ -202,6 +202,29 @@ def checkpoints_text(session: Session) -> str:
     return f"{session.checkpoint_count} ({lost} lost)" if lost else str(session.checkpoint_count)
 
 
+def origin_text(session: Session) -> str:
+    """Which session it came from, and how: `rerun of kim/mnist/3`; "" where it came from none."""
+    if not session.HasField("origin"):
+        return ""
+    return f"{_origin_word(session)} of {session.origin.name or session.origin.session}"
+
+
+def _origin_word(session: Session) -> str:
+    kind = session.origin.kind
+    return enum_word(sessions_pb2.OriginKind, kind, "ORIGIN_KIND_") if kind else "made out"
+
+
+def _origin(session: Session) -> dict[str, Any] | None:
+    origin = session.origin
+    if not session.HasField("origin"):
+        return None
+    return {
+        "kind": enum_name(sessions_pb2.OriginKind, origin.kind, "ORIGIN_KIND_"),
+        "session": origin.name or None,
+        "id": origin.session,
+    }
+
+
 def end_text(session: Session) -> str:
     """Why it ended badly or is held, as well as the platform knows: its sentence, else what it was: `exit 137 (SIGKILL)`; "" of others."""
     if session.state not in _BAD_STATES:
@@ -942,6 +965,7 @@ def record(session: Session) -> dict[str, Any]:
         "state": enum_name(SessionState, session.state, "SESSION_STATE_"),
         "waiting": session.waiting or None,
         "held_cause": held_cause_name(session) or None,
+        "origin": _origin(session),
         "stop": _stop(session),
         "owner": session.owner,
         "project": session.project,

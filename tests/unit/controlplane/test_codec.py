@@ -71,7 +71,10 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 }
 EXCEPTIONS: dict[Any, dict[str, st.SearchStrategy[Any]]] = {
     Condition: {"remark": st.just("")},  # not written
-    Media: {"facts": st.dictionaries(TEXTS, TEXTS, max_size=2).map(json.dumps)},
+    Media: {
+        "facts": st.dictionaries(TEXTS, TEXTS, max_size=2).map(json.dumps),
+        "root": st.none() | TEXTS.filter(bool),  # unset stands for None
+    },
     Usage: {
         "utilization": st.none() | st.floats(0, 100),  # below 0 stands for None
         "memory_peak": st.integers(0, 1 << 50).map(float),  # whole bytes in the contract

@@ -124,6 +124,75 @@ async def test_the_code_of_a_private_session_is_its_owners_while_it_lives(rig: R
     assert await read(lee, manifest.digest, *blobs) == blobs
 
 
+def rerun(of: str, request_id: str, **spec: Any) -> sessions_pb2.CreateSessionRequest:
+    origin = sessions_pb2.Origin(kind=sessions_pb2.ORIGIN_KIND_RERUN, session=of)
+    return sessions_pb2.CreateSessionRequest(
+        request_id=request_id, spec=sessions_pb2.SessionSpec(entry="main.py", **spec), origin=origin
+    )
+
+
+async def test_who_sees_a_session_may_run_its_code_again_and_nobody_else(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    manifest, blobs = tree(**{"main.py": b"print('of kim')"})
+    await send(kim, blobs)
+    session = await kim.submit(bundle_digest=manifest.digest)
+    asked = rerun(session.id, "r1", bundle_digest=manifest.digest)
+    code, reason, _ = await refused(lee.sessions.CreateSession(asked))
+    assert (code, reason) == ("NOT_FOUND", "NOT_FOUND")
+    assert (await refused(read(lee, manifest.digest)))[0] == "NOT_FOUND"
+    await kim.sessions.UpdateSession(
+        sessions_pb2.UpdateSessionRequest(
+            session=session.id, visibility=resources_pb2.VISIBILITY_PUBLIC
+        )
+    )
+    check = sessions_pb2.CreateSessionRequest.FromString(asked.SerializeToString())
+    check.validate_only = True
+    await lee.sessions.CreateSession(check)
+    made = (await lee.sessions.CreateSession(asked)).session
+    assert made.spec.bundle_digest == manifest.digest
+    expected = sessions_pb2.Origin(
+        kind=sessions_pb2.ORIGIN_KIND_RERUN, session=session.id, name="kim/None/1"
+    )
+    assert made.origin == expected
+    assert (await lee.get(made.id)).origin == expected
+    assert not session.HasField("origin")
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_rerun_outlives_what_it_came_from_and_is_made_once(
+    rig: Rig, has_ended: bool
+) -> None:
+    kim = await rig.user("kim")
+    manifest, blobs = tree(**{"main.py": b"print('of kim')"})
+    await send(kim, blobs)
+    session = await kim.submit(bundle_digest=manifest.digest)
+    asked = rerun(session.name, "r1", bundle_digest=manifest.digest)
+    made = None if has_ended else (await kim.sessions.CreateSession(asked)).session
+    await kim.sessions.StopSession(sessions_pb2.StopSessionRequest(session=session.id))
+    await kim.reaches(session.id, "STOPPED")
+    made = made or (await kim.sessions.CreateSession(asked)).session
+    await kim.sessions.RemoveSession(sessions_pb2.RemoveSessionRequest(session=session.id))
+    assert (await refused(kim.get(session.id)))[0] == "NOT_FOUND"
+    again = (await kim.sessions.CreateSession(asked)).session
+    assert (again.id, again.origin.name) == (made.id, session.name)
+    assert await read(kim, manifest.digest, *blobs) == blobs
+
+
+async def test_an_origin_of_no_known_kind_is_refused(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    session = await kim.submit()
+    for kind in (sessions_pb2.ORIGIN_KIND_UNSPECIFIED, 77):
+        asked = rerun(session.id, f"r{kind}")
+        asked.origin.kind = kind
+        code, _, _ = await refused(kim.sessions.CreateSession(asked))
+        assert code == "INVALID_ARGUMENT"
+    asked = rerun("", "r")
+    assert (await refused(kim.sessions.CreateSession(asked)))[0] in (
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+    )
+
+
 def listing(*digests: str) -> Manifest:
     """A manifest of files that are said to be these blobs."""
     return build(

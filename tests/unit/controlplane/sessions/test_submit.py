@@ -44,6 +44,7 @@ from controlplane.secrets.user_secrets import UserSecrets
 from controlplane.sessions.export import row_of
 from controlplane.sessions.submit import Submitter
 from controlplane.sessions.validation import Submission
+from controlplane.state.references import References
 from controlplane.store import interface
 from controlplane.store.interface import Delete, Put, Transaction
 from controlplane.stored import etcd_codec
@@ -86,6 +87,7 @@ class Desk:
             history=self.history,
             datasets=Datasets(history=self.history, content=content, clock=self.made.clock),
             content=content,
+            references=References(state=state, history=self.history),
             secrets=UserSecrets(self.made.store, make_vault(os.urandom), clock=self.made.clock),
             clock=self.made.clock,
             new_id=new_id,

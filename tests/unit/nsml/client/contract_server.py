@@ -337,8 +337,12 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 why="most free on one node: 0",
             )
         for wanted in request.spec.datasets:
-            if wanted.name not in {known.name for known in state.datasets}:
+            if wanted.name.removeprefix("kim/") not in {known.name for known in state.datasets}:
                 refuse(context, grpc.StatusCode.NOT_FOUND, f"no dataset {wanted.name}", "NOT_FOUND")
+        origin = None
+        if request.HasField("origin"):
+            found = state.find(request.origin.session, context)
+            origin = pb.Origin(kind=request.origin.kind, session=found.id, name=found.name)
         if request.validate_only:
             return pb.CreateSessionResponse()
         digest = request.spec.bundle_digest
@@ -347,6 +351,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             state.blobs.clear()
         if digest and digest not in state.blobs:
             refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "missing", "MISSING_BLOBS")
+        for wanted in request.spec.datasets:
+            wanted.name = wanted.name.removeprefix("kim/")
         dataset = request.spec.datasets[0].name if request.spec.datasets else "None"
         prefix = f"kim/{dataset}/"
         number = 1 + sum(s.name.startswith(prefix) for s in state.sessions.values())
@@ -358,6 +364,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             memo=request.memo,
             project=request.project,
             command=request.command,
+            origin=origin,
         )
         state.requests[request.request_id] = session.id
         failure = state.fail_next.pop("CreateSession", None)

@@ -6,7 +6,15 @@ import click
 import pytest
 
 from cli.sessions.run import run
-from nsml.spec.run_flags import FLAGS, Flag, asked_record, asked_rows, asked_words, put_all
+from nsml.spec.run_flags import (
+    FLAGS,
+    Flag,
+    asked_record,
+    asked_rows,
+    asked_words,
+    put_again,
+    put_all,
+)
 from nsml.spec.variables import HIDDEN
 from nsml.v1 import sessions_pb2 as pb
 
@@ -20,11 +28,16 @@ def flag(name: str) -> Flag:
     return next(one for one in FLAGS if name in one.names)
 
 
+def told(**given: object) -> dict[str, object]:
+    """What a command line that says this gives for each flag."""
+    nothing = {one.parameter: () if one.kind.is_repeated else None for one in FLAGS}
+    return {**nothing, "queue": True, **given}
+
+
 def asked(**given: object) -> pb.Session:
     """A session as a request asks for it."""
-    nothing = {one.parameter: () if one.kind.is_repeated else None for one in FLAGS}
     request = pb.CreateSessionRequest()
-    put_all(request, {**nothing, "queue": True, **given})
+    put_all(request, told(**given))
     return pb.Session(spec=request.spec, memo=request.memo, project=request.project, owner="kim")
 
 
@@ -88,3 +101,93 @@ def test_a_value_of_a_newer_platform_is_shown_as_its_number(name: str) -> None:
     session = pb.Session()
     setattr(session.spec, name[2:], 77)
     assert flag(name).text(session) == "77"
+
+
+ONE: dict[str, object] = {
+    "dataset": ("mnist@3",),
+    "gpus": 500,
+    "gpu_model": "A100",
+    "cpus": 2000,
+    "memory": 24 << 30,
+    "shm_size": 1 << 30,
+    "disk": 1 << 31,
+    "processes": 64,
+    "memo": "one",
+    "label": (("stage", "dev"), ("try", "1")),
+    "nodes": 2,
+    "env": {"A": "1", "B": "2"},
+    "secret": (("TOKEN", "TOKEN"),),
+    "image": "a/b:1",
+    "refresh": True,
+    "time_limit": 60.0,
+    "grace": 5.0,
+    "retry": 3,
+    "pod": "p1",
+    "network": "host",
+    "priority": "low",
+    "preemptible": True,
+    "project": "vision",
+    "queue": False,
+}
+OTHER: dict[str, object] = {
+    "dataset": ("digits",),
+    "gpus": 2000,
+    "gpu_model": "H100",
+    "cpus": 1000,
+    "memory": 1 << 30,
+    "shm_size": 1 << 28,
+    "disk": 1 << 33,
+    "processes": 99,
+    "memo": "other",
+    "label": (("try", "2"),),
+    "nodes": 1,
+    "env": {"B": "3"},
+    "secret": (("KEY", "HF"),),
+    "image": "c",
+    "refresh": True,
+    "time_limit": 0.5,
+    "grace": 1.0,
+    "retry": 1,
+    "pod": "p2",
+    "network": "own",
+    "priority": "high",
+    "preemptible": True,
+    "project": "audio",
+    "queue": False,
+}
+ASKED = [one for one in FLAGS if one.field]
+ONCE = {"memo", "refresh", "queue"}
+MERGED = {"label": {"stage": "dev", "try": "2"}, "env": {"A": "1", "B": "3"}}
+
+
+def again(typed: set[str], given: dict[str, object] | None = None) -> pb.CreateSessionRequest:
+    request = pb.CreateSessionRequest()
+    put_again(request, asked(**ONE), given or told(**OTHER), typed)
+    return request
+
+
+def test_these_are_all_flags_that_ask_for_something() -> None:
+    assert {one.parameter for one in ASKED} == ONE.keys() == OTHER.keys()
+
+
+@pytest.mark.parametrize("typed", [one.parameter for one in ASKED])
+def test_of_a_session_that_is_run_again_only_what_was_typed_is_another(typed: str) -> None:
+    request, one, other = again({typed}), asked(**ONE), asked(**OTHER)
+    blank = pb.Session()
+    for asks in ASKED:
+        name, found = asks.parameter, asks.raw(request)
+        if name == typed:
+            assert found == MERGED.get(name, asks.raw(other))
+        else:
+            assert found == asks.raw(blank if name in ONCE else one), name
+
+
+def test_what_its_class_allows_and_its_own_project_are_not_asked_for() -> None:
+    idle = asked(gpus=0, priority="idle", preemptible=True, project="kim")
+    idle.spec.lost_after.seconds = 600
+    request = pb.CreateSessionRequest()
+    put_again(request, idle, told(priority="normal"), {"priority"})
+    assert (request.spec.preemptible, request.project) == (False, "")
+    assert request.spec.HasField("lost_after")
+    put_again(request, idle, told(retry=1), {"retry"})
+    assert not request.spec.HasField("lost_after"), "it follows from the retries"

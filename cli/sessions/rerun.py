@@ -1,0 +1,116 @@
+"""run --rerun: the code, options and data of a session once more, but for what the command line says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.arguments import shell_words
+from cli.exits import CommandError, ExitCode
+from nsml.common.shell import shell_line
+from nsml.spec.run_flags import put_again
+from nsml.spec.variables import HIDDEN, without_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cli.group import Typed
+    from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import CreateSessionRequest, Session, SessionSpec
+
+_OF_FOLDERS = {"sends_code": "--code and --no-code", "max_size": "--max-size"}
+"""Options about the folder that is sent: here none is."""
+
+
+class Rerun:
+    """What to run again.
+
+    Args:
+        given: the command's parameters.
+        typed: what stands before `--`, and `words` what stands behind it, None without it.
+        repeats: of those that are part of the command which repeats the new session.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        typed: Sequence[Typed],
+        words: Sequence[str] | None,
+        repeats: Sequence[Typed],
+    ) -> None:
+        self._given, self._words, self._repeats = given, words, repeats
+        self._typed = {one.option.name for one in typed if one.option and one.option.name}
+        if "env_file" in self._typed:
+            self._typed.add("env")
+        self._is_filled = False
+        for name, options in _OF_FOLDERS.items():
+            if name in self._typed:
+                raise click.UsageError(f"--rerun runs the code of its session: without {options}")
+
+    async def fill(self, client: Client, request: CreateSessionRequest) -> None:
+        """Ask for what the session asked for, and for what was typed; once.
+
+        Raises:
+            NotFound: there is no such session.
+            CommandError: something of it is not the user's to know, or the session runs a command and has no arguments.
+        """
+        if self._is_filled:
+            return
+        from nsml.v1.sessions_pb2 import ORIGIN_KIND_RERUN
+
+        session = await client.sessions.get(self._given["rerun"])
+        put_again(request, session, self._given, self._typed)
+        request.origin.kind, request.origin.session = ORIGIN_KIND_RERUN, session.id
+        _name_owner(request.spec, session)
+        _check_known(request.spec, session)
+        self._set_program(request.spec, session)
+        request.command[:] = ("nsml", "run", *without_values(self._words_for(session)))
+        self._is_filled = True
+
+    def _set_program(self, spec: SessionSpec, session: Session) -> None:
+        given, words = self._given, self._words
+        entry = given["positional"] or given["entry"]
+        arguments = shell_words("-a", given["args"])
+        if given["is_argv"]:
+            spec.entry, spec.args[:], spec.argv[:] = "", (), words or ()
+        elif entry:
+            spec.entry, spec.args[:], spec.argv[:] = entry, (*arguments, *(words or ())), ()
+        elif arguments or words is not None:
+            if spec.argv:
+                raise CommandError(
+                    f"{session.name} ran a whole command, which has no arguments of its own",
+                    code=ExitCode.USAGE,
+                    why=shell_line(spec.argv),
+                    advice=f"nsml run --rerun {session.name} --argv -- COMMAND ...",
+                )
+            spec.args[:] = (*arguments, *(words or ()))
+
+    def _words_for(self, session: Session) -> list[str]:
+        """What was typed, with the session by a name that means it tomorrow, too."""
+        words: list[str] = []
+        for one in self._repeats:
+            is_it = one.option is not None and one.option.name == "rerun"
+            words += ["--rerun", session.name] if is_it else one.words
+        return words if self._words is None else [*words, "--", *self._words]
+
+
+def _name_owner(spec: SessionSpec, session: Session) -> None:
+    """Datasets are named as their user sees them: here somebody else may ask for them."""
+    for one in spec.datasets:
+        if "/" not in one.name:
+            one.name = f"{session.owner}/{one.name}"
+
+
+def _check_known(spec: SessionSpec, session: Session) -> None:
+    hidden = sorted(name for name, value in spec.environment.items() if value == HIDDEN)
+    if hidden:
+        given = [word for name in hidden for word in ("--env", f"{name}=VALUE")]
+        raise CommandError(
+            f"the values of {', '.join(hidden)} are {session.owner}'s to see",
+            why=f"{session.name} has them as variables",
+            advice=f"nsml run --rerun {session.name} {shell_line(given)} ...",
+        )
