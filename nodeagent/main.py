@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 from typing import NoReturn
 
 from nsml.common.program_logs import quiet_grpc
+from nsml.common.python_gc import no_collection
 
 
 def main() -> NoReturn:
     """Run it."""
     quiet_grpc()
-    gc.disable()  # imports make no garbage, and looking for it takes a tenth of a start
-    from nodeagent.agent import main as run  # noqa: PLC0415 - it imports gRPC
+    with no_collection():
+        from nodeagent.agent import main as run  # noqa: PLC0415 - it imports gRPC
 
-    gc.enable()
     run()
 
 

@@ -45,7 +45,7 @@ LONGEST_TARGET: Final = 256
 LONGEST_REQUEST_ID: Final = 64
 _EVERY_S: Final = 0.1
 
-_log = structlog.get_logger("operations.auditing")
+_log = structlog.get_logger()
 
 
 class Audit:

@@ -41,7 +41,7 @@ class Identities:
         self._certificates: dict[bytes, ShownCertificate] = {}
         # Of nodes that joined before their records said it, by their keys.
         self._ends: dict[str, float] = {}
-        self._log = structlog.get_logger("access.identities")
+        self._log = structlog.get_logger()
 
     async def run(self) -> None:
         """Follow the store until cancelled; raises what `TableCache.run` raises."""

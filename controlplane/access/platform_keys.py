@@ -41,7 +41,7 @@ _NONCE_BYTES: Final = 12
 KNOWN_WITHIN_S: Final = 2.0
 """How long a changed record takes at most until every control plane that is alive follows it."""
 
-_log = structlog.get_logger("access.keys")
+_log = structlog.get_logger()
 
 
 class WrongPlatformKey(Exception):

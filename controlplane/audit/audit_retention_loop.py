@@ -28,7 +28,7 @@ class Trimming:
         self._clock = clock
         self._most_rows = most_rows
         self._most_bytes = most_bytes
-        self._log = structlog.get_logger("loops.audit_retention")
+        self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
         """Look now and then, until cancelled."""

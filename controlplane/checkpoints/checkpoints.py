@@ -32,7 +32,7 @@ MOST_REMOVED: Final = 1_000
 """Checkpoints that one call removes."""
 _SHOWN: Final = 200
 
-_log = structlog.get_logger("operations.checkpoints")
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

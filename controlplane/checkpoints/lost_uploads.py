@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_WORDS: Final = 500
 """Characters of a reason."""
 
-_log = structlog.get_logger("operations.lost_uploads")
+_log = structlog.get_logger()
 
 
 class Overdue:

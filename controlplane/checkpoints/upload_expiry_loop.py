@@ -22,7 +22,7 @@ class Settling:
     def __init__(self, *, overdue: Overdue, clock: Clock) -> None:
         self._overdue = overdue
         self._clock = clock
-        self._log = structlog.get_logger("loops.upload_expiry")
+        self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
         """Look now and then, until cancelled."""

@@ -33,7 +33,7 @@ KEPT_S: Final = 300.0
 """History of the store is kept so long at least, and twice that at most."""
 
 _FULL: Final = ConditionName.COORDINATION_FULL
-_log = structlog.get_logger("loops.compaction")
+_log = structlog.get_logger()
 
 
 class Reclaiming:

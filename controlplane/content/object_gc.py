@@ -56,7 +56,7 @@ ROOTS_SEEN: Final = 100_000
 MARK_BITS: Final = 27
 
 _WORDS: Final = struct.Struct("<6I")
-_log = structlog.get_logger("operations.object_gc")
+_log = structlog.get_logger()
 
 
 class ReferencesUnread(NsmlError):

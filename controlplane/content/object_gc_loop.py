@@ -25,7 +25,7 @@ class Collecting:
     def __init__(self, *, collector: Collector, clock: Clock) -> None:
         self._collector = collector
         self._clock = clock
-        self._log = structlog.get_logger("loops.object_gc")
+        self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
         """Look now and then, until cancelled."""
@@ -46,7 +46,7 @@ class Forgetting:
     def __init__(self, *, content: Content, clock: Clock) -> None:
         self._content = content
         self._clock = clock
-        self._log = structlog.get_logger("loops.forgetting")
+        self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
         """Look now and then, until cancelled."""

@@ -31,7 +31,7 @@ class CountingKept:
         self._kept = kept
         self._clock = clock
         self._counted_at: float | None = None
-        self._log = structlog.get_logger("loops.user_storage")
+        self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
         """Count when it is asked for, until cancelled."""

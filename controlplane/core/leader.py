@@ -60,7 +60,7 @@ class LeaderLoop:
         self._candidate = candidate
         self._ttl_s = ttl_s
         self._elected = elected
-        self._log = structlog.get_logger("loops.leader").bind(member=candidate.member)
+        self._log = structlog.get_logger().bind(member=candidate.member)
         self._leadership: Leadership | None = None
         self._leader: Leader | None = None
         self._suspected = 0

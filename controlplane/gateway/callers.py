@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from controlplane.access.identities import Identities
     from controlplane.domain.identity import Caller
 
-_log = structlog.get_logger("gateway.callers")
+_log = structlog.get_logger()
 
 
 class Callers:

@@ -23,7 +23,7 @@ SHORTEST_TOKEN: Final = 16
 _BEARER: Final = "Bearer "
 _LONGEST: Final = 512
 
-_log = structlog.get_logger("gateway.readers")
+_log = structlog.get_logger()
 
 
 class Readers:

@@ -28,7 +28,7 @@ AGAIN_S: Final = 1.0
 WITHIN_S: Final = 5.0
 """What does not answer within this does not answer."""
 
-_log = structlog.get_logger("loops.probing")
+_log = structlog.get_logger()
 
 
 class Probing:

@@ -24,7 +24,7 @@ FILES_S: Final = 600.0
 READ_AT_START: Final = frozenset({"etcd_ca", "etcd_certificate", "s3_ca"})
 """Settings with files that are in memory until the end of the program; PostgreSQL's are read at each connection."""
 
-_log = structlog.get_logger("loops.warning")
+_log = structlog.get_logger()
 
 Looks = tuple[tuple[ConditionName, "Callable[[], warnings.Found]"], ...]
 

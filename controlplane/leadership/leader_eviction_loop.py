@@ -40,7 +40,7 @@ class Deposing:
         self._judge = Judge()
         self._silent_at: float | None = None
         """When the leader that we attend was last known to have stopped answering us."""
-        self._log = structlog.get_logger("loops.leader_eviction")
+        self._log = structlog.get_logger()
 
     async def run(self) -> None:
         """Attend whoever leads, until cancelled."""

@@ -63,7 +63,7 @@ WORDS: Final[Mapping[str, str]] = {
     OBJECTS: "the platform's object store",
 }
 
-_log = structlog.get_logger("operations.free_space")
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

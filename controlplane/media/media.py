@@ -34,7 +34,7 @@ MOST_GLOBS: Final = 32
 MOST_A_PAGE: Final = 100
 """Of which each may have 28 KiB as a message: what is JSON in `MOST_FACTS_BYTES` is up to four times that."""
 
-_log = structlog.get_logger("operations.media")
+_log = structlog.get_logger()
 
 
 class Shown:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _AGAIN_S: Final = 0.5
 """Between two tries to read what orders need."""
 
-_log = structlog.get_logger("services.agents")
+_log = structlog.get_logger()
 
 _SOFT = frozenset({ReplicaPhase.PREPARING, ReplicaPhase.RUNNING, ReplicaPhase.PAUSED})
 """Steps that free nothing: they may wait a moment and be written with others."""

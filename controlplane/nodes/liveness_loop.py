@@ -37,7 +37,7 @@ class Liveness:
         self._contacts = contacts
         self._clock = clock
         self._silent_after_s = silent_after_s
-        self._log = structlog.get_logger("loops.liveness")
+        self._log = structlog.get_logger()
 
     async def run(self) -> None:
         """Watch over the nodes until cancelled."""

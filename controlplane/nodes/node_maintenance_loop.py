@@ -34,7 +34,7 @@ class Upkeep:
         self._state = state
         self._keeper = keeper
         self._clock = clock
-        self._log = structlog.get_logger("loops.node_maintenance")
+        self._log = structlog.get_logger()
 
     async def run(self) -> None:
         """Look after every change, when a time has come, and now and then; until cancelled."""

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from controlplane.usage.usage import Usages
 
 
-_log = structlog.get_logger("services.nodes")
+_log = structlog.get_logger()
 
 MOST_NAMES: Final = 1_000
 """Of sessions of one node, in one answer."""

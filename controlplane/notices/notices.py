@@ -30,7 +30,7 @@ MOST_NOTICES: Final = 5_000
 """Of all users: together some megabytes, and never 150 (with 32 labels each, whose letters JSON escapes)."""
 _MESSAGE_CHARACTERS: Final = 300
 
-_log = structlog.get_logger("operations.notices")
+_log = structlog.get_logger()
 
 Wanted: TypeAlias = "Callable[[Collection[str]], Awaitable[Mapping[str, Collection[WebhookEvent]]]]"
 

@@ -25,7 +25,7 @@ KEPT_S: Final = 86_400.0
 """After that a notice is given up."""
 STORE_AGAIN_S: Final = 1.0
 
-_log = structlog.get_logger("loops.notices")
+_log = structlog.get_logger()
 
 
 class Delivering:

@@ -63,7 +63,7 @@ MOST_WEIGHT: Final = 1_000.0
 MOST_COUNT: Final = 1 << 62
 LATEST_S: Final = 1e11
 
-_log = structlog.get_logger("operations.projects")
+_log = structlog.get_logger()
 
 
 class Users(Protocol):

@@ -43,7 +43,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         self, request: pb.CreateProjectRequest, _: Context
     ) -> pb.CreateProjectResponse:
         """Make one."""
-        settings = _to_settings(request.settings)
+        settings = _asked_settings(request.settings)
         made = await self._projects.create(request.name, settings, request.members)
         return pb.CreateProjectResponse(project=self._shown(made))
 
@@ -79,7 +79,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         self, request: pb.UpdateProjectRequest, _: Context
     ) -> pb.UpdateProjectResponse:
         """Change settings."""
-        settings = _to_settings(request.settings, without_budget=request.without_budget)
+        settings = _asked_settings(request.settings, without_budget=request.without_budget)
         changed = await self._projects.update(request.name, settings)
         return pb.UpdateProjectResponse(project=self._shown(changed))
 
@@ -126,7 +126,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         return pb.Project(
             name=project.name,
             created_at=timestamp(project.created_at),
-            settings=_settings(project),
+            settings=_settings_message(project),
             member_count=len(project.members),
             usage=usage,
         )
@@ -146,7 +146,7 @@ def _holders(holding: Iterable[Session]) -> list[pb.MemberUsage]:
     return sorted(by_user.values(), key=lambda one: (-one.gpu_thousandths, one.user))
 
 
-def _settings(project: Project) -> pb.ProjectSettings:
+def _settings_message(project: Project) -> pb.ProjectSettings:
     message = pb.ProjectSettings(
         owner=project.owner or None,
         quota=_quota(project.quota),
@@ -166,7 +166,9 @@ def _quota(quota: Quota) -> pb.Quota:
     return pb.Quota(**{one: getattr(quota, one) or None for one in _MEASURES})
 
 
-def _to_settings(settings: pb.ProjectSettings, *, without_budget: bool = False) -> ProjectSettings:
+def _asked_settings(
+    settings: pb.ProjectSettings, *, without_budget: bool = False
+) -> ProjectSettings:
     """What is asked for.
 
     Raises:

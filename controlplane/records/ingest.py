@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from controlplane.records.report_limits import Rationing
     from controlplane.state.replica_rights import Rights
 
-_log = structlog.get_logger("operations.ingest")
+_log = structlog.get_logger()
 
 _MOST_TOLD: Final = 1_000
 MOST_FOLDER_CHARS: Final = 2_048

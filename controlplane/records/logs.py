@@ -28,7 +28,7 @@ T = TypeVar("T")
 BLOCKS_HELD: Final = 32
 """Blocks that were read last, a MiB each: who reads on finds the next page in one of them."""
 
-_log = structlog.get_logger("operations.logs")
+_log = structlog.get_logger()
 
 
 class Logs:

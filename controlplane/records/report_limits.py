@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controlplane.history.values import Checkpoint, StreamKey
     from controlplane.limits.admission import Admission
 
-_log = structlog.get_logger("operations.report_limits")
+_log = structlog.get_logger()
 
 REMEMBERED: Final = 10_000
 """Streams of which it is remembered that they are being cut: each cut has one notice."""

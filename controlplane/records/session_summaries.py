@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from controlplane.usage.usage import Live, Usages
     from nsml.common.clock import Clock
 
-_log = structlog.get_logger("operations.session_summaries")
+_log = structlog.get_logger()
 
 EVERY_S: Final = 1.0
 """Between two looks at what has changed."""

@@ -44,7 +44,7 @@ _AGAIN_S: Final = 1.0
 _MOST_NAMED: Final = 5
 _NOT_STARTED: Final = frozenset({ReplicaPhase.PLACED, ReplicaPhase.PREPARING})
 
-_log = structlog.get_logger("access.secrets")
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

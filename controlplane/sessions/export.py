@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from controlplane.state.draft import Draft
     from controlplane.usage.usage import Usages
 
-_log = structlog.get_logger("operations.export")
+_log = structlog.get_logger()
 
 
 class Exporter:

@@ -75,7 +75,7 @@ class Scheduling:
         self._state = state
         self._committer = committer
         self._clock = clock
-        self._log = structlog.get_logger("loops.scheduling")
+        self._log = structlog.get_logger()
         self._index: ClusterIndex | None = None
         self._answers: QueueQueries | None = None
         self._changes: Subscription | None = None

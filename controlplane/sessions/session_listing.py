@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from controlplane.state.live_state import LiveState
     from nsml.common.clock import Offload
 
-_log = structlog.get_logger("operations.session_listing")
+_log = structlog.get_logger()
 
 MOST_FILTER_CHARS: Final = 512
 MOST_OWNERS: Final = 100

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from controlplane.usage.usage import Live, Usages
     from nsml.common.clock import Clock
 
-_log = structlog.get_logger("services.session_views")
+_log = structlog.get_logger()
 
 AT_ONCE: Final = 100
 """Sessions in one turn of the event loop: a few milliseconds."""

@@ -132,7 +132,7 @@ class Submitter:
         self._new_id = new_id
         self._answers = answers
         self._time_limits = time_limits
-        self._log = structlog.get_logger("operations.submit")
+        self._log = structlog.get_logger()
         self._queue: deque[_Pending] = deque()
         self._wake = asyncio.Event()
         self._known_extent: tuple[int, MaxCapacity] | None = None

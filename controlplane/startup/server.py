@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from controlplane.domain.cluster import Cluster
     from controlplane.startup.web import Web
 
-_log = structlog.get_logger("controlplane.server")
+_log = structlog.get_logger()
 
 STOP_GRACE_S: Final = 0.5
 """How long calls that are being answered may take when the control plane stops."""

@@ -29,7 +29,7 @@ PAUSE_S: Final = 0.5
 """Between two attempts; one takes up to some seconds where a host says nothing."""
 TOLD_EVERY_S: Final = 60.0
 
-_log = structlog.get_logger("controlplane.startup_retry")
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

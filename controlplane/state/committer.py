@@ -79,7 +79,7 @@ class Committer:
         self._state = state
         self._clock = clock
         self._leader = leader
-        self._log = structlog.get_logger("operations.committer")
+        self._log = structlog.get_logger()
         self._queue: deque[_Pending[Any]] = deque()
         self._wake = asyncio.Event()
         self._leading = False

@@ -19,7 +19,7 @@ _OF_ONE: Final = frozenset({ConditionName.CERTIFICATE_ENDING, ConditionName.JOIN
 MOST_EVIDENCE: Final = 300
 """Characters of what a failing part said."""
 
-_log = structlog.get_logger("operations.conditions")
+_log = structlog.get_logger()
 
 
 def own_findings(standing: Iterable[Condition]) -> tuple[Condition, ...]:

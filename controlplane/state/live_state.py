@@ -47,7 +47,7 @@ class LiveState(StateCache):
         super().__init__(clock.monotonic, half_life_s=half_life_s)
         self._store = store
         self._clock = clock
-        self._log = structlog.get_logger("operations.live_state")
+        self._log = structlog.get_logger()
         self.repaired = 0
         self._advanced = asyncio.Event()
 

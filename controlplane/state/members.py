@@ -105,7 +105,7 @@ class Members:
         self._cache = TableCache(store, (MEMBERS,), clock=clock)
         self._lease: Lease | None = None
         self._entered_at = 0
-        self._log = structlog.get_logger("operations.members").bind(member=own.name)
+        self._log = structlog.get_logger().bind(member=own.name)
 
     def everyone(self) -> tuple[Member, ...]:
         """Those that run now, by name."""

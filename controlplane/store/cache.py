@@ -106,7 +106,7 @@ class TableCache:
         self._clock = clock
         self._relist_every_s = relist_every_s
         self._patience_s = patience_s
-        self._log = structlog.get_logger("store.cache")
+        self._log = structlog.get_logger()
         self._prefix = os.path.commonprefix([table.prefix for table in tables])  # noqa: RUF071 - of strings
         self._records: dict[str, dict[str, Stored[Any]]] = {t.prefix: {} for t in tables}
         self._tables = tuple(tables)

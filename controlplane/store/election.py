@@ -153,7 +153,7 @@ class Leadership:
         self._clock = clock
         self._ttl_s = ttl_s
         self._key = key
-        self._log = structlog.get_logger("store.election").bind(member=candidate.member)
+        self._log = structlog.get_logger().bind(member=candidate.member)
         self._lease: Lease | None = None
         self._valid_until = 0.0
         self._term = 0

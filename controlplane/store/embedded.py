@@ -111,7 +111,7 @@ class EmbeddedStore:
         self._retention_s = retention_s
         self._progress_every_s = progress_every_s
         self._quota_bytes = quota_bytes
-        self._log = structlog.get_logger("store.embedded")
+        self._log = structlog.get_logger()
         self._stack = contextlib.AsyncExitStack()
         self._reader: Connection | None = None
         self._revisions: Revisions | None = None

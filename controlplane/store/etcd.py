@@ -115,7 +115,7 @@ class EtcdStore:
         self._highest = floor_revision
         self._replaced: StoreReplaced | None = None
         self._progress_every_s = progress_every_s
-        self._log = structlog.get_logger("store.etcd")
+        self._log = structlog.get_logger()
         self._cluster = Cluster(
             endpoints, clock=clock, tls=tls, login=login, deadline_s=deadline_s, try_s=try_s
         )

@@ -247,7 +247,7 @@ class Cluster:
         self._deadline_s = deadline_s
         self._try_s = try_s
         self._turn = 0
-        self._log = structlog.get_logger("store.etcd")
+        self._log = structlog.get_logger()
         self.members = tuple(Member(endpoint, tls) for endpoint in endpoints)
 
     async def close(self) -> None:

@@ -56,7 +56,7 @@ def find_etcd() -> Path | None:
     try:
         refuse_unsound(version.group(1))
     except StoreRefused as error:
-        structlog.get_logger("store.etcd").warning("etcd.refused", path=found, reason=str(error))
+        structlog.get_logger().warning("etcd.refused", path=found, reason=str(error))
         return None
     return Path(found)
 
@@ -80,7 +80,7 @@ class EtcdProcess:
         self._folder = folder
         self._clock = clock
         self._quota_bytes = quota_bytes
-        self._log = structlog.get_logger("store.etcd")
+        self._log = structlog.get_logger()
         self._process: subprocess.Popen[bytes] | None = None
         self._stack = contextlib.AsyncExitStack()
         self._sockets = folder

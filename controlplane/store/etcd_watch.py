@@ -52,7 +52,7 @@ class WatchStream:
         self._position = position
         self._root = root
         self._progress_every_s = progress_every_s
-        self._log = structlog.get_logger("store.etcd")
+        self._log = structlog.get_logger()
 
     async def batches(self) -> AsyncGenerator[WatchBatch, None]:
         """Deliver batches until the connection is lost, then end; call it again to go on.

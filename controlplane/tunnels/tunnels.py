@@ -61,7 +61,7 @@ _RUNS: Final = frozenset(
 )
 _OVER: Final = frozenset({SessionState.FINALIZING, *(one for one in SessionState if one.is_ended)})
 
-_log = structlog.get_logger("operations.tunnels")
+_log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -36,7 +36,7 @@ class Accounting:
         self._history = history
         self._clock = clock
         self._periods: dict[str, float | None] = {}
-        self._log = structlog.get_logger("loops.usage_ledger")
+        self._log = structlog.get_logger()
 
     async def run(self) -> None:
         """Read what is not known, and tell what follows from it, until cancelled."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from controlplane.usage.usage import Usages
     from nsml.common.clock import Clock
 
-_log = structlog.get_logger("loops.device_usage")
+_log = structlog.get_logger()
 
 
 class Measuring:

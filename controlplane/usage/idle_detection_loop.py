@@ -27,7 +27,7 @@ PAUSES_S: Final = (0.0, 2.0, 10.0)
 MOST_TOLD: Final = 64
 """That are told at one time: what begins meanwhile is in the sessions alone."""
 
-_log = structlog.get_logger("loops.idle_detection")
+_log = structlog.get_logger()
 
 
 class Wasting:

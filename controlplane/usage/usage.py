@@ -33,7 +33,7 @@ _JOULES: Final = 3600.0
 _SILENT: Final = "MIG-"
 """How the uuids of instances begin: drivers do not tell their utilisation."""
 
-_log = structlog.get_logger("operations.usage")
+_log = structlog.get_logger()
 
 
 class Held(NamedTuple):

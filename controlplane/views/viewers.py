@@ -48,7 +48,7 @@ VISDOM: Final = "0.3.0"
 _ASKED_BY_PAGE: Final = re.compile(r"/(?:socket_wrap|env/[^/]+|compare/[^/]+)")
 _PAGE: Final = re.compile(r"/|/(?:env|compare)/[^/]+|/static/.+|/user/style\.css")
 
-_log = structlog.get_logger("gateway.viewers")
+_log = structlog.get_logger()
 
 
 class Viewers:

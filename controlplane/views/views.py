@@ -47,7 +47,7 @@ LOOK_EVERY_S: Final = 5.0
 MOST_TICKETS: Final = 16
 """Of one view, and of its cookies as many: the oldest is worth nothing then."""
 
-_log = structlog.get_logger("operations.views")
+_log = structlog.get_logger()
 
 
 class Kind(StrEnum):

@@ -64,7 +64,7 @@ _GONE: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ..
 )
 """What passes by itself, in words that name the part: the first row that fits."""
 
-_log = structlog.get_logger("services.errors")
+_log = structlog.get_logger()
 
 CODES: Final[tuple[tuple[type[errors.NsmlError], grpc.StatusCode], ...]] = (
     (errors.Superseded, grpc.StatusCode.FAILED_PRECONDITION),

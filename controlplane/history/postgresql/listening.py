@@ -61,7 +61,7 @@ class Listening:
         self._changes = changes
         self._ours = ours
         self._loop = asyncio.get_running_loop()
-        self._log = structlog.get_logger("history.postgresql")
+        self._log = structlog.get_logger()
         self._line: Line | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history.listen", daemon=True)

@@ -26,7 +26,7 @@ PATIENCE_S: Final = 8.0
 LONG: Final = "nsml copying"
 """The application_name of what may take its time between two statements, as a restore does."""
 
-_LOG = structlog.get_logger("history.postgresql")
+_LOG = structlog.get_logger()
 # Of this role and database alone. Who only reads has neither kind of lock. What is chosen is fixed
 # first (MATERIALIZED): the planner would ask pg_terminate_backend of others before that.
 _END_THEM: Final = """

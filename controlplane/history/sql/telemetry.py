@@ -100,7 +100,7 @@ _TOLD_FOR_S: Final = 6 * 3600.0
 _MOST_TOLD: Final = 256 << 20
 """Bytes of a row, unpacked."""
 
-_log = structlog.get_logger("history.telemetry")
+_log = structlog.get_logger()
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[tuple[float, NodeSample]])
 
