@@ -1,7 +1,8 @@
-"""run --rerun: the code, options and data of a session once more, but for what the command line says."""
+"""run --rerun: the code, options and data of a session once more, except for what the command line says."""
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,11 +16,12 @@ from nsml.spec.variables import HIDDEN, without_values
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cli.app import App
     from cli.group import Typed
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session, SessionSpec
 
-_OF_FOLDERS = {"sends_code": "--code and --no-code", "max_size": "--max-size"}
+_OF_FOLDERS = ("sends_code", "max_size")
 """Options about the folder that is sent: here none is."""
 
 
@@ -47,12 +49,20 @@ class Rerun:
         if "env_file" in self._typed:
             self._typed.add("env")
         self._is_filled = False
-        for name, options in _OF_FOLDERS.items():
-            if name in self._typed:
-                raise click.UsageError(f"--rerun runs the code of its session: without {options}")
+        if self._typed.intersection(_OF_FOLDERS):
+            raise click.UsageError(
+                "--rerun sends no folder: leave out --code, --no-code and --max-size"
+            )
+
+    def tell_if_unknown(self, app: App, session: Session) -> None:
+        """Say so where the platform does not keep what a session came from."""
+        if not session.HasField("origin"):
+            app.say(
+                "warning: the platform is of an older version: it does not keep what it is a rerun of"
+            )
 
     async def fill(self, client: Client, request: CreateSessionRequest) -> None:
-        """Ask for what the session asked for, and for what was typed; once.
+        """Ask for what the session asked for, except for what was typed; once.
 
         Raises:
             NotFound: there is no such session.
@@ -63,13 +73,26 @@ class Rerun:
         from nsml.v1.sessions_pb2 import ORIGIN_KIND_RERUN
 
         session = await client.sessions.get(self._given["rerun"])
+        _name_owner(session)
         put_again(request, session, self._given, self._typed)
         request.origin.kind, request.origin.session = ORIGIN_KIND_RERUN, session.id
-        _name_owner(request.spec, session)
-        _check_known(request.spec, session)
+        self._check_known(session)
         self._set_program(request.spec, session)
         request.command[:] = ("nsml", "run", *without_values(self._words_for(session)))
         self._is_filled = True
+
+    def _check_known(self, session: Session) -> None:
+        """Where values are hidden, all are; one that is three asterisks is a value like any other."""
+        if set(session.spec.environment.values()) != {HIDDEN}:
+            return
+        hidden = sorted(session.spec.environment.keys() - self._given["env"].keys())
+        if hidden:
+            given = [word for name in hidden for word in ("--env", f"{name}=VALUE")]
+            raise CommandError(
+                f"only {session.owner} sees the values of {', '.join(hidden)}",
+                why=f"{session.name} has them as variables",
+                advice=f"nsml run --rerun {session.name} {shell_line(given)} ...",
+            )
 
     def _set_program(self, spec: SessionSpec, session: Session) -> None:
         given, words = self._given, self._words
@@ -78,8 +101,9 @@ class Rerun:
         if given["is_argv"]:
             spec.entry, spec.args[:], spec.argv[:] = "", (), words or ()
         elif entry:
-            spec.entry, spec.args[:], spec.argv[:] = entry, (*arguments, *(words or ())), ()
-        elif arguments or words is not None:
+            spec.entry = PurePosixPath(entry).as_posix()
+            spec.args[:], spec.argv[:] = (*arguments, *(words or ())), ()
+        elif "args" in self._typed or words is not None:
             if spec.argv:
                 raise CommandError(
                     f"{session.name} ran a whole command, which has no arguments of its own",
@@ -91,26 +115,15 @@ class Rerun:
 
     def _words_for(self, session: Session) -> list[str]:
         """What was typed, with the session by a name that means it tomorrow, too."""
-        words: list[str] = []
+        words = ["--rerun", session.name]
         for one in self._repeats:
-            is_it = one.option is not None and one.option.name == "rerun"
-            words += ["--rerun", session.name] if is_it else one.words
+            if one.option is None or one.option.name != "rerun":
+                words += one.words
         return words if self._words is None else [*words, "--", *self._words]
 
 
-def _name_owner(spec: SessionSpec, session: Session) -> None:
+def _name_owner(session: Session) -> None:
     """Datasets are named as their user sees them: here somebody else may ask for them."""
-    for one in spec.datasets:
+    for one in session.spec.datasets:
         if "/" not in one.name:
             one.name = f"{session.owner}/{one.name}"
-
-
-def _check_known(spec: SessionSpec, session: Session) -> None:
-    hidden = sorted(name for name, value in spec.environment.items() if value == HIDDEN)
-    if hidden:
-        given = [word for name in hidden for word in ("--env", f"{name}=VALUE")]
-        raise CommandError(
-            f"the values of {', '.join(hidden)} are {session.owner}'s to see",
-            why=f"{session.name} has them as variables",
-            advice=f"nsml run --rerun {session.name} {shell_line(given)} ...",
-        )

@@ -15,6 +15,7 @@ import click
 
 from cli.app import App, Format, new_request_id
 from cli.arguments import (
+    SESSION,
     SIZE,
     flag_options,
     shell_words,
@@ -94,8 +95,9 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 @flag_options
 @click.option(
     "--rerun",
+    type=SESSION,
     metavar="SESSION",
-    help="Run the code, options and data of SESSION again, but for what is given here.",
+    help="Run the code, options and data of SESSION again, except for what is given here.",
 )
 @click.option(
     "--patience",
@@ -185,6 +187,8 @@ def run(context: click.Context, /, **given: Any) -> int:
         if submission.is_asked:
             error.advice = _SEE
         raise
+    if options.rerun is not None:
+        options.rerun.tell_if_unknown(app, session)
     return _show(app, session, given, follows=follows)
 
 

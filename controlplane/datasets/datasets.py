@@ -36,19 +36,20 @@ little: copies, augmented sets, files of zeros, and those of zeros seldom over t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetReference:
-    """A dataset as a submission names it: owner "" is the caller first, version 0 the newest."""
+    """A dataset as a submission names it: owner "" is the caller first, version 0 the newest, digest "" any."""
 
     name: str
     owner: str = ""
     version: int = 0
+    digest: str = ""
 
 
-def parse_dataset(text: str, version: int = 0) -> DatasetReference:
+def parse_dataset(text: str, version: int = 0, digest: str = "") -> DatasetReference:
     """Understand NAME or OWNER/NAME."""
     owner, slash, name = text.rpartition("/")
     if slash:
         check_user(owner)
-    return DatasetReference(name=check_dataset(name), owner=owner, version=version)
+    return DatasetReference(name=check_dataset(name), owner=owner, version=version, digest=digest)
 
 
 def cursor_behind(listing: DatasetListing) -> str:
@@ -230,9 +231,20 @@ class Datasets:
         return others[0] if others else None
 
     async def resolve(self, user: User, reference: DatasetReference) -> DatasetVersion:
-        """The version that a session of this user gets."""
+        """The version that a session of this user gets.
+
+        Raises:
+            NotFound: it is not there, not visible, or has another content than the reference says.
+        """
         check_dataset(reference.name)
         found = await self.find(UserCaller(user=user), reference)
+        if reference.digest and reference.digest != found.version.digest:
+            full = f"{found.dataset.owner}/{found.dataset.name}"
+            raise NotFound(
+                f"{full}@{found.version.number} has another content than it had",
+                why="the dataset was removed and pushed again under its name",
+                attempt=f"nsml run --rerun SESSION -d {full}    to take the new one",
+            )
         return DatasetVersion(
             owner=found.dataset.owner,
             name=found.dataset.name,

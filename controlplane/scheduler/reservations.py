@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 REVIEW_S: Final = 30.0
 """How often it is looked for whom nodes should be held, and whether there is an earlier instant, seconds."""
+BROKEN_REVIEW_S: Final = 5.0
+"""The same while somebody of its class has taken of what is held against lower ones: less of it is left than may be elsewhere."""
 MOST_LOOKED_FOR: Final = 3
 """Requests for which nodes are looked for at one time."""
 STARTING_S: Final = 600.0
@@ -165,7 +167,12 @@ class Holding:
 
     def due(self) -> float | None:
         """When to look again, Unix seconds; None where nothing is held."""
-        return self.looked_at + REVIEW_S if self._promise else None
+        return self.looked_at + self._review_s if self._promise else None
+
+    @property
+    def _review_s(self) -> float:
+        is_broken = self._promise is not None and self._promise.is_broken
+        return BROKEN_REVIEW_S if is_broken else REVIEW_S
 
     def open(self, stands: Callable[[Promise], bool]) -> None:
         """Offer every room to everybody, at the start of a pass, and forget a reservation that does not stand."""
@@ -176,7 +183,7 @@ class Holding:
         if promise is None:
             return
         # What its own class may take of is taken of in each pass where that class starts something: what is left of
-        # it is held until it is time to look again.
+        # it is held until it is time to look again, which is soon.
         is_void = promise.is_broken and promise.bars_own_class
         if is_void or not self._has_nodes(promise) or not stands(promise):
             self.forget()
@@ -187,7 +194,7 @@ class Holding:
 
     def is_stale(self, now: float) -> bool:
         """Whether to look for whom nodes are to be held."""
-        return not 0 <= now - self.looked_at < REVIEW_S
+        return not 0 <= now - self.looked_at < self._review_s
 
     def look(self, candidates: Iterable[Candidate], now: float) -> None:
         """Reserve for the first that can have nodes; `candidates` come in order, class by class."""

@@ -62,7 +62,9 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         request_id=request.request_id,
         digest=hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
         spec=_to_spec(request.spec),
-        datasets=tuple(parse_dataset(one.name, one.version) for one in request.spec.datasets),
+        datasets=tuple(
+            parse_dataset(one.name, one.version, one.digest) for one in request.spec.datasets
+        ),
         no_queue=request.spec.no_queue,
         memo=request.memo,
         visibility=to_visibility(request.visibility) or Visibility.PRIVATE,
@@ -75,7 +77,7 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
 def _to_origin(origin: sessions_pb2.Origin) -> OriginReference:
     kind = _ORIGINS_BACK.get(origin.kind)
     if kind is None:
-        raise InvalidRequest(f"{origin.kind} is no kind of origin that is known here")
+        raise InvalidRequest(f"unknown kind of origin: {origin.kind}")
     return OriginReference(kind, origin.session)
 
 

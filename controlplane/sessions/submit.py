@@ -160,11 +160,12 @@ class Submitter:
             earlier = await self._earlier(submission)
             if earlier is not None:
                 return earlier
-            origin = await self._origin(submission)
+            source = await self._source(submission)
+            origin = _origin(submission, source)
             size = self._admitted(submission, spec, origin)
             spec = replace(spec, datasets=await self._found(submission))
             await self._secrets.check(submission.owner, spec.secrets)
-            await self._check_content(submission.owner, spec)
+            await self._check_content(submission.owner, spec, source)
             entitled = check_entitled(
                 self._state, submission.owner, submission.project, spec, self._nearest(submission)
             )
@@ -183,7 +184,8 @@ class Submitter:
     async def check(self, submission: Submission) -> None:
         """Raise what `submit` would raise now, except for an earlier request and missing code."""
         spec = validated(submission, self._time_limits)
-        self._admitted(submission, spec, await self._origin(submission))
+        source = await self._source(submission)
+        self._admitted(submission, spec, _origin(submission, source))
         found = await self._found(submission)
         await self._secrets.check(submission.owner, spec.secrets)
         check_entitled(
@@ -191,16 +193,12 @@ class Submitter:
         )
         self._check_fit(submission, replace(spec, datasets=found))
 
-    async def _origin(self, submission: Submission) -> Origin | None:
-        """The session that it comes from; its code is its user's to use from then on, who sees it."""
-        asked = submission.origin
-        if asked is None:
+    async def _source(self, submission: Submission) -> Session | None:
+        """The session that it is to come from, which its user sees."""
+        if submission.origin is None:
             return None
         caller = UserCaller(user=submission.owner)
-        found = await self._references.find(caller, asked.session)
-        if found.spec.bundle_digest:
-            self._content.show(caller, found.spec.bundle_digest)
-        return Origin(kind=asked.kind, session_id=found.id, name=found.name)
+        return await self._references.find(caller, submission.origin.session)
 
     def _admitted(self, submission: Submission, spec: SessionSpec, origin: Origin | None) -> int:
         """The size of its record, if its user and project may have one more such session."""
@@ -230,14 +228,15 @@ class Submitter:
             [await self._datasets.resolve(submission.owner, one) for one in submission.datasets]
         )
 
-    async def _check_content(self, owner: User, spec: SessionSpec) -> None:
+    async def _check_content(self, owner: User, spec: SessionSpec, source: Session | None) -> None:
+        """Raise unless the code is there, and its user sent it, may read it, or sees the session that it is of."""
         root = spec.bundle_digest
         if not root:
             return
         caller = UserCaller(user=owner)
-        if not await self._content.may_use(caller, root) or await self._content.is_incomplete(
-            caller, root
-        ):
+        is_of_source = source is not None and source.spec.bundle_digest == root
+        may_use = is_of_source or await self._content.may_use(caller, root)
+        if not may_use or await self._content.is_incomplete(caller, root):
             raise MissingBlobs(
                 "the code has not been sent completely", why=f"bundle {root[:12]}", attempt=SEND_IT
             )
@@ -420,6 +419,12 @@ class Submitter:
             self._state.put_session(session, result.revision)
         self._log.info("submission.committed", sessions=len(sessions), revision=result.revision)
         return True
+
+
+def _origin(submission: Submission, source: Session | None) -> Origin | None:
+    if submission.origin is None or source is None:
+        return None
+    return Origin(kind=submission.origin.kind, session_id=source.id, name=source.name)
 
 
 def _fail(pending: _Pending, error: NsmlError) -> None:

@@ -679,7 +679,7 @@ def put_all(request: Any, given: Mapping[str, Any]) -> None:
 
 
 def put_again(request: Any, session: Any, given: Mapping[str, Any], typed: Collection[str]) -> None:
-    """Ask for what a session asked for, but for what was typed: of variables and labels, those that were.
+    """Ask for what a session asked for, except for what was typed; variables and labels count one by one.
 
     `typed`: of `given`, by what the command calls it. What a flag asks of one submission alone is not asked again.
     """
@@ -694,8 +694,23 @@ def put_again(request: Any, session: Any, given: Mapping[str, Any], typed: Colle
             message.ClearField(field)
         elif message is request:
             setattr(message, field, getattr(session, field))
+    _fit_together(request.spec, given, typed)
+
+
+def _fit_together(spec: Any, given: Mapping[str, Any], typed: Collection[str]) -> None:
+    """Take back what followed from something that is another now, or contradicts it."""
     if "retry" in typed:
-        request.spec.ClearField("lost_after")  # a default that follows from the retries
+        spec.ClearField("lost_after")  # a default that follows from the retries
+    if "gpus" in typed and not given["gpus"] and "gpu_model" not in typed:
+        spec.ClearField("gpu_model")
+    # A variable is what was typed of it: a value, or a secret.
+    if "secret" in typed and "env" not in typed:
+        for one in spec.secrets:
+            spec.environment.pop(one.variable or one.name, None)
+    elif "env" in typed and "secret" not in typed:
+        kept = [one for one in spec.secrets if (one.variable or one.name) not in dict(given["env"])]
+        del spec.secrets[:]
+        spec.secrets.extend(kept)
 
 
 def asked_words(session: Any) -> list[str]:

@@ -230,11 +230,12 @@ def _held_causes(session: Session) -> Iterable[str]:
 
 
 def _origins(session: Session) -> Iterable[str]:
-    """The session that it came from: `kim/mnist/3`, `mnist/3`, its id; and how: `rerun of kim/mnist/3`."""
+    """The session that it came from: `kim/mnist/3`, `mnist/3`, its id; and how: `rerun`, `rerun of kim/mnist/3`."""
     if not session.HasField("origin"):
         return ()
     name = session.origin.name
-    return (name, name.partition("/")[2], session.origin.session, origin_text(session))
+    text = origin_text(session)
+    return (name, name.partition("/")[2], session.origin.session, text, text.partition(" ")[0])
 
 
 def _datasets(session: Session) -> Iterable[str]:

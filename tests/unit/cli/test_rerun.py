@@ -116,14 +116,16 @@ def test_another_program_of_the_same_code(nsml, state, first):
 
 
 def test_hidden_values_are_to_be_given(nsml, state, first):
-    first.spec.environment["A"] = "***"
+    first.spec.environment["A"] = first.spec.environment["B"] = "***"
     refused = nsml("run", "--rerun", "1", check=False)
     assert refused.code == 1
-    assert "the values of A are kim's to see" in refused.stderr
-    assert "nsml run --rerun kim/mnist/1 --env A=VALUE" in refused.stderr
+    assert "only kim sees the values of A, B" in refused.stderr
+    assert "nsml run --rerun kim/mnist/1 --env A=VALUE --env B=VALUE" in refused.stderr
     assert len(state.sessions) == 1
-    nsml("run", "--rerun", "1", "--env", "A=3")
-    assert dict(newest(state).spec.environment) == {"A": "3", "B": "2"}
+    nsml("run", "--rerun", "1", "--env", "A=3", "--env", "B=***")
+    assert dict(newest(state).spec.environment) == {"A": "3", "B": "***"}
+    nsml("run", "--rerun", "@last")
+    assert dict(newest(state).spec.environment) == {"A": "3", "B": "***"}, "a value like others"
 
 
 @pytest.mark.parametrize("words", [["--code"], ["--no-code"], ["--max-size", "1G"]])
@@ -154,7 +156,7 @@ def test_where_it_came_from_is_shown_and_found(nsml, state, first):
     nsml("run", "--rerun", "1")
     state.now = EPOCH + 60
     assert "  origin: rerun of kim/mnist/1\n" in nsml("status", "--explain", "2").stdout
-    for text in ("kim/mnist/1", "mnist/1", "rerun*", first.id):
+    for text in ("kim/mnist/1", "mnist/1", "rerun", "rerun*", first.id):
         [one] = json.loads(nsml("ps", "-a", "-j", f"origin:{text}").stdout)["items"]
         assert one["name"] == "kim/mnist/2"
         assert one["origin"] == {"kind": "RERUN", "session": "kim/mnist/1", "id": first.id}
@@ -162,9 +164,50 @@ def test_where_it_came_from_is_shown_and_found(nsml, state, first):
     assert (other["name"], other["origin"]) == ("kim/mnist/1", None)
 
 
-def test_others_may_run_again_what_they_see(nsml, state, first):
+def test_arguments_can_be_left_out_and_an_entry_is_a_path(nsml, state, first):
+    nsml("run", "--rerun", "1", "-a", "")
+    assert list(newest(state).spec.args) == []
+    nsml("run", "--rerun", "1", "--")
+    assert list(newest(state).spec.args) == []
+    nsml("run", "--rerun", "1", "./main.py")
+    assert newest(state).spec.entry == "main.py"
+
+
+def test_what_contradicts_what_is_given_goes(nsml, state, first):
+    first.spec.gpu_model = "A100"
+    first.spec.secrets.add(name="TOKEN", variable="KEY")
+    nsml("run", "--rerun", "1", "-g", "0", "--env", "KEY=plain")
+    again = newest(state)
+    assert (again.spec.gpu_model, len(again.spec.secrets)) == ("", 0)
+    assert dict(again.spec.environment) == {"A": "1", "B": "2", "KEY": "plain"}
+    nsml("run", "--rerun", "1", "--secret", "HF=A")
+    again = newest(state)
+    assert [(one.name, one.variable) for one in again.spec.secrets] == [("HF", "A")]
+    assert dict(again.spec.environment) == {"B": "2"}
+    assert again.spec.gpu_model == "A100"
+
+
+def test_the_last_one_named_is_meant_and_repeated(nsml, state, first):
+    nsml("run", "-d", "mnist")
+    nsml("run", "--rerun", "2", "--rerun", "1")
+    again = newest(state)
+    assert again.origin.name == "kim/mnist/1"
+    assert list(again.command) == ["nsml", "run", "--rerun", "kim/mnist/1"]
+
+
+def test_an_older_platform_that_keeps_no_origin_is_told_of(nsml, state, first):
+    assert "warning" not in nsml("run", "--rerun", "1").stderr
+    state.knows_no_origin = True
+    result = nsml("run", "--rerun", "1")
+    assert "warning: the platform is of an older version" in result.stderr
+
+
+def test_data_of_the_other_owner_is_meant_and_what_is_given_is_ones_own(nsml, state, first):
     first.owner, first.name = "lee", "lee/mnist/1"
     first.spec.datasets[0].name = "mnist"
     first.visibility = resources_pb2.VISIBILITY_PUBLIC
     refused = nsml("run", "--rerun", "lee/mnist/1", check=False)
-    assert "lee/mnist" in refused.stderr, "the dataset of its owner is meant, not one's own"
+    assert "lee/mnist" in refused.stderr
+    nsml("run", "--rerun", "lee/mnist/1", "-d", "mnist")
+    [dataset] = newest(state).spec.datasets
+    assert (dataset.name, dataset.version) == ("mnist", 0)

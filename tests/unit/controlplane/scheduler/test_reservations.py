@@ -23,7 +23,7 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.values import Priority, Replica
 from controlplane.scheduler import QueueQueries
 from controlplane.scheduler.node_capacity import HELD
-from controlplane.scheduler.reservations import REVIEW_S, STARTING_S
+from controlplane.scheduler.reservations import BROKEN_REVIEW_S, REVIEW_S, STARTING_S
 from controlplane.scheduler.session_rank import LEAST_PATIENCE_S, MOST_PATIENCE_S
 from tests.support.examples import examples
 from tests.unit.controlplane.builders import node, session
@@ -287,20 +287,43 @@ def test_nodes_of_which_its_own_class_took_stay_held_until_it_is_looked_for_othe
     holding, looked_at = world.index.cluster.holding, NOW
     lower = world.add(1000)
     for _ in range(3):
-        same = world.add(1000, priority=Priority.HIGH, runs_s=5.0)
+        same = world.add(1000, priority=Priority.HIGH, runs_s=1.0)
         assert world.plan() == [same]
         promise = holding.get(high)
         assert promise is not None
         assert (promise.is_broken, promise.bars_own_class) == (True, False)
-        world.pass_to(world.now + 5.0)
+        world.pass_to(world.now + 1.0)
         assert lower not in world.began, "its nodes are held between two passes, too"
         assert holding.looked_at == looked_at, "nodes are not looked for in each pass"
-    world.pass_to(looked_at + REVIEW_S)
+    assert world.index.due() == looked_at + BROKEN_REVIEW_S
+    world.pass_to(looked_at + BROKEN_REVIEW_S)
     assert world.plan() == []
     promise = holding.get(high)
     assert promise is not None
-    assert holding.looked_at == looked_at + REVIEW_S
+    assert holding.looked_at == looked_at + BROKEN_REVIEW_S
     assert not promise.is_broken
+
+
+def test_where_its_own_class_took_most_of_what_is_held_another_node_is_soon() -> None:
+    world = clocked(8, 8)
+    world.add(5000, priority=Priority.HIGH)
+    world.add(6000, priority=Priority.HIGH)
+    world.plan()
+    high = world.add(8000, priority=Priority.HIGH)
+    lower = world.add(8000)
+    world.plan()
+    promise = world.index.cluster.holding.get(high)
+    assert promise is not None
+    [first] = promise.parts
+    same = world.add(3000, priority=Priority.HIGH)
+    assert world.plan() == [same]
+    world.pass_to(world.now + BROKEN_REVIEW_S)
+    small = world.add(1000)
+    assert world.plan() == []
+    promise = world.index.cluster.holding.get(high)
+    assert promise is not None
+    assert first not in promise.parts
+    assert {lower, small}.isdisjoint(world.began)
 
 
 def test_nodes_are_held_where_least_stays_counting_cores_and_what_may_be_preempted() -> None:

@@ -13,6 +13,7 @@ from nsml.v1 import (
     backups_pb2,
     checkpoints_pb2,
     content_pb2,
+    datasets_pb2,
     media_pb2,
     resources_pb2,
     sessions_pb2,
@@ -156,6 +157,59 @@ async def test_who_sees_a_session_may_run_its_code_again_and_nobody_else(rig: Ri
     assert made.origin == expected
     assert (await lee.get(made.id)).origin == expected
     assert not session.HasField("origin")
+
+
+async def test_an_origin_gives_no_right_but_to_the_session_that_is_made(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    manifest, blobs = tree(**{"main.py": b"print('of kim')"})
+    await send(kim, blobs)
+    session = await kim.submit(
+        bundle_digest=manifest.digest, visibility=resources_pb2.VISIBILITY_PUBLIC
+    )
+    check = rerun(session.id, "r1", bundle_digest=manifest.digest)
+    check.validate_only = True
+    await lee.sessions.CreateSession(check)
+    lacking = rerun(
+        session.id,
+        "r2",
+        bundle_digest=manifest.digest,
+        datasets=[sessions_pb2.DatasetReference(name="nosuch")],
+    )
+    assert (await refused(lee.sessions.CreateSession(lacking)))[0] == "NOT_FOUND"
+    # Its own bundle, and none that some other session has.
+    other, others = tree(**{"main.py": b"print('kims other one')"})
+    await send(kim, others)
+    await kim.submit(bundle_digest=other.digest)
+    borrowed = rerun(session.id, "r3", bundle_digest=other.digest)
+    assert (await refused(lee.sessions.CreateSession(borrowed)))[1] == "MISSING_BLOBS"
+    await kim.sessions.UpdateSession(
+        sessions_pb2.UpdateSessionRequest(
+            session=session.id, visibility=resources_pb2.VISIBILITY_PRIVATE
+        )
+    )
+    assert (await refused(read(lee, manifest.digest)))[0] == "NOT_FOUND"
+    spec = sessions_pb2.SessionSpec(entry="main.py", bundle_digest=manifest.digest)
+    request = sessions_pb2.CreateSessionRequest(request_id="r4", spec=spec)
+    assert (await refused(lee.sessions.CreateSession(request)))[1] == "MISSING_BLOBS"
+
+
+async def test_a_dataset_that_was_pushed_anew_is_not_taken_for_the_one_before(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    manifest, blobs = tree(a=b"one")
+    await send(kim, blobs)
+    await push(kim, "digits", manifest)
+    asked = sessions_pb2.DatasetReference(name="kim/digits", version=1, digest=manifest.digest)
+    session = await kim.submit(datasets=[asked])
+    assert session.spec.datasets[0].digest == manifest.digest
+    await kim.sessions.StopSession(sessions_pb2.StopSessionRequest(session=session.id))
+    await kim.reaches(session.id, "STOPPED")
+    await kim.datasets.RemoveDataset(datasets_pb2.RemoveDatasetRequest(name="digits"))
+    anew, blobs = tree(a=b"two")
+    await send(kim, blobs)
+    await push(kim, "digits", anew)
+    code, _, told = await refused(kim.submit(datasets=[asked]))
+    assert code == "NOT_FOUND"
+    assert told["why"] == "the dataset was removed and pushed again under its name"
 
 
 @pytest.mark.parametrize("has_ended", [False, True])

@@ -167,6 +167,7 @@ class State:
         self.fail_next: dict[str, grpc.StatusCode] = {}
         self.waiting = ""
         self.free_gpus = 8
+        self.knows_no_origin = False
         self.knows_no_project = False
         """In filters, as the version before."""
         self.forgets_what_was_sent = False
@@ -340,7 +341,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             if wanted.name.removeprefix("kim/") not in {known.name for known in state.datasets}:
                 refuse(context, grpc.StatusCode.NOT_FOUND, f"no dataset {wanted.name}", "NOT_FOUND")
         origin = None
-        if request.HasField("origin"):
+        if request.HasField("origin") and not state.knows_no_origin:
             found = state.find(request.origin.session, context)
             origin = pb.Origin(kind=request.origin.kind, session=found.id, name=found.name)
         if request.validate_only:
