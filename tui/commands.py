@@ -6,6 +6,7 @@ A few words are of the dashboard itself; all others are those of `nsml`, whose n
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -247,6 +248,22 @@ def _is_run(text: str) -> bool:
     except CommandError:
         return False
     return True
+
+
+def rerun_of(line: str) -> str:
+    """The session whose code a line of `nsml run` runs again; "" where it sends a folder."""
+    with suppress(ValueError):
+        found = ""
+        words = iter(shell_split(line))
+        for word in words:
+            if word == "--":
+                break
+            if word == "--rerun":
+                found = next(words, "")
+            elif word.startswith("--rerun="):
+                found = word.removeprefix("--rerun=")
+        return found
+    return ""
 
 
 def without_memo(words: Sequence[str]) -> list[str]:

@@ -101,8 +101,9 @@ class Rerun:
         if given["is_argv"]:
             spec.entry, spec.args[:], spec.argv[:] = "", (), words or ()
         elif entry:
-            spec.entry = PurePosixPath(entry).as_posix()
-            spec.args[:], spec.argv[:] = (*arguments, *(words or ())), ()
+            spec.entry, spec.argv[:] = PurePosixPath(entry).as_posix(), ()
+            if "args" in self._typed or words is not None:
+                spec.args[:] = (*arguments, *(words or ()))
         elif "args" in self._typed or words is not None:
             if spec.argv:
                 raise CommandError(

@@ -88,7 +88,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
         "nsml run --env-file .env --env LR=0.02 --secret WANDB_API_KEY",
         "nsml run --image pytorch/pytorch:2.4.0 --memory 24G --shm-size 8G",
         "nsml run --argv -- ./train.sh --fast",
-        "nsml run --rerun @last -g 2 -- --lr 0.02",
+        "nsml run --rerun @last -g 2 -- --epochs 20 --lr 0.02",
     ],
 )
 @click.argument("positional", metavar="[ENTRY]", required=False)
@@ -97,7 +97,8 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     "--rerun",
     type=SESSION,
     metavar="SESSION",
-    help="Run the code, options and data of SESSION again, except for what is given here.",
+    help="Run the code, options and data of SESSION again, except for what is given here;"
+    " arguments are given all together.",
 )
 @click.option(
     "--patience",

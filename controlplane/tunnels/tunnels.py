@@ -249,7 +249,9 @@ def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> s
         raise AlreadyEnded(f"session {session.name} has ended")
     if session.state not in _RUNS:
         raise StateConflict(
-            f"session {session.name} does not run yet", why=f"it is {session.state}"
+            f"session {session.name} does not run",
+            why=f"it is {session.state.lower()}",
+            attempt=f"nsml status --explain {session.name}",
         )
     node = next((one.node for one in session.replicas if one.rank == rank), "")
     if not node:

@@ -1056,17 +1056,21 @@ def _end(session: Session) -> dict[str, Any] | None:
 def repeat_words(session: Session) -> list[str]:
     """The command line that repeats a session: the submitter's own, else one made from the spec.
 
+    A rerun is named itself: what it is a rerun of may be removed.
+
     Raises:
         ValueError: the session is that of a list, and lacks the end of its command.
     """
     if session.left_out_bytes:
         raise ValueError(f"{session.name}: the end of its command is not here")
+    shared = [f"--{visibility_word(session.visibility)}"] if session.visibility in _SHARED else []
+    if session.origin.kind == sessions_pb2.ORIGIN_KIND_RERUN:
+        memo = option_words("-m", session.memo, long="--memo") if session.memo else []
+        return ["nsml", "run", "--rerun", session.name, *memo, *shared]
     if session.command:
         return list(session.command)
     spec = session.spec
-    words = ["nsml", "run", *asked_words(session)]
-    if session.visibility in _SHARED:
-        words += [f"--{visibility_word(session.visibility)}"]
+    words = ["nsml", "run", *asked_words(session), *shared]
     if spec.argv:
         words += [] if spec.bundle_digest else ["--no-code"]
         return [*words, "--argv", "--", *spec.argv]

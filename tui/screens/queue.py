@@ -86,9 +86,17 @@ class QueueScreen(Listing["QueuedSession"]):
 
     def on_table_moved(self) -> None:
         """Ask why that one waits."""
+        self._look()
+        super().on_table_moved()
+
+    def on_screen_resume(self) -> None:
+        """Ask again, whatever another screen has looked at."""
+        if self.is_mounted:
+            self._look()
+
+    def _look(self) -> None:
         if self.is_in_front:  # behind another screen, that one says what is looked at
             self.dashboard.look_at(*self.chosen())
-        super().on_table_moved()
 
     def on_table_chosen(self) -> None:
         """Open it."""

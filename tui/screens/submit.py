@@ -12,7 +12,7 @@ from textual.widgets import Input, Static
 from nsml.common.text import visible
 from tui import running
 from tui.background import in_background
-from tui.commands import CommandError, run_of
+from tui.commands import CommandError, rerun_of, run_of
 from tui.hints import key_of
 from tui.screens.command_line import Recalled
 from tui.screens.frame import LinesUnderMouse
@@ -77,7 +77,7 @@ class Submit(LinesUnderMouse, Modal[str | None]):
         """The line, and its flags below."""
         with Vertical():
             yield Static("New run", classes="title")
-            yield Static(Text(visible(self._folder)), classes="folder")
+            yield Static(self._code_text(self._line), classes="folder")
             yield Field(
                 self._line, placeholder="nsml run -e main.py", compact=True, select_on_focus=False
             )
@@ -110,9 +110,15 @@ class Submit(LinesUnderMouse, Modal[str | None]):
         for view in self.query(OutputView):  # of a form that is being left there is none
             view.show(self._help.rstrip("\n").split("\n"))
 
-    def on_input_changed(self) -> None:
-        """What was wrong may be right now."""
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """What was wrong may be right now, and another code be meant."""
         self.query_one(".error", Static).display = False
+        self.query_one(".folder", Static).update(self._code_text(event.value))
+
+    def _code_text(self, line: str) -> Text:
+        again = rerun_of(line)
+        text = f"runs the code of {again}; this folder is not sent" if again else self._folder
+        return Text(visible(text))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take it, where it says what to run."""

@@ -105,7 +105,10 @@ def test_a_file_of_variables_counts_as_given(nsml, state, first, project):
 def test_another_program_of_the_same_code(nsml, state, first):
     nsml("run", "--rerun", "1", "eval.py")
     again = newest(state)
-    assert (again.spec.entry, list(again.spec.args)) == ("eval.py", [])
+    assert (again.spec.entry, list(again.spec.args)) == ("eval.py", ["--lr", "0.1"])
+    nsml("run", "--rerun", "1", "eval.py", "--", "-x")
+    again = newest(state)
+    assert (again.spec.entry, list(again.spec.args)) == ("eval.py", ["-x"])
     nsml("run", "--rerun", "1", "--argv", "--", "./go.sh", "-x")
     again = newest(state)
     assert (again.spec.entry, list(again.spec.argv)) == ("", ["./go.sh", "-x"])
@@ -185,6 +188,14 @@ def test_what_contradicts_what_is_given_goes(nsml, state, first):
     assert [(one.name, one.variable) for one in again.spec.secrets] == [("HF", "A")]
     assert dict(again.spec.environment) == {"B": "2"}
     assert again.spec.gpu_model == "A100"
+
+
+def test_what_repeats_a_rerun_does_not_need_what_it_was_of(nsml, state, first):
+    nsml("run", "--rerun", "1", "-m", "two words", "--", "-x")
+    assert nsml("command", "2").stdout == "nsml run --rerun kim/mnist/2 -m 'two words'\n"
+    del state.sessions[first.id]
+    nsml("run", "--rerun", "2")
+    assert list(newest(state).spec.args) == ["-x"]
 
 
 def test_the_last_one_named_is_meant_and_repeated(nsml, state, first):

@@ -434,6 +434,23 @@ async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
         await shows(pilot, "1 of 1 session")
 
 
+async def test_the_queue_says_why_each_time_that_it_is_shown(dashboard, server):
+    waits = server.state.add("kim/mnist/2", pb.SESSION_STATE_QUEUED)
+    server.state.add("kim/mnist/3")
+    server.state.why[waits.name] = pb.Waiting(reason="needs 8", place=1, queued=1)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
+        await shows(pilot, "kim/mnist/3", "kim/mnist/2")
+        for _ in range(3):
+            await pilot.press("2")
+            await until(pilot, lambda: isinstance(dashboard.screen, QueueScreen))
+            await shows(pilot, "kim/mnist/2", "why: needs 8", "place: 1 of 1")
+            await pilot.press("1")
+            await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
+            # This screen looks at the one under its own cursor.
+            await until(pilot, lambda: dashboard.model.shown.session_ids != (waits.id,))
+
+
 async def test_a_queue_of_before_is_said_to_be_of_then_while_the_platform_is_away(
     dashboard, server
 ):

@@ -12,7 +12,7 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view.sessions import repeat_words
 from tests.unit.nsml.client.contract_server import TOKEN
 from tests.unit.tui.conftest import said, shows, until
-from tui.commands import CommandError, Nsml, run_of, understood, without_memo
+from tui.commands import CommandError, Nsml, rerun_of, run_of, understood, without_memo
 from tui.screens.output import Output
 from tui.screens.sessions import SessionsScreen
 from tui.screens.submit import Submit
@@ -55,6 +55,36 @@ async def form_line(pilot):
         pilot, lambda: isinstance(pilot.app.screen, Submit) and pilot.app.screen.query(Input)
     )
     return pilot.app.screen.query_one(Input)
+
+
+@pytest.mark.parametrize(
+    ("line", "of"),
+    [
+        ("nsml run -e train.py", ""),
+        ("nsml run --rerun kim/mnist/3 -g 2", "kim/mnist/3"),
+        ("nsml run --rerun=@last", "@last"),
+        ("nsml run --rerun", ""),
+        ("nsml run -- --rerun 3", ""),
+        ("nsml run --rerun 1 --rerun 2", "2"),
+        ("nsml run --rerun 'open", ""),
+    ],
+)
+def test_whose_code_a_line_runs(line, of):
+    assert rerun_of(line) == of
+
+
+async def test_of_a_rerun_no_folder_is_sent_and_the_form_says_so(submitting, server):
+    server.state.add("kim/mnist/1", spec=pb.SessionSpec(argv=["true"]))
+    async with submitting.run_test(size=SIZE) as pilot:
+        line = await opened(pilot)
+        line.value = "nsml run --rerun kim/mnist/1"
+        await shows(pilot, "runs the code of kim/mnist/1; this folder is not sent")
+        await pilot.press("enter")
+        await shows(pilot, "Session kim/None/1")
+        (_, made) = server.state.sessions.values()
+        assert made.origin.name == "kim/mnist/1"
+        await pilot.press("escape", "n")
+        await form_line(pilot)
 
 
 async def test_a_folder_is_submitted_by_what_the_form_says(submitting, server):
