@@ -296,8 +296,8 @@ def _on_another_port(app: App, choices: Choices, reason: str) -> Choices:
     """The choices with a port that is free, another one than before."""
     listens = ports.parse_listener(choices.listen).ports if choices.listen else ()
     chosen = ports.free_port(avoid={choices.port, *listens})
-    app.say(f"port {choices.port}: {reason}; users of this machine are served on {chosen}")
-    app.say("  nsml here knows that; to choose it yourself: nsml up --port N")
+    app.say(f"port {choices.port}: {reason}; port {chosen} is used instead")
+    app.say("  commands of this account find it; to choose another: nsml up --port N")
     return replace(choices, port=chosen)
 
 

@@ -126,7 +126,8 @@ def _check_entry(folder: Path, entry: str) -> None:
             shell_line(["nsml", "run", *option_words("-e", name, long="--entry")])
             for name in nearest
         )
-        or "nsml run --argv -- COMMAND    for a program that is not Python",
+        or "cd FOLDER    to where your program is\n"
+        "nsml run --argv -- COMMAND    for a program that is not Python",
     )
 
 

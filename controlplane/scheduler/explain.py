@@ -141,7 +141,8 @@ def patience_words(session: Session, now: float) -> str:
     """Why a session waits whatever is free, until its `not_before`."""
     if session.settling:
         return "its checkpoint is being stored, to resume from"
-    return f"tried before; waits another {session.not_before - now:.0f} s"
+    left_s = session.not_before - now
+    return f"attempt {session.attempt} did not succeed; the next one begins in {left_s:.0f} s"
 
 
 def class_words(session: Session) -> str:
