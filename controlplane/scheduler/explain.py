@@ -142,7 +142,7 @@ def patience_words(session: Session, now: float) -> str:
     if session.settling:
         return "its checkpoint is being stored, to resume from"
     left_s = session.not_before - now
-    return f"attempt {session.attempt} did not succeed; the next one begins in {left_s:.0f} s"
+    return f"its last attempt did not succeed; the next one begins in {left_s:.0f} s"
 
 
 def class_words(session: Session) -> str:

@@ -252,7 +252,7 @@ def test_who_was_put_off_waits_until_its_time_comes() -> None:
     assert not index.plan(NOW + 19).placements
     why = QueueQueries(index).explanation(late.id, NOW + 10)
     assert why is not None
-    assert "another 10 s" in why.reason
+    assert "the next one begins in 10 s" in why.reason
     # What is heard of it meanwhile changes nothing, nor does asking.
     index.apply([SessionChanged(session=replace(late, memo="changed"))])
     assert QueueQueries(index).would_start(session(1000), NOW + 19).placement

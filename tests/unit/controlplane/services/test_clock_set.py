@@ -88,7 +88,7 @@ async def test_a_leader_whose_clock_is_behind_goes_on_from_what_is_written() -> 
             # It waits for what is left of its five minutes, not for more than an hour.
             why = rig.plane.core.shared(scheduling).waiting(late.id)
             assert why is not None
-            [left_s] = re.findall(r"another (\d+) s", why.reason)
+            [left_s] = re.findall(r"begins in (\d+) s", why.reason)
             assert 300 - WHILE_S < int(left_s) <= 300
 
 
