@@ -15,7 +15,7 @@ from tests.support.documents import PAGES, ROOT, Block, blocks, commands
 from tests.support.pasting import Shell
 
 TYPED = {
-    "nsml ps -w": ("digits/4", "\x03"),
+    "nsml ps -w": ("Running", "\x03"),
     "nsml-tui": ("running ", "\x11"),
     "nsml-tui --demo": ("running", "\x11"),
     "nsml forward @last 8888": ("Ctrl-C ends it", "\x03"),
