@@ -233,6 +233,9 @@ class Command(click.Command):
             if isinstance(error.param, click.Argument):
                 _add_meant(ctx, words, error)
             raise
+        except click.BadOptionUsage as error:
+            error.ctx = error.ctx or ctx  # click does not say of which command the option is
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         """The same of what only the platform finds out."""
@@ -368,7 +371,11 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Nothing at all asks for help: that is no mistake."""
-        return super().parse_args(ctx, args or ["--help"])
+        try:
+            return super().parse_args(ctx, args or ["--help"])
+        except click.BadOptionUsage as error:
+            error.ctx = error.ctx or ctx
+            raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

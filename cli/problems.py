@@ -233,12 +233,26 @@ def _usage_message(error: click.ClickException) -> str:
             return f"missing argument: {argument.make_metavar(ctx)}"
         case click.MissingParameter():
             return error.format_message()
+        case click.BadOptionUsage(ctx=click.Context() as context):
+            return _option_message(error, context)
         case click.BadParameter(param=click.Option() as option):
             return f"{long_name(option)}: {error.message}"
         case click.BadParameter(param=click.Argument() as argument, ctx=click.Context() as context):
             return f"{argument.make_metavar(context)}: {error.message}"
     extra = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", error.format_message())
     return f"{_UNEXPECTED}{extra[1]}" if extra else error.format_message()
+
+
+def _option_message(error: click.BadOptionUsage, context: click.Context) -> str:
+    """`-d needs a value: DATASET`, or that the option takes none."""
+    options = [one for one in context.command.get_params(context) if isinstance(one, click.Option)]
+    name = error.option_name
+    found = next((one for one in options if name in (*one.opts, *one.secondary_opts)), None)
+    if found is None:
+        return error.format_message()
+    if found.is_flag:
+        return f"{name} takes no value"
+    return f"{name} needs a value: {found.make_metavar(context)}"
 
 
 def _reason(error: BaseException) -> str:

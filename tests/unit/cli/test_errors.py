@@ -627,3 +627,20 @@ def test_filters_are_a_topic_and_its_examples_are_understood(nsml, state):
     assert terms[0] == "lr>=0.05"
     for one in terms:
         assert nsml("ps", "-a", "--filter", one.replace(", ", " | ")).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "advice"),
+    [
+        (["run", "-d"], "-d needs a value: DATASET", "nsml run --help"),
+        (["run", "--rerun"], "--rerun needs a value: SESSION", "nsml run --help"),
+        (["plot", "@last", "-m"], "-m needs a value: ", "nsml plot --help"),
+        (["run", "--wait=yes"], "--wait takes no value", "nsml run --help"),
+        (["--context"], "--context needs a value: NAME", "nsml --help"),
+    ],
+)
+def test_an_option_without_its_value_names_what_it_takes(nsml, words, message, advice):
+    refused = nsml(*words, check=False)
+    assert refused.code == 2
+    assert f"error: {message}" in refused.stderr
+    assert f"try: {advice}" in refused.stderr
