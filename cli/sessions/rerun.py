@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,13 @@ import click
 
 from cli.arguments import shell_words
 from cli.exits import CommandError, ExitCode
-from nsml.common.shell import shell_line
+from nsml.client.errors import ClientError
+from nsml.common.shell import shell_line, shell_word
 from nsml.spec.run_flags import put_again
 from nsml.spec.variables import HIDDEN, without_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from cli.app import App
     from cli.group import Typed
@@ -61,15 +63,28 @@ class Rerun:
                 "warning: the platform is of an older version: it does not keep what it is a rerun of"
             )
 
-    async def fill(self, client: Client, request: CreateSessionRequest) -> None:
-        """Ask for what the session asked for, except for what was typed; once.
+    @asynccontextmanager
+    async def asked(self, client: Client, request: CreateSessionRequest) -> AsyncIterator[None]:
+        """Ask for what the session asked for, except for what was typed; what is advised within is about a rerun.
 
         Raises:
             NotFound: there is no such session.
             CommandError: something of it is not the user's to know, or the session runs a command and has no arguments.
         """
-        if self._is_filled:
-            return
+        if not self._is_filled:
+            await self._fill(client, request)
+        try:
+            yield
+        except ClientError as error:
+            error.advice = "\n".join(map(self._of_rerun, error.advice.splitlines()))
+            raise
+
+    def _of_rerun(self, line: str) -> str:
+        is_other = not line.startswith("nsml run ") or "--rerun" in line
+        again = f"nsml run --rerun {shell_word(self._given['rerun'])} "
+        return line if is_other else line.replace("nsml run ", again, 1)
+
+    async def _fill(self, client: Client, request: CreateSessionRequest) -> None:
         from nsml.v1.sessions_pb2 import ORIGIN_KIND_RERUN
 
         session = await client.sessions.get(self._given["rerun"])

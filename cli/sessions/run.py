@@ -6,7 +6,7 @@ nothing behind.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ from nsml.spec.variables import without_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from cli.group import Typed
     from nsml.client.calls import Client
@@ -170,10 +171,9 @@ def run(context: click.Context, /, **given: Any) -> int:
         packed, contained = _pack(app, Path.cwd(), options) if options.sends_code else (None, [])
 
         async def submit(client: Client) -> Session:
-            if options.rerun is not None:
-                await options.rerun.fill(client, options.request)
-            await _warn_of_containers(app, client, contained)
-            return await _submit(app, client, options, packed, submission)
+            async with _asked(client, options):
+                await _warn_of_containers(app, client, contained)
+                return await _submit(app, client, options, packed, submission)
 
         session = app.call(
             lambda client: patiently(app, lambda: submit(client), patience_s=given["patience"]),
@@ -293,6 +293,13 @@ def _request(given: dict[str, Any]) -> CreateSessionRequest:
     return CreateSessionRequest(visibility=visibility_named(given["visibility"] or "private"))
 
 
+def _asked(client: Client, options: RunOptions) -> AbstractAsyncContextManager[None]:
+    """While the platform is asked: of a rerun, what the session asked for is in the request."""
+    if options.rerun is None:
+        return nullcontext()
+    return options.rerun.asked(client, options.request)
+
+
 def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
     if 0 < memory_bytes < shm_bytes:
         raise click.UsageError(
@@ -362,15 +369,14 @@ def _dry_run(app: App, options: RunOptions) -> None:
     request = _identified(options, packed)
 
     async def ask(client: Client) -> str:
-        if options.rerun is not None:
-            await options.rerun.fill(client, request)
-        await _warn_of_containers(app, client, contained)
-        await client.sessions.check(request)
-        request.spec.no_queue = True
-        try:
+        async with _asked(client, options):
+            await _warn_of_containers(app, client, contained)
             await client.sessions.check(request)
-        except NoCapacity as error:
-            return error.why
+            request.spec.no_queue = True
+            try:
+                await client.sessions.check(request)
+            except NoCapacity as error:
+                return error.why
         return ""
 
     waiting = app.call(ask)

@@ -198,6 +198,15 @@ def test_what_repeats_a_rerun_does_not_need_what_it_was_of(nsml, state, first):
     assert list(newest(state).spec.args) == ["-x"]
 
 
+def test_what_is_advised_is_about_the_rerun(nsml, state, first):
+    refused = nsml("run", "--rerun", "1", "-g", "9", check=False)
+    assert "try: nsml run --rerun 1 -g 8\n" in refused.stderr
+    refused = nsml("run", "--rerun", "1", "-d", "mnits", "--dry-run", check=False)
+    assert refused.code == 5
+    refused = nsml("run", "--rerun", "1", "-d", "mnits", check=False)
+    assert "nsml run --rerun 1 -d mnist" in refused.stderr
+
+
 def test_the_last_one_named_is_meant_and_repeated(nsml, state, first):
     nsml("run", "-d", "mnist")
     nsml("run", "--rerun", "2", "--rerun", "1")
