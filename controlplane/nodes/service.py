@@ -256,6 +256,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             nodes_total=len(nodes),
             sessions_running=sum(1 for one in sessions if one.state.holds_devices),
             sessions_queued=sum(1 for one in sessions if one.state is SessionState.QUEUED),
+            sessions_held=sum(1 for one in sessions if one.state is SessionState.HELD),
             simulated=any(device.simulated for node in nodes for device in node.devices),
             cluster_id=self._core.cluster_id,
             now=timestamp(self._core.wall.time()),

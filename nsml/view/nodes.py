@@ -592,6 +592,7 @@ def cluster_record(cluster: GetClusterResponse) -> dict[str, Any]:
         "nodes_total": cluster.nodes_total,
         "sessions_running": cluster.sessions_running,
         "sessions_queued": cluster.sessions_queued,
+        "sessions_held": cluster.sessions_held,
         "simulated": cluster.simulated,
         "load": _load_record(cluster),
         "cluster_id": cluster.cluster_id,
@@ -678,7 +679,8 @@ def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
         f"gpus      {gpus} used{simulated}",
         *_load_lines(cluster),
         f"cpus      {cpus} used",
-        f"sessions  {cluster.sessions_running} running · {cluster.sessions_queued} queued",
+        f"sessions  {cluster.sessions_running} running · {cluster.sessions_queued} queued"
+        + (f" · {cluster.sessions_held} held" if cluster.sessions_held else ""),
         *(f"note      {words}" for words in cluster.closed_nodes),
         *_age_lines(cluster),
     ]

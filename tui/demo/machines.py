@@ -47,6 +47,7 @@ class Machines:
             nodes_total=len(nodes),
             sessions_running=len(holding),
             sessions_queued=sum(part.placed > now for part in live),
+            sessions_held=sum(state_of(part, now) == pb.SESSION_STATE_HELD for part in live),
             simulated=True,
             answered_by="garden-1",
         )

@@ -139,6 +139,9 @@ def state_of(part: ScriptedSession, now: float) -> pb.SessionState:  # noqa: PLR
         return pb.SESSION_STATE_QUEUED
     if now < part.started:
         return pb.SESSION_STATE_PREPARING
+    if now >= part.gone:
+        is_held = part.outcome == pb.SESSION_STATE_HELD
+        return pb.SESSION_STATE_STOPPED if is_held else part.outcome
     if now >= part.ended:
         return part.outcome
     if now >= part.stopped:
@@ -152,9 +155,9 @@ def state_of(part: ScriptedSession, now: float) -> pb.SessionState:  # noqa: PLR
     return pb.SESSION_STATE_RUNNING
 
 
-def end_of(part: ScriptedSession) -> pb.SessionEnd:
-    """How it ended."""
-    match part.outcome:
+def end_of(part: ScriptedSession, now: float) -> pb.SessionEnd:
+    """How it ended, or why it is held; what is held too long is stopped."""
+    match state_of(part, now):
         case pb.SESSION_STATE_SUCCEEDED:
             return pb.SessionEnd(cause=pb.CAUSE_COMPLETED)
         case pb.SESSION_STATE_STOPPED:

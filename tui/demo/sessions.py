@@ -73,8 +73,8 @@ class Sessions:
         if now >= part.ended:
             stamp(session.ended_at, self._origin + part.stopped)
             session.ClearField("stop")
-            session.end.CopyFrom(end_of(part))
-            if part.outcome == pb.SESSION_STATE_HELD:
+            session.end.CopyFrom(end_of(part, now))
+            if session.state == pb.SESSION_STATE_HELD:
                 session.held_cause = pb.HELD_CAUSE_START_FAILURES
         return session
 

@@ -312,6 +312,8 @@ class Frame(LinesUnderMouse, Screen[None]):
             yield HeadlineItem(f"{cluster.load.utilization_percent:.0f}% busy", worth=2, gap=" ")
         yield HeadlineItem(f"running {cluster.sessions_running}", worth=4)
         yield HeadlineItem(f"queue {cluster.sessions_queued}", worth=5)
+        if cluster.sessions_held:
+            yield HeadlineItem(f"held {cluster.sessions_held}", worth=4)
 
     def _screens(self) -> Text:
         if words := size_warning(*self.app.size):

@@ -141,6 +141,12 @@ def test_status(nsml, everything, server):
     )
 
 
+def test_status_counts_what_waits_for_a_person(nsml, everything, state):
+    state.add("kim/mnist/77", pb.SESSION_STATE_HELD)
+    assert "sessions  1 running · 0 queued · 1 held\n" in nsml("status").stdout
+    assert json.loads(nsml("status", "-j").stdout)["sessions_held"] == 1
+
+
 def test_status_names_what_is_wrong(nsml, everything, state):
     state.now, state.known_at = 1_000_100, 1_000_040
     gone = nodes_pb2.Condition(

@@ -99,6 +99,8 @@ def test_no_device_of_the_demo_is_held_twice_and_its_figures_agree(hours):
     assert all(len(node.devices) == GPUS for node in model.nodes)
     assert model.cluster.allocated.gpu_thousandths == 1000 * len(held)
     assert model.cluster.sessions_queued == len(model.queue.sessions)
+    states = [row.session.state for row in model.rows(Filter(""), at)]
+    assert model.cluster.sessions_held == states.count(pb.SESSION_STATE_HELD)
     assert any(use.sample.utilization_percent > 50 for use in used)
 
 

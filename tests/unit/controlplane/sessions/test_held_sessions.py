@@ -10,6 +10,7 @@ from controlplane.domain.values import Cause, End, Session
 from controlplane.store.interface import Put, Transaction
 from controlplane.stored import etcd_codec
 from controlplane.stored.v1 import records_pb2
+from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.rig import Rig, one_leads, serving, surroundings, until
@@ -27,6 +28,8 @@ async def test_its_owner_is_told_why_and_can_end_it() -> None:
         await until(lambda: _is_known(rig, held), "the session is known")
         shown = await kim.sessions.GetSession(pb.GetSessionRequest(session=held.id))
         assert shown.session.held_cause == pb.HELD_CAUSE_NODE_LOSSES
+        cluster = await kim.nodes.GetCluster(nodes_pb2.GetClusterRequest())
+        assert (cluster.sessions_queued, cluster.sessions_held) == (0, 1)
         ask = pb.ExplainSessionRequest(session=held.id, what_if=pb.WhatIf(pod="p"))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await kim.sessions.ExplainSession(ask)

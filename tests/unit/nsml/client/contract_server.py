@@ -965,6 +965,9 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
             nodes_ready=1,
             nodes_total=2,
             sessions_running=1,
+            sessions_held=sum(
+                one.state == pb.SESSION_STATE_HELD for one in self.state.sessions.values()
+            ),
             simulated=self.state.simulated,
             cluster_id="c1",
             now=Timestamp(seconds=self.state.now) if self.state.now else None,
