@@ -7,6 +7,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # A share of the long runs, such as 2/5: `make soak SHARE=2/5`. All shares together are all of them.
 SHARE ?= 1/1
+# Which of the tests that take long `make test` runs: a third, by the commit; all of them: `make test TURN=1/1`.
+TURN ?= $(shell $(BIN)/python -m tests.shares 3 2>/dev/null || echo 1/3)
 PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help setup demo test-fast test soak simulate durations check dev generate captures format bench clean
@@ -32,7 +34,7 @@ test-fast: setup ## Pass the tests that need no server, and a short simulation: 
 	@$(PYTEST) --lane fast
 
 test: setup      ## Pass the tests that a change needs: at most 10 minutes on 2 cores
-	@$(PYTEST) --lane change
+	@$(PYTEST) --lane change --turn $(TURN)
 
 simulate: setup  ## Simulate the platform under faults: NSML_SEEDS=1000 seeds from NSML_FIRST_SEED=1 on, or a SHARE=2/5 of them
 	@$(BIN)/python -m tests.simulation --seeds $${NSML_SEEDS:-1000} --first $${NSML_FIRST_SEED:-1} --share $(SHARE)

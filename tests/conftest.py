@@ -21,7 +21,7 @@ from nsml.common.python_gc import collect_seldom
 from tests.support.examples import examples
 from tests.support.migrated import copy_migrated_histories
 
-pytest_plugins = ["tests.support.leftovers", "tests.durations", "tests.lanes", "tests.shares"]
+pytest_plugins = ["tests.support.leftovers", "tests.durations", "tests.shares", "tests.lanes"]
 
 # A busy machine may hold up any example for longer than Hypothesis lets it take (0.2 s), or the
 # making of them (1 s): neither tells of the code.

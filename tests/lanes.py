@@ -1,11 +1,14 @@
 """A pytest plugin: which tests a lane runs, and in which order.
 
-Without `--lane` all collected tests run but those marked `slow`. Marks:
+Without `--lane` all collected tests run but those marked `slow`. `--turn 2/3` keeps, of the tests that take
+longer than `TURN_S`, the second of three shares: `make test` has one by the commit, so that three commits
+have run all of them, and `.ci/run` has them all each time. Marks:
 
 - `slow`: long runs under faults, for `make soak` alone.
 - `variant`: a test that also runs in another form (another driver, engine or seed) which finds the same
   defects nearly always. `make test` leaves variants out; `.ci/run` runs a share of them that changes
   with the commit.
+- `every_time`: a path that users walk each day, or the only test of much code: it does not take turns.
 - `long(reason)`: a test recorded at more than 20 seconds, and why it cannot be shorter.
 """
 
@@ -19,6 +22,7 @@ from typing import Any, cast
 import pytest
 
 from tests.durations import RECORD
+from tests.shares import Share
 from tests.support import examples
 
 TESTS = Path(__file__).parent
@@ -28,13 +32,21 @@ LONG_S = 20.0
 """A test that is recorded to take longer needs a reason."""
 UNKNOWN_S = 30.0
 """What a file without a record counts as, so that it does not come last."""
+TURN_S = 1.5
+"""A test that is recorded to take longer takes turns: one in thirty does, and they take more than half of the time."""
 FAST_CPU_S = 1.0
 """A test that is recorded to take more of a processor is not in the fast lane."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--lane`."""
+    """Add `--lane` and `--turn`."""
     parser.addoption("--lane", choices=sorted(LANES), help="which tests to run (tests/lanes.py)")
+    parser.addoption(
+        "--turn",
+        metavar="K/N",
+        default="1/1",
+        help="of tests that take long, run only the K-th of N shares",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,10 +61,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the tests of other lanes, and sort the rest."""
     _require_reasons(items)
     is_wanted = LANES[config.getoption("--lane") or "all"]
-    config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
-    kept = [item for item in items if is_wanted(item)]
+    kept = _in_turn([item for item in items if is_wanted(item)], config.getoption("--turn"))
+    is_kept = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in is_kept])
     places = _order(_seconds(items, kept))
     items[:] = sorted(kept, key=lambda item: places[item.path])
+
+
+def _in_turn(items: list[pytest.Item], text: str) -> list[pytest.Item]:
+    """Leave out those that take long and whose turn it is not."""
+    try:
+        share = Share.parse(text)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    recorded = {item.nodeid: _TESTS.get(item.nodeid, (0.0, 0.0))[0] for item in items}
+    takes_turns = {
+        item.nodeid
+        for item in items
+        if recorded[item.nodeid] > TURN_S and item.get_closest_marker("every_time") is None
+    }
+    left_out = takes_turns - share.of_tests(takes_turns, recorded)
+    return [item for item in items if item.nodeid not in left_out]
 
 
 def _require_reasons(items: list[pytest.Item]) -> None:

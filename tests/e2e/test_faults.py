@@ -217,6 +217,7 @@ def test_a_paused_agent_makes_its_sessions_unknown_and_takes_them_back(platform,
     nothing_is_left(platform, witnesses)
 
 
+@pytest.mark.every_time
 def test_training_goes_on_without_a_control_plane_and_through_a_restart(platform, witnesses):
     session = Submitted(platform, witnesses)
     platform.kill("controlplane")

@@ -29,6 +29,7 @@ def session(platform: Platform, name: str) -> dict:
     return next(item for item in platform.json("ps", "-a")["items"] if item["name"] == name)
 
 
+@pytest.mark.every_time
 def test_training_reaches_its_accuracy(platform, trained):
     summary = session(platform, trained)["summary"]
     assert max(value for key, value in summary.items() if "accuracy" in key) >= 0.95

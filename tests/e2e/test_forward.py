@@ -97,6 +97,7 @@ def session(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> str
     return name
 
 
+@pytest.mark.every_time
 def test_a_megabyte_each_way_on_ten_connections_at_once(platform: Platform, session: str) -> None:
     bodies = [os.urandom(MEGABYTE) for _ in range(10)]
     with forwarding(platform, session, "web") as (address, _), ThreadPoolExecutor(10) as pool:

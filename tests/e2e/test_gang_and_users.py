@@ -34,6 +34,7 @@ def second(platform):
     assert left.stdout == b""
 
 
+@pytest.mark.every_time
 def test_a_gang_runs_over_two_agents(platform, second, tmp_path):
     wait_for(lambda: len(platform.json("node", "ls")["items"]) == 2, what="two nodes")
     write_program(tmp_path / "code", GANG)

@@ -222,6 +222,7 @@ def narrow():
         yield running
 
 
+@pytest.mark.every_time
 def test_the_only_gpu_goes_to_a_higher_class_and_comes_back(narrow: Platform, tmp_path) -> None:
     code = write_program(tmp_path / "low", TRAINS)
     low = run(narrow, code, "-a", STEPS_MORE, "--priority", "low")

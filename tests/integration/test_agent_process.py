@@ -316,6 +316,7 @@ for step in range(300):
 """
 
 
+@pytest.mark.every_time
 async def test_killed_agents_lose_nothing(node: Node, platform: ScriptedPlatform) -> None:
     await platform.order(assignment(S, *python(REPORTS)))
     for step in (20, 120, 200):

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
+import pytest
+
 from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
 from nsml.client import contexts
@@ -160,6 +162,7 @@ async def echoed(client: Client, session: pb.Session) -> bytes:
                 await asyncio.sleep(0.1)
 
 
+@pytest.mark.every_time
 async def test_streams_go_on_when_the_leader_is_killed(shared: Shared, tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()

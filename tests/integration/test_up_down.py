@@ -23,6 +23,7 @@ from tests.support.living_folders import files_below
 __all__ = ["machine"]
 
 
+@pytest.mark.every_time
 def test_up_status_down_and_again(machine: Machine) -> None:
     first = machine.up()
     assert first.returncode == 0, first.stderr

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from cli.local import processes
 from controlplane.access.files import write_private
 from tests.integration.machine import Machine, machine, until
@@ -18,6 +20,7 @@ from tests.support.shared_platform import Shared, shared
 __all__ = ["machine", "shared"]
 
 
+@pytest.mark.every_time
 async def test_one_platform_has_an_etcd_cluster(machine: Machine, tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ours")
     certificate, key = authority.issue("client")

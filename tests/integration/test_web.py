@@ -5,9 +5,12 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.support.chromium import PATIENCE_S, chromium, colours
 
 
+@pytest.mark.every_time
 def test_a_browser_shows_the_dashboard_and_asks_nobody_else(tmp_path):
     program = subprocess.Popen(
         [sys.executable, "-P", "-m", "tui.main", "--web", "--demo"],

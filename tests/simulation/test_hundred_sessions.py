@@ -27,6 +27,7 @@ def test_a_seed_holds(seed: int) -> None:
     assert simulate_situation(seed).faults
 
 
+@pytest.mark.every_time
 def test_a_hundred_sessions_end_right() -> None:
     outcome = simulate(1)
     print(outcome)

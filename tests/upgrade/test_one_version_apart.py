@@ -177,6 +177,7 @@ def test_a_platform_is_upgraded_under_its_sessions(
     done(machine, "down", "-y")
 
 
+@pytest.mark.every_time
 def test_a_new_agent_and_new_clients_with_the_version_before(
     machine: Machine, old: dict[str, Any], code: Path, port: str
 ) -> None:

@@ -348,6 +348,7 @@ def story(tmp_path, appearance=None):
     return app
 
 
+@pytest.mark.every_time
 async def test_every_screen_looks_as_it_did(tmp_path):
     agree(await differing(story(tmp_path), PLACES, sizes_of))
 

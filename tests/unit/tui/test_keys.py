@@ -563,6 +563,7 @@ def is_then(case, was, value):
     return value == (case.then(was) if callable(case.then) else case.then)
 
 
+@pytest.mark.every_time
 @pytest.mark.parametrize("place", PLACES)
 async def test_every_key_does_what_it_says(place):
     app = demo(appearance=Appearance(is_animated=False))
