@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "model": ("cli.results.models:model", "Checkpoints: list, fetch, remove."),
         "forward": ("cli.sessions.forward:forward", "Forward a local port to a session's service."),
         "top": ("cli.sessions.top:top", "Show the processes of a running session."),
+        "stacks": ("cli.sessions.stacks:stacks", "Show the Python stacks of a running session."),
     },
     "Data": {
         "dataset": ("cli.data.datasets:dataset", "Datasets: push, list, describe, remove."),
@@ -100,6 +101,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("gpu", "gpus"), ("gpustat",)),
     "stats": ("gpumonitor", "gpustat", "top"),
     **dict.fromkeys(("process", "processes"), ("top",)),
+    **dict.fromkeys(("backtrace", "py-spy", "stack", "traceback"), ("stacks",)),
     **dict.fromkeys(("cluster", "nodes"), ("node", "status")),
     **dict.fromkeys(("describe", "info", "inspect", "show", "why"), ("status --explain",)),
     **dict.fromkeys(("attach", "tail"), ("logs -f",)),

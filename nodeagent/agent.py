@@ -33,6 +33,7 @@ from nodeagent.link.outbox import Outbox
 from nodeagent.link.process_service import ProcessList
 from nodeagent.link.renewal import keep_renewed
 from nodeagent.link.services import Services
+from nodeagent.link.stack_service import PythonStacks
 from nodeagent.link.tunnels import Tunnels
 from nodeagent.machine.addresses import is_port_free
 from nodeagent.machine.devices import DeviceWatch
@@ -97,10 +98,13 @@ class Agent:
             check=check_own_listener,
         )
         processes = ProcessList(boot_id=parts.machine.boot_id, clock=parts.clock)
+        stacks = PythonStacks(boot_id=parts.machine.boot_id)
         self._tunnels = Tunnels(
             self._link,
             clock=parts.clock,
-            services=Services({agent_services.PROCESSES: processes.serve}),
+            services=Services(
+                {agent_services.PROCESSES: processes.serve, agent_services.STACKS: stacks.serve}
+            ),
             has_sockets=parts.has_sockets,
         )
         self._outbox = Outbox()

@@ -50,7 +50,10 @@ OPENED_PER_S: Final = 20.0
 ANSWER_WITHIN_S: Final = 10.0
 """How long an agent has to dial."""
 
-AGENT_SERVICES: Final[Mapping[str, Action]] = {agent_services.PROCESSES: CHANGE}
+AGENT_SERVICES: Final[Mapping[str, Action]] = {
+    agent_services.PROCESSES: CHANGE,
+    agent_services.STACKS: CHANGE,
+}
 """What agents themselves serve, and what a caller must be allowed to do with the session for it."""
 
 _SERVICE: Final = re.compile(r"[a-z0-9-]{1,32}")

@@ -148,6 +148,16 @@ def read_commands(pids: Sequence[int]) -> Mapping[int, bytes]:
     return found
 
 
+def inner_pid(pid: int) -> int:
+    """The number of a process in its innermost pid namespace. Blocking."""
+    return _status(pid, _PROC)[1] or pid
+
+
+def command_of(line: bytes) -> str:
+    """What is shown of a command line that `read_commands` read."""
+    return _command(line, "?", is_dead=False)[0]
+
+
 def _command(line: bytes, name: str, *, is_dead: bool) -> tuple[str, bool]:
     """What is shown of a command line, and whether it is longer."""
     whole = line.rstrip(b"\0")

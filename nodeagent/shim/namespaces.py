@@ -67,12 +67,13 @@ CLONE_NEWNET = 0x40000000
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_SET_KEEPCAPS = 8
 PR_SET_NAME = 15
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
-_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 _PR_GET_SECUREBITS, _PR_SET_SECUREBITS = 27, 28
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
 
@@ -84,6 +85,9 @@ _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _ONLY_SHOWN = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
+
+CAP_SYS_PTRACE = 19
+"""To look into processes of other users (capabilities(7))."""
 
 LAST_DESCRIPTOR = (1 << 31) - 1
 
@@ -326,6 +330,21 @@ def drop_privileges(account: Account | None = None) -> None:
         os.setresgid(account["gid"], account["gid"], account["gid"])
         os.setresuid(account["uid"], account["uid"], account["uid"])
     _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES), "capset")
+
+
+def keep_capability(capability: int, uid: int, gid: int) -> None:
+    """As root become a user for good, with one capability alone; what it executes has that, too. Raises OSError."""
+    prctl(PR_SET_KEEPCAPS, 1)
+    for other in range(64):
+        if other != capability and _libc.prctl(PR_CAPBSET_DROP, other, 0, 0, 0):
+            break  # past the last capability that this kernel knows
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    alone = (ctypes.c_uint32 * 6)(*(1 << capability,) * 3)  # effective, permitted, inheritable
+    _check(_libc.capset(_CAPABILITY_HEADER, alone), "capset")
+    prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _is_only_shown(entry: MountEntry) -> bool:

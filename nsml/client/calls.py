@@ -310,6 +310,14 @@ class Sessions:
 
         return await processes(self._rpc, reference, rank=rank)
 
+    async def stacks(
+        self, reference: str, *, rank: int = 0, with_locals: bool = False
+    ) -> sessions.ReplicaStacks:
+        """What a replica's Python programs do now; raises as `nsml.client.tunnels.stacks`."""
+        from nsml.client.tunnels import stacks
+
+        return await stacks(self._rpc, reference, rank=rank, with_locals=with_locals)
+
 
 class Datasets:
     """DatasetService."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
-from nsml.client.errors import InvalidRequest, Unavailable, Unsupported, translate
+from nsml.client.errors import InvalidRequest, NoSuchService, Unavailable, Unsupported, translate
 from nsml.spec import agent_services
 from nsml.v1 import sessions_pb2 as pb
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 FRAME_BYTES = 64 << 10
 """Of data in one message."""
-_MOST_PROCESSES_BYTES = 8 << 20
-"""Of one list of processes: three times what the longest takes."""
+_MOST_ANSWER_BYTES = 32 << 20
+"""Of a service of the agent: a list of processes takes 3 MB at most, stacks 24."""
+MessageT = TypeVar("MessageT", bound=Message)
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
@@ -153,30 +154,65 @@ async def check_service(rpc: Rpc, reference: str, service: str, *, rank: int = 0
 
 async def processes(rpc: Rpc, reference: str, *, rank: int = 0) -> pb.ReplicaProcesses:
     """The processes of one replica now. Raises as `open_tunnel`; Unsupported: the control plane is too old."""
+    said = await _asked_agent(
+        rpc, reference, rank, agent_services.PROCESSES, b"", what="the processes of sessions"
+    )
+    return _understood(pb.ReplicaProcesses, said)
+
+
+async def stacks(
+    rpc: Rpc, reference: str, *, rank: int = 0, with_locals: bool = False
+) -> pb.ReplicaStacks:
+    """The stacks of one replica's Python programs now. Raises as `processes`."""
+    request = pb.StacksRequest(with_locals=with_locals).SerializeToString()
+    said = await _asked_agent(
+        rpc, reference, rank, agent_services.STACKS, request, what="the stacks of sessions"
+    )
+    return _understood(pb.ReplicaStacks, said)
+
+
+async def _asked_agent(
+    rpc: Rpc, reference: str, rank: int, service: str, request: bytes, *, what: str
+) -> bytes:
+    """What a service of the agent answers."""
     said = bytearray()
     try:
         async with (
             asyncio.timeout(rpc.deadline_s),
-            open_tunnel(rpc, reference, agent_services.PROCESSES, rank=rank) as tunnel,
+            open_tunnel(rpc, reference, service, rank=rank) as tunnel,
         ):
+            if request:
+                await tunnel.write(request)
             await tunnel.end()
             while data := await tunnel.read():
                 said += data
-                if len(said) > _MOST_PROCESSES_BYTES:
-                    raise Unavailable("the list of processes is too long")
-        return pb.ReplicaProcesses.FromString(bytes(said))
+                if len(said) > _MOST_ANSWER_BYTES:
+                    raise Unavailable("the node's answer is too long")
+        return bytes(said)
     except TimeoutError as error:
         raise Unavailable("the node did not answer in time") from error
-    except DecodeError as error:
-        raise Unavailable("what the node sent is no list of processes") from error
+    except NoSuchService as error:
+        if service in error.message:  # the control plane does not know it
+            raise _too_old(what) from error
+        raise
     except InvalidRequest as error:
         # Control planes that know no services of agents take the name for a wrong one of a socket.
         if not error.message.endswith(" is no name of a service"):
             raise
-        raise Unsupported(
-            "this control plane does not show the processes of sessions",
-            why="it is older than this program",
-        ) from error
+        raise _too_old(what) from error
+
+
+def _too_old(what: str) -> Unsupported:
+    return Unsupported(
+        f"this control plane does not show {what}", why="it is older than this program"
+    )
+
+
+def _understood(kind: type[MessageT], said: bytes) -> MessageT:
+    try:
+        return kind.FromString(said)
+    except DecodeError as error:
+        raise Unavailable("the node's answer cannot be understood") from error
 
 
 async def _opened(rpc: Rpc, target: pb.TunnelTarget) -> tuple[Any, Tunnel]:

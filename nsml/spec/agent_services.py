@@ -10,3 +10,5 @@ from typing import Final
 PREFIX: Final = "agent."
 PROCESSES: Final = f"{PREFIX}processes"
 """The processes of a replica: one ReplicaProcesses."""
+STACKS: Final = f"{PREFIX}stacks"
+"""What the Python programs of a replica do: a StacksRequest, and one ReplicaStacks."""

@@ -893,6 +893,72 @@ class ReplicaProcess(_message.Message):
     is_cut: bool
     def __init__(self, pid: _Optional[int] = ..., node_pid: _Optional[int] = ..., cpu_cores: _Optional[float] = ..., cpu_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., command: _Optional[str] = ..., is_cut: _Optional[bool] = ...) -> None: ...
 
+class StacksRequest(_message.Message):
+    __slots__ = ("with_locals",)
+    WITH_LOCALS_FIELD_NUMBER: _ClassVar[int]
+    with_locals: bool
+    def __init__(self, with_locals: _Optional[bool] = ...) -> None: ...
+
+class ReplicaStacks(_message.Message):
+    __slots__ = ("processes", "left_out", "unseen")
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    processes: _containers.RepeatedCompositeFieldContainer[ProcessStacks]
+    left_out: int
+    unseen: str
+    def __init__(self, processes: _Optional[_Iterable[_Union[ProcessStacks, _Mapping]]] = ..., left_out: _Optional[int] = ..., unseen: _Optional[str] = ...) -> None: ...
+
+class ProcessStacks(_message.Message):
+    __slots__ = ("pid", "node_pid", "command", "threads", "threads_left_out", "unseen")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    NODE_PID_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    node_pid: int
+    command: str
+    threads: _containers.RepeatedCompositeFieldContainer[ThreadStack]
+    threads_left_out: int
+    unseen: str
+    def __init__(self, pid: _Optional[int] = ..., node_pid: _Optional[int] = ..., command: _Optional[str] = ..., threads: _Optional[_Iterable[_Union[ThreadStack, _Mapping]]] = ..., threads_left_out: _Optional[int] = ..., unseen: _Optional[str] = ...) -> None: ...
+
+class ThreadStack(_message.Message):
+    __slots__ = ("name", "holds_gil", "is_active", "frames", "frames_left_out")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_GIL_FIELD_NUMBER: _ClassVar[int]
+    IS_ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    holds_gil: bool
+    is_active: bool
+    frames: _containers.RepeatedCompositeFieldContainer[StackFrame]
+    frames_left_out: int
+    def __init__(self, name: _Optional[str] = ..., holds_gil: _Optional[bool] = ..., is_active: _Optional[bool] = ..., frames: _Optional[_Iterable[_Union[StackFrame, _Mapping]]] = ..., frames_left_out: _Optional[int] = ...) -> None: ...
+
+class StackFrame(_message.Message):
+    __slots__ = ("function", "file", "line", "locals")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    LOCALS_FIELD_NUMBER: _ClassVar[int]
+    function: str
+    file: str
+    line: int
+    locals: _containers.RepeatedCompositeFieldContainer[LocalVariable]
+    def __init__(self, function: _Optional[str] = ..., file: _Optional[str] = ..., line: _Optional[int] = ..., locals: _Optional[_Iterable[_Union[LocalVariable, _Mapping]]] = ...) -> None: ...
+
+class LocalVariable(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
 class OpenTunnelRequest(_message.Message):
     __slots__ = ("target", "data", "end")
     TARGET_FIELD_NUMBER: _ClassVar[int]

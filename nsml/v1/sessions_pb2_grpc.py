@@ -293,7 +293,8 @@ class SessionServiceServicer:
         session hold it. Own sessions; administrators all.
 
         A service whose name begins with "agent." is the node's agent's own, not a program's. There is
-        agent.processes: the agent sends one ReplicaProcesses, and `end`.
+        agent.processes: the agent sends one ReplicaProcesses, and `end`. And agent.stacks: the client sends
+        one StacksRequest and `end`, the agent one ReplicaStacks and `end`.
 
         The first request is the target; the first response, without data, says that the program's
         socket has taken the connection. From then on both sides send data and, when they have sent

@@ -268,3 +268,57 @@ def test_a_stopped_session_ends_its_tunnels(platform: Platform, tmp_path: Path) 
         )
         assert process.communicate(timeout=60)[1].endswith(f"session {name} has ended\n")
         assert process.returncode == 0
+
+
+def test_where_python_stands_in_each_replica_of_a_session(
+    platform: Platform, tmp_path: Path
+) -> None:
+    code = write_program(
+        tmp_path / "code",
+        """\
+import os, subprocess, sys, time
+
+def waits(depth, secret="of its owner alone"):
+    if depth:
+        return waits(depth - 1)
+    print("waits", flush=True)
+    time.sleep(600)
+
+if len(sys.argv) < 2:
+    subprocess.Popen([sys.executable, "main.py", "child"])
+    waits(2)
+time.sleep(600)
+""",
+    )
+    name = platform.nsml("run", "-g", "0", "-o", "name", cwd=code).stdout.strip()
+    wait_for(
+        lambda: platform.nsml("stacks", name, check=False).stdout.count("(idle)") == 2,
+        what="both programs wait",
+    )
+
+    shown = platform.nsml("stacks", name).stdout
+    assert [
+        re.sub(r"^pid \d+  \S*python( -u)? ", "python ", line) for line in shown.splitlines()
+    ] == [
+        "python main.py",
+        "  MainThread (idle)",
+        "    <module>  main.py:11",
+        "    waits     main.py:5",
+        "    waits     main.py:5",
+        "    waits     main.py:7",
+        "python main.py child",
+        "  MainThread (idle)",
+        "    <module>  main.py:12",
+    ]
+    assert 'secret = "of its owner alone"' in platform.nsml("stacks", name, "--locals").stdout
+    [replica] = platform.json("stacks", name)["items"]
+    processes = {one["pid"]: one for one in platform.json("top", name)["items"]}
+    assert {one["pid"] for one in replica["processes"]} == set(processes)
+
+    stranger = user_of(platform, "passer-by", tmp_path)
+    hidden = platform.nsml("stacks", name, check=False, environment=stranger)
+    assert (hidden.returncode, hidden.stdout) == (5, ""), hidden.stderr
+    platform.nsml("stop", "-y", name)
+    wait_for(lambda: platform.json("ps", "-a")["items"][0]["state"] == "STOPPED", what="it is over")
+    over = platform.nsml("stacks", name, check=False)
+    assert (over.returncode, over.stdout) == (6, "")

@@ -14,6 +14,21 @@ print("rank", nsml.MY_RANK, "of", len(nsml.PARALLEL_WORLD), "on", os.environ["NO
 nsml.report(step=0, rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))
 """
 
+STUCK = """\
+import os, time
+
+def load():
+    time.sleep(600)
+
+def all_reduce():
+    time.sleep(600)
+
+def train():
+    load() if os.environ["RANK"] == "1" else all_reduce()
+
+train()
+"""
+
 
 ON_THE_NETWORK = ("--isolation", "namespace")  # as containers are only where that is allowed
 
@@ -42,6 +57,29 @@ def test_a_gang_runs_over_two_agents(platform, second, tmp_path):
     item = platform.json("ps", "-a")["items"][0]
     assert item["state"] == "SUCCEEDED", item
     assert len({replica["node"] for replica in item["replicas"]}) == 2
+
+
+def test_a_gang_that_hangs_shows_which_rank_the_other_waits_for(platform, second, tmp_path):
+    wait_for(lambda: len(platform.json("node", "ls")["items"]) == 2, what="two nodes")
+    write_program(tmp_path / "code", STUCK)
+    submitted = platform.nsml("run", "-g", "1", "--nodes", "2", "-o", "name", cwd=tmp_path / "code")
+    name = submitted.stdout.strip()
+
+    def stuck():
+        shown = platform.nsml("stacks", name, check=False).stdout
+        return shown if "load " in shown and "all_reduce " in shown else ""
+
+    lines = wait_for(stuck, timeout_s=120, what="both ranks wait").splitlines()[1:]
+    assert lines == [
+        "  MainThread, rank 0 (idle)",
+        "    <module>    main.py:12",
+        "    train       main.py:10",
+        "    all_reduce  main.py:7",
+        "  MainThread, rank 1 (idle)",
+        "    2 calls as above",
+        "  > load  main.py:4",
+    ]
+    platform.nsml("stop", "-y", name)
 
 
 def test_somebody_elses_private_session_does_not_exist(platform, tmp_path):

@@ -102,6 +102,7 @@ ARGUMENTS = {
     "gpustat": [],
     "gpumonitor": ["kim/mnist/1"],
     "top": ["kim/mnist/1"],
+    "stacks": ["kim/mnist/1"],
     "status": [],
     "image ls": [],
     "image pull": ["lab/torch:2", "--node", "gpu-1"],

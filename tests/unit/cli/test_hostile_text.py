@@ -61,6 +61,12 @@ def hostile(state, everything):
     session.replicas[0].image = EVIL
     state.processes.processes[0].command = EVIL
     state.processes.processes.add(pid=8, command=EVIL * 100, is_cut=True)
+    process = state.stacks[0].processes[0]
+    process.command = EVIL
+    process.threads[0].name = EVIL
+    call = process.threads[0].frames[0]
+    call.function = call.file = call.locals[0].name = call.locals[0].value = EVIL
+    state.stacks[0].processes.add(pid=8, command=EVIL, unseen=EVIL)
     state.images[node.name] = [nodes_pb2.NodeImage(name=EVIL)]
     return session
 

@@ -282,6 +282,7 @@ def test_who_opens_them_without_end_waits_and_nobody_else() -> None:
         (KIM, {}, 0, "agent.shell", NoSuchService),
         (LEE, {}, 0, "agent.shell", Denied),
         (LEE, {}, 0, "agent.processes", Denied),
+        (LEE, {}, 0, "agent.stacks", Denied),
         (KIM, {}, 2, "agent.processes", InvalidRequest),
         (KIM, {"state": SessionState.SUCCEEDED}, 0, "agent.processes", AlreadyEnded),
         (KIM, {}, 0, "web\n", InvalidRequest),

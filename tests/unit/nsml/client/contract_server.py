@@ -125,6 +125,33 @@ class State:
                 )
             ]
         )
+        self.asked_stacks: list[pb.StacksRequest] = []
+        self.stacks: dict[int, pb.ReplicaStacks] = {
+            0: pb.ReplicaStacks(
+                processes=[
+                    pb.ProcessStacks(
+                        pid=7,
+                        node_pid=4321,
+                        command="python main.py --lr 0.1",
+                        threads=[
+                            pb.ThreadStack(
+                                name="MainThread",
+                                is_active=True,
+                                frames=[
+                                    pb.StackFrame(
+                                        function="train",
+                                        file="/app/main.py",
+                                        line=40,
+                                        locals=[pb.LocalVariable(name="step", value="12")],
+                                    )
+                                ],
+                            )
+                        ],
+                    )
+                ]
+            )
+        }
+        """By rank."""
         self.left_out_points = 0
         self.missing: list[int] = []
         self.let_go = Timestamp()
@@ -689,19 +716,24 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         return pb.ListMetricsResponse(metrics=metrics, let_go=let_go)
 
     def OpenTunnel(self, requests, context):
-        """To the agent's list of processes alone."""
+        """To what the agent itself serves alone."""
         target = next(requests).target
         session = self.state.find(target.session, context)
-        assert target.service == "agent.processes"
+        answers = {"agent.processes": self.state.processes, "agent.stacks": self.state.stacks}
+        answer = answers[target.service]
         code, refusal = grpc.StatusCode.FAILED_PRECONDITION, self.state.no_processes
         if session.state in ENDED:
             refuse(context, code, f"session {session.name} has ended", "ALREADY_ENDED")
         if refusal:
             refuse(context, code, "no answer", "NO_SUCH_SERVICE", why=refusal)
         yield pb.OpenTunnelResponse()
-        yield pb.OpenTunnelResponse(data=self.state.processes.SerializeToString())
+        asked = list(iter(lambda: next(requests), pb.OpenTunnelRequest(end=True)))
+        self.state.asked_stacks += [pb.StacksRequest.FromString(one.data) for one in asked]
+        if isinstance(answer, dict):
+            answer = answer.get(target.rank, pb.ReplicaStacks(unseen="it is gone"))
+        yield pb.OpenTunnelResponse(data=answer.SerializeToString())
         yield pb.OpenTunnelResponse(end=True)
-        assert [one.end for one in requests] == [True]
+        assert list(requests) == []
 
 
 class Content(content_pb2_grpc.ContentServiceServicer):

@@ -221,7 +221,7 @@ async def test_a_part_of_the_processes_is_not_taken_for_all(platform):
         await platform.client.sessions.processes("@last")
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 9, b"x" * (9 << 20)], ids=["no message", "endless"])
+@pytest.mark.parametrize("data", [b"\xff" * 9, b"x" * (33 << 20)], ids=["no message", "endless"])
 async def test_what_is_no_list_of_processes_is_refused(platform, data):
     async def script(frames, context):
         yield frame()
@@ -232,8 +232,24 @@ async def test_what_is_no_list_of_processes_is_refused(platform, data):
             pass
 
     platform.script = script
-    with pytest.raises(errors.Unavailable, match="list of processes"):
+    with pytest.raises(errors.Unavailable, match="the node's answer"):
         await platform.client.sessions.processes("@last")
+
+
+async def test_what_is_asked_of_a_node_goes_before_the_end(platform):
+    sent = pb.ReplicaStacks(processes=[pb.ProcessStacks(pid=7, command="python")])
+
+    async def script(frames, context):
+        yield frame()
+        asked = [await anext(frames), await anext(frames)]
+        assert pb.StacksRequest.FromString(asked[0].data).with_locals
+        assert [one.end for one in asked] == [False, True]
+        yield frame(sent.SerializeToString())
+        yield frame(end=True)
+        assert [one async for one in frames] == []
+
+    platform.script = script
+    assert await platform.client.sessions.stacks("@last", with_locals=True) == sent
 
 
 async def test_a_control_plane_that_knows_no_services_of_agents_is_called_too_old(platform):

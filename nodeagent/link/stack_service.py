@@ -1,0 +1,128 @@
+"""The service agent.stacks: what the Python programs of a replica do now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nodeagent.probes import python_stacks
+from nodeagent.probes.process_list import command_of, inner_pid, look, read_commands
+from nodeagent.probes.processes import enclosure_of
+from nodeagent.probes.python_stacks import MOST_PROCESSES, StacksUnseen
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from nodeagent.link.services import RunningReplica, Stream
+    from nodeagent.probes.process_list import Look
+    from nodeagent.probes.python_stacks import SeenThread
+
+MOST_BYTES: Final = 16 << 20
+"""Of one answer: what is longer is left out, so that no program fills the memory of the agent."""
+_MOST_REQUEST = 1 << 10
+_AT_ONCE = 2
+"""Processes of a node that are read at the same time: each takes a core for a moment."""
+
+
+class PythonStacks:
+    """Serves it; `boot_id` is of this boot."""
+
+    def __init__(self, *, boot_id: str) -> None:
+        self._boot_id = boot_id
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def serve(self, replica: RunningReplica, stream: Stream) -> None:
+        """Answer one request; one that cannot be understood is answered as an empty one."""
+        said = b""
+        while (data := await stream.read()) and len(said) <= _MOST_REQUEST:
+            said += data
+        try:
+            request = pb.StacksRequest.FromString(said)
+        except DecodeError:
+            request = pb.StacksRequest()
+        found = await self._found(replica, with_locals=request.with_locals)
+        await stream.write(await asyncio.to_thread(found.SerializeToString))
+
+    async def _found(self, replica: RunningReplica, *, with_locals: bool) -> pb.ReplicaStacks:
+        program = await asyncio.to_thread(python_stacks.reader)
+        if program is None:
+            return pb.ReplicaStacks(unseen="py-spy is not installed on its node")
+        enclosure = await asyncio.to_thread(enclosure_of, replica.folder, self._boot_id)
+        if enclosure is None:
+            return pb.ReplicaStacks(unseen="its program is just beginning")
+        seen = await asyncio.to_thread(look, enclosure)
+        if seen is None:
+            return pb.ReplicaStacks(
+                unseen="a container without a control group that the agent can read"
+                if enclosure.in_container
+                else "its program has just ended"
+            )
+        pids = await asyncio.to_thread(python_stacks.python_processes, seen)
+        shown = pids[:MOST_PROCESSES]
+        commands = await asyncio.to_thread(read_commands, shown)
+        answer = _Answer(left_out=len(pids) - len(shown))
+
+        async def add(pid: int) -> None:
+            async with self._turns:
+                line = commands.get(pid, b"")
+                await asyncio.to_thread(answer.add, pid, seen, line, program, with_locals)
+
+        await asyncio.gather(*map(add, shown))
+        return answer.message
+
+
+class _Answer:
+    """One answer, to which processes are added in any order."""
+
+    def __init__(self, *, left_out: int) -> None:
+        self._processes: dict[int, pb.ProcessStacks] = {}
+        self._left_out = left_out
+        self._room = MOST_BYTES
+
+    @property
+    def message(self) -> pb.ReplicaStacks:
+        """The processes by pid."""
+        processes = [one for _, one in sorted(self._processes.items())]
+        return pb.ReplicaStacks(processes=processes, left_out=self._left_out)
+
+    def add(
+        self,
+        pid: int,
+        seen: Look,
+        line: bytes,
+        program: str,
+        with_locals: bool,
+    ) -> None:
+        """Read a process, and keep of it what there is room for. Blocking."""
+        found = pb.ProcessStacks(pid=inner_pid(pid), node_pid=pid, command=command_of(line))
+        self._processes[pid] = found
+        if self._room <= 0:
+            found.unseen = "the stacks of the others are too long"
+            return
+        try:
+            threads, found.threads_left_out = python_stacks.read_threads(
+                pid, seen.stats[pid].start_ticks, program=program, with_locals=with_locals
+            )
+            found.threads.extend(map(_message, threads))
+        except StacksUnseen as error:
+            found.unseen = str(error)
+        self._room -= found.ByteSize()
+
+
+def _message(thread: SeenThread) -> pb.ThreadStack:
+    return pb.ThreadStack(
+        name=thread.name,
+        holds_gil=thread.holds_gil,
+        is_active=thread.is_active,
+        frames=[
+            pb.StackFrame(
+                function=one.function,
+                file=one.file,
+                line=one.line,
+                locals=[pb.LocalVariable(name=name, value=value) for name, value in one.variables],
+            )
+            for one in thread.frames
+        ],
+        frames_left_out=thread.frames_left_out,
+    )

@@ -1,0 +1,222 @@
+"""What the threads of Python processes do: their stacks, read from outside by py-spy, whatever the programs do.
+
+Programs decide what is read: how many processes, threads and frames there are, and every text. All of it is bounded.
+py-spy stops a process for some milliseconds while it reads, and needs nothing of it. It runs with the rights of
+`nodeagent.shim.stack_reader`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from nodeagent.probes.process_list import inner_pid
+from nodeagent.probes.processes import read_stat
+from nodeagent.runtimes.launcher import shim_command
+
+if TYPE_CHECKING:
+    from nodeagent.probes.process_list import Look
+
+MOST_PROCESSES: Final = 32
+_MOST_THREADS = 256
+_MOST_FRAMES = 200
+_MOST_LOCALS = 50
+_MOST_TEXT = 500
+_MOST_VALUE = 200
+_LAST_LINE = (1 << 32) - 1
+_MOST_COMPLAINT = 4096
+_WITHIN_S = 10.0
+_MAIN, _UNNAMED = "MainThread", "(unnamed)"
+_PYTHON = re.compile(r"python[0-9.]*[a-z]?( \(deleted\))?")
+_RUNS = re.compile(r"^State:\tR", re.MULTILINE)
+_INNER = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenFrame:
+    """One call: `variables` are names and what they are; `line` is 0 where it is not known."""
+
+    function: str
+    file: str
+    line: int
+    variables: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenThread:
+    """One thread: its outermost call first; `frames_left_out` are missing in the middle."""
+
+    name: str
+    holds_gil: bool
+    is_active: bool
+    frames: Sequence[SeenFrame]
+    frames_left_out: int
+
+
+class StacksUnseen(Exception):
+    """The threads of a process cannot be seen; the message says why, for people."""
+
+
+def reader() -> str | None:
+    """The path of py-spy; None where it is not installed."""
+    beside = Path(sysconfig.get_path("scripts"), "py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def python_processes(found: Look, proc: Path = _PROC) -> Sequence[int]:
+    """Those of a look that are Python interpreters, the oldest first. Blocking."""
+    ours = [pid for pid, stat in found.stats.items() if not stat.is_dead and _is_python(pid, proc)]
+    return sorted(ours, key=lambda pid: (found.stats[pid].start_ticks, pid))
+
+
+def _is_python(pid: int, proc: Path) -> bool:
+    try:
+        return _PYTHON.fullmatch((proc / str(pid) / "exe").readlink().name) is not None
+    except OSError:  # gone, or not ours to see
+        return False
+
+
+def read_threads(
+    pid: int, start_ticks: int, *, program: str, with_locals: bool
+) -> tuple[Sequence[SeenThread], int]:
+    """The stacks of a process that began then, and how many threads more it has. Blocking.
+
+    Raises:
+        StacksUnseen: it is gone, or cannot be read.
+    """
+    uid, gid = _owner(pid)
+    options = ["dump", "--json", "--pid", str(pid), *(["--locals"] if with_locals else [])]
+    command = shim_command("stack_reader", str(uid), str(gid), program, *options)
+    said = _output_of(command)
+    stat = read_stat(pid)
+    if stat is None or stat.start_ticks != start_ticks:
+        raise StacksUnseen("it has ended")  # what was read may be another's
+    try:
+        return _threads(json.loads(said), running_threads(pid), inner_pid(pid))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StacksUnseen("its stacks cannot be understood") from error
+
+
+def _owner(pid: int) -> tuple[int, int]:
+    """Whose a process is; that of its folder in /proc may be root. Raises StacksUnseen."""
+    try:
+        said = (_PROC / str(pid) / "status").read_text(errors="replace")
+    except OSError as error:
+        raise StacksUnseen("it has ended") from error
+    uid, gid = (re.search(rf"^{kind}:\t(\d+)", said, re.MULTILINE) for kind in ("Uid", "Gid"))
+    if uid is None or gid is None:
+        raise StacksUnseen("it has ended")
+    return int(uid[1]), int(gid[1])
+
+
+def _output_of(command: Sequence[str]) -> bytes:
+    """What it writes. Raises StacksUnseen."""
+    with _in_memory() as said, _in_memory() as complaint:
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=complaint,
+                timeout=_WITHIN_S,
+                check=False,
+                env={},
+            )
+        except subprocess.TimeoutExpired as late:
+            raise StacksUnseen(f"it could not be read within {_WITHIN_S:g} s") from late
+        if done.returncode == -signal.SIGXFSZ:
+            raise StacksUnseen("its stacks are too long")
+        if done.returncode:
+            raise StacksUnseen(_reason(_content(complaint)[:_MOST_COMPLAINT]))
+        return _content(said)
+
+
+def _in_memory() -> BinaryIO:
+    """A file without a name; `stack_reader` limits how large it grows."""
+    return os.fdopen(os.memfd_create("nsml-stacks"), "w+b")
+
+
+def _content(file: BinaryIO) -> bytes:
+    file.seek(0)
+    return file.read()
+
+
+def _reason(written: bytes) -> str:
+    """Why py-spy did not read it, in one line."""
+    complaint = written.decode(errors="replace")
+    if re.search("permission denied|operation not permitted", complaint, re.IGNORECASE):
+        return "the kernel does not let this node's agent look into it: the agent needs root, or kernel.yama.ptrace_scope=0"
+    lines = [line for line in complaint.splitlines() if line.strip()]
+    if any("python version" in line for line in lines):
+        return "it is just starting, or no Python that can be read"
+    last = lines[0].removeprefix("Error: ") if lines else "its stacks could not be read"
+    return last[:_MOST_TEXT]
+
+
+def running_threads(pid: int, proc: Path = _PROC) -> frozenset[int]:
+    """The threads of a process that run or could run, by their numbers in its innermost pid namespace. Blocking.
+
+    py-spy looks for them by the numbers that the process knows, which are no threads' on the node.
+    """
+    found = set()
+    with suppress(OSError):  # it ends meanwhile
+        for task in (proc / str(pid) / "task").iterdir():
+            with suppress(OSError):
+                said = (task / "status").read_text(errors="replace")
+                if _RUNS.search(said) and (inner := _INNER.search(said)):
+                    found.add(int(inner[1]))
+    return frozenset(found)
+
+
+def _threads(
+    said: Sequence[Mapping[str, Any]], running: Container[int], main: int
+) -> tuple[Sequence[SeenThread], int]:
+    """All threads, that of the number `main` first."""
+    found = sorted(said, key=lambda one: (one["os_thread_id"] != main, one["os_thread_id"] or 0))
+    shown = found[:_MOST_THREADS]
+    return [_thread(one, running, main) for one in shown], len(found) - len(shown)
+
+
+def _thread(said: Mapping[str, Any], running: Container[int], main: int) -> SeenThread:
+    frames = list(reversed(said["frames"]))
+    left_out = max(len(frames) - _MOST_FRAMES, 0)
+    if left_out:
+        half = _MOST_FRAMES // 2
+        frames = [*frames[:half], *frames[-half:]]
+    return SeenThread(
+        # threads have names in programs that have imported `threading`
+        name=_cut(said["thread_name"] or (_MAIN if said["os_thread_id"] == main else _UNNAMED)),
+        holds_gil=bool(said["owns_gil"]),
+        is_active=said["os_thread_id"] in running,
+        frames=list(map(_frame, frames)),
+        frames_left_out=left_out,
+    )
+
+
+def _frame(said: Mapping[str, Any]) -> SeenFrame:
+    return SeenFrame(
+        function=_cut(said["name"]),
+        file=_cut(said["filename"]),
+        line=min(max(int(said["line"] or 0), 0), _LAST_LINE),
+        variables=[
+            (_cut(one["name"]), _cut(one["repr"] or "?", _MOST_VALUE))
+            for one in (said["locals"] or [])[:_MOST_LOCALS]
+        ],
+    )
+
+
+def _cut(text: str, most: int = _MOST_TEXT) -> str:
+    """A text of the program's; half a pair of surrogates, which no message takes, is replaced."""
+    whole = str(text).encode("utf-8", "replace").decode()
+    return whole if len(whole) <= most else f"{whole[: most - 1]}…"

@@ -1,0 +1,56 @@
+"""The answer of agent.stacks: whatever its programs do, it is bounded, and one of them hides no other."""
+
+import pytest
+
+from nodeagent.link import stack_service
+from nodeagent.link.stack_service import _Answer
+from nodeagent.probes import python_stacks
+from nodeagent.probes.process_list import Look
+from nodeagent.probes.processes import Stat
+from nodeagent.probes.python_stacks import SeenFrame, SeenThread, StacksUnseen
+
+STAT = Stat(is_dead=False, parent=1, ticks=0, collected_ticks=0, start_ticks=5, pages=1)
+SEEN = Look(at=0.0, stats=dict.fromkeys(range(100, 140), STAT), count=40)
+
+
+@pytest.fixture
+def long(monkeypatch):
+    """Processes whose stacks are 4 MiB each, but for one that cannot be read."""
+    frame = SeenFrame(function="f" * 500, file="/app/x.py", line=1, variables=[("x", "y" * 500)])
+    thread = SeenThread(
+        name="MainThread", holds_gil=True, is_active=True, frames=[frame] * 4000, frames_left_out=0
+    )
+
+    def read(pid, start_ticks, *, program, with_locals):
+        assert start_ticks == 5
+        if pid == 100:
+            raise StacksUnseen("it has ended")
+        return [thread], 3
+
+    monkeypatch.setattr(python_stacks, "read_threads", read)
+
+
+def test_together_they_take_a_bounded_part_of_memory(long):
+    answer = _Answer(left_out=2)
+    for pid in reversed(range(100, 140)):
+        answer.add(pid, SEEN, b"python\0main.py\0", "py-spy", True)
+    found = answer.message
+    assert stack_service.MOST_BYTES < found.ByteSize() < 2 * stack_service.MOST_BYTES
+    assert [one.node_pid for one in found.processes] == list(range(100, 140))
+    assert found.processes[0].unseen in {"it has ended", "the stacks of the others are too long"}
+    assert found.processes[1].unseen == "the stacks of the others are too long"
+    assert [len(one.threads) for one in found.processes[-3:]] == [1, 1, 1]
+    assert (found.processes[-1].threads_left_out, found.left_out) == (3, 2)
+
+
+def test_one_that_cannot_be_read_hides_no_other(long):
+    answer = _Answer(left_out=0)
+    for pid in (100, 101):
+        answer.add(pid, SEEN, b"python\0main.py\0", "py-spy", False)
+    first, second = answer.message.processes
+    assert (first.unseen, first.command, len(first.threads)) == (
+        "it has ended",
+        "python main.py",
+        0,
+    )
+    assert (second.unseen, len(second.threads)) == ("", 1)
