@@ -50,8 +50,8 @@ _AT_ONCE: Final = 16
 def stacks(app: App, *, session: str, ranks: tuple[int, ...], with_locals: bool) -> None:
     """Show the Python stacks of a running session.
 
-    For programs that hang: nothing is asked of the program, which stops for a few milliseconds
-    while its node looks. The outermost call is first, as in a traceback.
+    For programs that hang: nothing is asked of the program, whose node reads where it is. The
+    outermost call is first, as in a traceback.
 
     Replicas are compared: what most do is shown whole, then where others differ, each such line
     behind ">". At most 32 Python processes of a replica are shown. Own sessions; administrators

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 16 << 20
 """Of one answer: what is longer is left out, so that no program fills the memory of the agent."""
+_BEGINS_WITHIN_S: Final = 8.0
+"""How long after the first a process may begin to be read: whoever asks does not wait for ever."""
+_STATES: Final = {
+    None: pb.THREAD_STATE_UNSPECIFIED,
+    True: pb.THREAD_STATE_ACTIVE,
+    False: pb.THREAD_STATE_IDLE,
+}
 _MOST_REQUEST = 1 << 10
 _AT_ONCE = 2
 """Processes of a node that are read at the same time: each takes a core for a moment."""
@@ -79,6 +87,7 @@ class _Answer:
         self._processes: dict[int, pb.ProcessStacks] = {}
         self._left_out = left_out
         self._room = MOST_BYTES
+        self._until = time.monotonic() + _BEGINS_WITHIN_S
 
     @property
     def message(self) -> pb.ReplicaStacks:
@@ -97,8 +106,9 @@ class _Answer:
         """Read a process, and keep of it what there is room for. Blocking."""
         found = pb.ProcessStacks(pid=inner_pid(pid), node_pid=pid, command=command_of(line))
         self._processes[pid] = found
-        if self._room <= 0:
-            found.unseen = "the stacks of the others are too long"
+        if self._room <= 0 or time.monotonic() > self._until:
+            how = "are too long" if self._room <= 0 else "took too long to read"
+            found.unseen = f"the stacks of the others {how}"
             return
         try:
             threads, found.threads_left_out = python_stacks.read_threads(
@@ -114,7 +124,7 @@ def _message(thread: SeenThread) -> pb.ThreadStack:
     return pb.ThreadStack(
         name=thread.name,
         holds_gil=thread.holds_gil,
-        is_active=thread.is_active,
+        state=_STATES[thread.is_active],
         frames=[
             pb.StackFrame(
                 function=one.function,

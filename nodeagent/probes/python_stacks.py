@@ -1,8 +1,8 @@
 """What the threads of Python processes do: their stacks, read from outside by py-spy, whatever the programs do.
 
 Programs decide what is read: how many processes, threads and frames there are, and every text. All of it is bounded.
-py-spy stops a process for some milliseconds while it reads, and needs nothing of it. It runs with the rights of
-`nodeagent.shim.stack_reader`.
+py-spy needs nothing of a process. What hangs is read as it is; only one that computes is stopped, for some
+milliseconds. It runs with the rights of `nodeagent.shim.stack_reader`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _MOST_TEXT = 500
 _MOST_VALUE = 200
 _LAST_LINE = (1 << 32) - 1
 _MOST_COMPLAINT = 4096
-_WITHIN_S = 10.0
+_WITHIN_S = 3.0
+_NONSENSE = "its stacks cannot be understood"
 _MAIN, _UNNAMED = "MainThread", "(unnamed)"
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?( \(deleted\))?")
 _RUNS = re.compile(r"^State:\tR", re.MULTILINE)
@@ -55,17 +56,21 @@ class SeenFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenThread:
-    """One thread: its outermost call first; `frames_left_out` are missing in the middle."""
+    """One thread: its outermost call first; `frames_left_out` are missing in the middle. Active is None if unknown."""
 
     name: str
     holds_gil: bool
-    is_active: bool
+    is_active: bool | None
     frames: Sequence[SeenFrame]
     frames_left_out: int
 
 
 class StacksUnseen(Exception):
     """The threads of a process cannot be seen; the message says why, for people."""
+
+
+class _Late(StacksUnseen):
+    """It takes too long."""
 
 
 def reader() -> str | None:
@@ -98,14 +103,52 @@ def read_threads(
     uid, gid = _owner(pid)
     options = ["dump", "--json", "--pid", str(pid), *(["--locals"] if with_locals else [])]
     command = shim_command("stack_reader", str(uid), str(gid), program, *options)
-    said = _output_of(command)
+    said = _read(command, pid)
     stat = read_stat(pid)
     if stat is None or stat.start_ticks != start_ticks:
         raise StacksUnseen("it has ended")  # what was read may be another's
     try:
-        return _threads(json.loads(said), running_threads(pid), inner_pid(pid))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StacksUnseen("its stacks cannot be understood") from error
+        return _threads(said, running_threads(pid), inner_pid(pid))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise StacksUnseen(_NONSENSE) from error
+
+
+def _read(command: Sequence[str], pid: int) -> Sequence[Mapping[str, Any]]:
+    """What py-spy says. Raises StacksUnseen.
+
+    A process that goes on may be read while its stack changes, and what was read be of two moments: it is right if
+    it is read twice. Else the process is stopped meanwhile.
+    """
+    seen: list[Sequence[Mapping[str, Any]]] = []
+    for _ in range(2):
+        with suppress(StacksUnseen):
+            seen.append(_said(_output_of([*command, "--nonblocking"])))
+    with suppress(KeyError, TypeError, AttributeError):
+        if len(seen) == 2 and _places(seen[0]) == _places(seen[1]):
+            return seen[1]
+    try:
+        return _said(_output_of(command))
+    except _Late:
+        # Who stops another by ptrace(2) and is killed meanwhile can leave it stopped: the signal is on its way.
+        with suppress(OSError):
+            os.kill(pid, signal.SIGCONT)
+        if not seen:
+            raise
+        return seen[-1]
+
+
+def _said(written: bytes) -> Sequence[Mapping[str, Any]]:
+    try:
+        return list(json.loads(written))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StacksUnseen(_NONSENSE) from error
+
+
+def _places(said: Sequence[Mapping[str, Any]]) -> Sequence[object]:
+    """Where each thread is."""
+    return [
+        (one["thread_id"], [(call["name"], call["line"]) for call in one["frames"]]) for one in said
+    ]
 
 
 def _owner(pid: int) -> tuple[int, int]:
@@ -134,7 +177,7 @@ def _output_of(command: Sequence[str]) -> bytes:
                 env={},
             )
         except subprocess.TimeoutExpired as late:
-            raise StacksUnseen(f"it could not be read within {_WITHIN_S:g} s") from late
+            raise _Late(f"it could not be read within {_WITHIN_S:g} s") from late
         if done.returncode == -signal.SIGXFSZ:
             raise StacksUnseen("its stacks are too long")
         if done.returncode:
@@ -182,13 +225,14 @@ def running_threads(pid: int, proc: Path = _PROC) -> frozenset[int]:
 def _threads(
     said: Sequence[Mapping[str, Any]], running: Container[int], main: int
 ) -> tuple[Sequence[SeenThread], int]:
-    """All threads, that of the number `main` first."""
-    found = sorted(said, key=lambda one: (one["os_thread_id"] != main, one["os_thread_id"] or 0))
-    shown = found[:_MOST_THREADS]
-    return [_thread(one, running, main) for one in shown], len(found) - len(shown)
+    """All threads, the main thread first: its number, which Python knows since 3.11, is `main`."""
+    numbers = [one["os_thread_id"] or (main if one["thread_name"] == _MAIN else 0) for one in said]
+    order = sorted(range(len(said)), key=lambda at: (numbers[at] != main, numbers[at]))
+    shown = order[:_MOST_THREADS]
+    return [_thread(said[at], numbers[at], running, main) for at in shown], len(said) - len(shown)
 
 
-def _thread(said: Mapping[str, Any], running: Container[int], main: int) -> SeenThread:
+def _thread(said: Mapping[str, Any], number: int, running: Container[int], main: int) -> SeenThread:
     frames = list(reversed(said["frames"]))
     left_out = max(len(frames) - _MOST_FRAMES, 0)
     if left_out:
@@ -196,9 +240,9 @@ def _thread(said: Mapping[str, Any], running: Container[int], main: int) -> Seen
         frames = [*frames[:half], *frames[-half:]]
     return SeenThread(
         # threads have names in programs that have imported `threading`
-        name=_cut(said["thread_name"] or (_MAIN if said["os_thread_id"] == main else _UNNAMED)),
+        name=_cut(said["thread_name"] or (_MAIN if number == main else _UNNAMED)),
         holds_gil=bool(said["owns_gil"]),
-        is_active=said["os_thread_id"] in running,
+        is_active=number in running if number else None,
         frames=list(map(_frame, frames)),
         frames_left_out=left_out,
     )

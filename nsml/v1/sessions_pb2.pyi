@@ -78,6 +78,12 @@ class SeriesAxis(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SERIES_AXIS_STEP: _ClassVar[SeriesAxis]
     SERIES_AXIS_RELATIVE: _ClassVar[SeriesAxis]
     SERIES_AXIS_WALL: _ClassVar[SeriesAxis]
+
+class ThreadState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    THREAD_STATE_UNSPECIFIED: _ClassVar[ThreadState]
+    THREAD_STATE_ACTIVE: _ClassVar[ThreadState]
+    THREAD_STATE_IDLE: _ClassVar[ThreadState]
 SESSION_STATE_UNSPECIFIED: SessionState
 SESSION_STATE_QUEUED: SessionState
 SESSION_STATE_PREPARING: SessionState
@@ -123,6 +129,9 @@ SERIES_AXIS_UNSPECIFIED: SeriesAxis
 SERIES_AXIS_STEP: SeriesAxis
 SERIES_AXIS_RELATIVE: SeriesAxis
 SERIES_AXIS_WALL: SeriesAxis
+THREAD_STATE_UNSPECIFIED: ThreadState
+THREAD_STATE_ACTIVE: ThreadState
+THREAD_STATE_IDLE: ThreadState
 
 class Origin(_message.Message):
     __slots__ = ("kind", "session", "name")
@@ -926,18 +935,18 @@ class ProcessStacks(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., node_pid: _Optional[int] = ..., command: _Optional[str] = ..., threads: _Optional[_Iterable[_Union[ThreadStack, _Mapping]]] = ..., threads_left_out: _Optional[int] = ..., unseen: _Optional[str] = ...) -> None: ...
 
 class ThreadStack(_message.Message):
-    __slots__ = ("name", "holds_gil", "is_active", "frames", "frames_left_out")
+    __slots__ = ("name", "holds_gil", "state", "frames", "frames_left_out")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOLDS_GIL_FIELD_NUMBER: _ClassVar[int]
-    IS_ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     FRAMES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     name: str
     holds_gil: bool
-    is_active: bool
+    state: ThreadState
     frames: _containers.RepeatedCompositeFieldContainer[StackFrame]
     frames_left_out: int
-    def __init__(self, name: _Optional[str] = ..., holds_gil: _Optional[bool] = ..., is_active: _Optional[bool] = ..., frames: _Optional[_Iterable[_Union[StackFrame, _Mapping]]] = ..., frames_left_out: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., holds_gil: _Optional[bool] = ..., state: _Optional[_Union[ThreadState, str]] = ..., frames: _Optional[_Iterable[_Union[StackFrame, _Mapping]]] = ..., frames_left_out: _Optional[int] = ...) -> None: ...
 
 class StackFrame(_message.Message):
     __slots__ = ("function", "file", "line", "locals")

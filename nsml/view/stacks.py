@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsml.common.text import visible
 from nsml.common.units import counted
+from nsml.v1 import sessions_pb2 as sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,11 @@ _LIBRARY: Final = re.compile(r".*/(?:site-packages|dist-packages|python3\.\d+)/"
 _APP: Final = "/app/"
 """The working folder of programs; in it lies the code of a session."""
 _MOST_FUNCTION: Final = 60
+_STATES: Final = {
+    sessions.THREAD_STATE_UNSPECIFIED: "",
+    sessions.THREAD_STATE_ACTIVE: "active",
+    sessions.THREAD_STATE_IDLE: "idle",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +103,12 @@ def _thread_lines(name: str, seen: Sequence[_Seen], *, is_alone: bool) -> Iterat
         groups[one.calls].append(one)
     usual, *others = sorted(groups.values(), key=lambda group: (-len(group), group[0].rank))
     title = visible(f"  {name}")
-    yield (
-        f"{title} ({_state(usual)})" if is_alone else f"{title}, {_ranks(usual)} ({_state(usual)})"
-    )
+    yield (f"{title}{_state(usual)}" if is_alone else f"{title}, {_ranks(usual)}{_state(usual)}")
     yield from _frame_lines(usual[0].thread, same=0, mark=" ")
     for group in others:
         pairs = zip(usual[0].calls, group[0].calls, strict=False)
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        yield f"{title}, {_ranks(group)} ({_state(group)})"
+        yield f"{title}, {_ranks(group)}{_state(group)}"
         if same:
             yield f"    {counted(same, 'call', 'calls')} as above"
         yield from _frame_lines(group[0].thread, same=same, mark=">")
@@ -137,10 +141,9 @@ def _place(frame: StackFrame) -> str:
 def _state(group: Sequence[_Seen]) -> str:
     """What the threads were found doing: of several, in the order of their ranks."""
     words = dict.fromkeys(
-        "holds the GIL" if one.thread.holds_gil else "active" if one.thread.is_active else "idle"
-        for one in group
+        "holds the GIL" if one.thread.holds_gil else _STATES[one.thread.state] for one in group
     )
-    return ", ".join(words)
+    return f" ({', '.join(filter(None, words))})" if any(words) else ""
 
 
 def _ranks(group: Iterable[_Seen]) -> str:
@@ -178,7 +181,7 @@ def _thread_record(thread: ThreadStack) -> dict[str, Any]:
     return {
         "name": thread.name,
         "holds_gil": thread.holds_gil,
-        "is_active": thread.is_active,
+        "state": _STATES[thread.state] or None,
         "frames": [
             {
                 "function": one.function,

@@ -54,3 +54,11 @@ def test_one_that_cannot_be_read_hides_no_other(long):
         0,
     )
     assert (second.unseen, len(second.threads)) == ("", 1)
+
+
+def test_of_many_that_are_slow_to_read_the_last_are_said_to_be_left(long, monkeypatch):
+    monkeypatch.setattr(stack_service, "_BEGINS_WITHIN_S", -1.0)
+    answer = _Answer(left_out=0)
+    answer.add(101, SEEN, b"python\0", "py-spy", False)
+    [only] = answer.message.processes
+    assert only.unseen == "the stacks of the others took too long to read"

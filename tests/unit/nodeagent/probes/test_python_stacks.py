@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from nodeagent.probes import python_stacks
 from nodeagent.probes.process_list import Look
 from nodeagent.probes.processes import read_stat
 from nodeagent.probes.python_stacks import StacksUnseen, python_processes, read_threads, reader
+from tests.e2e.programs import wait_for
 
 PROGRAM = """
 import os, sys, threading, time
@@ -42,6 +44,15 @@ threading.Thread(target=time.sleep, args=(600,), name="side\\x1b[2J", daemon=Tru
 deep(int(sys.argv[1]))
 """
 
+BUSY = """
+def a(n):
+    return a(n - 1) + sum(i * i for i in range(9)) if n else 1
+
+print("ready", flush=True)
+while True:
+    a(9)
+"""
+SLOW = "import sys, time; time.sleep(0 if sys.argv[1:] else 600); sys.exit(1)"
 MACHINES = "/usr/bin/python3"
 
 
@@ -136,6 +147,40 @@ def test_a_thread_without_a_name_has_that_of_its_place():
     ]
 
 
+def test_threads_without_a_number_are_not_said_to_wait():
+    said = {"os_thread_id": None, "owns_gil": False, "active": True, "frames": []}
+    names = ("loads", "MainThread", None)
+    found, _ = python_stacks._threads([{**said, "thread_name": one} for one in names], {7}, 7)
+    assert [(one.name, one.is_active) for one in found] == [
+        ("MainThread", True),
+        ("loads", None),
+        ("(unnamed)", None),
+    ]
+
+
+def test_one_that_computes_is_read_as_well():
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            for _ in range(10):
+                found, _ = threads_of(process)
+                assert found[0].frames[0].function == "<module>"
+                assert found[0].frames[1].function == "a"
+        finally:
+            process.kill()
+
+
+def test_who_was_being_stopped_as_its_reader_was_killed_goes_on(monkeypatch):
+    with running() as process:
+        state = Path(f"/proc/{process.pid}/status")
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_for(lambda: "State:\tT" in state.read_text(), what="it is stopped")
+        monkeypatch.setattr(python_stacks, "_WITHIN_S", 0.2)
+        with pytest.raises(StacksUnseen, match="within"):
+            python_stacks._read([sys.executable, "-c", SLOW], process.pid)
+        wait_for(lambda: "State:\tS" in state.read_text(), what="it goes on")
+
+
 def test_who_is_gone_or_another_is_not_read():
     with running() as process:
         start_ticks = read_stat(process.pid).start_ticks
@@ -171,11 +216,11 @@ def test_only_python_is_read():
         ("printf '%0.s[' $(seq 1 100000)", "cannot be understood"),
         ("echo 5", "cannot be understood"),
         ("exec cat /dev/zero", "too long"),
-        ("exec sleep 600", "within 0.5 s"),
+        ("exec sleep 600", "within 0.2 s"),
     ],
 )
 def test_a_reader_that_does_not_do_it_is_an_answer(script, why, monkeypatch, tmp_path):
-    monkeypatch.setattr(python_stacks, "_WITHIN_S", 0.5 if "sleep" in script else 60.0)
+    monkeypatch.setattr(python_stacks, "_WITHIN_S", 0.2 if "sleep" in script else 60.0)
     shell = tmp_path / "sh"
     shutil.copy("/bin/sh", shell)
     # what would be read by py-spy is a script for a shell

@@ -136,7 +136,7 @@ class State:
                         threads=[
                             pb.ThreadStack(
                                 name="MainThread",
-                                is_active=True,
+                                state=pb.THREAD_STATE_ACTIVE,
                                 frames=[
                                     pb.StackFrame(
                                         function="train",

@@ -6,9 +6,9 @@ from nsml.view.stacks import SeenReplica, lines, record
 LIBRARY = "/opt/env/lib/python3.11/site-packages/torch/distributed.py"
 
 
-def thread(*calls, name="MainThread", **facts):
+def thread(*calls, name="MainThread", state=pb.THREAD_STATE_IDLE, **facts):
     frames = [pb.StackFrame(function=call, file=file, line=line) for call, file, line in calls]
-    return pb.ThreadStack(name=name, frames=frames, **facts)
+    return pb.ThreadStack(name=name, frames=frames, state=state, **facts)
 
 
 def replica(rank, *threads, unseen="", **facts):
@@ -19,7 +19,12 @@ def replica(rank, *threads, unseen="", **facts):
 
 TRAIN = ("train", "/app/main.py", 40)
 REDUCES = thread(TRAIN, ("all_reduce", LIBRARY, 1720))
-LOADS = thread(TRAIN, ("load", "/app/data.py", 12), ("decode", "/app/data.py", 99), is_active=True)
+LOADS = thread(
+    TRAIN,
+    ("load", "/app/data.py", 12),
+    ("decode", "/app/data.py", 99),
+    state=pb.THREAD_STATE_ACTIVE,
+)
 
 
 def text(*replicas):
@@ -76,6 +81,14 @@ def test_a_replica_that_cannot_be_seen_hides_no_other():
     assert shown.splitlines()[0].startswith("rank 1 cannot be seen: its node is away")
     assert "\x1b" not in shown
     assert "MainThread, rank 0 (idle)" in shown
+
+
+def test_what_a_thread_does_is_said_where_it_is_known():
+    assert "  MainThread (holds the GIL)\n" in text(replica(0, thread(TRAIN, holds_gil=True)))
+    unknown = thread(TRAIN, state=pb.THREAD_STATE_UNSPECIFIED)
+    assert "  MainThread\n" in text(replica(0, unknown))
+    both = text(replica(0, unknown), replica(1, thread(TRAIN)))
+    assert "  MainThread, ranks 0-1 (idle)\n" in both
 
 
 def test_what_is_left_out_is_said():
