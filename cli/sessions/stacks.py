@@ -53,9 +53,9 @@ def stacks(app: App, *, session: str, ranks: tuple[int, ...], with_locals: bool)
     For programs that hang: nothing is asked of the program, whose node reads where it is. The
     outermost call is first, as in a traceback.
 
-    Replicas are compared: what most do is shown whole, then where others differ, each such line
-    behind ">". At most 32 Python processes of a replica are shown. Own sessions; administrators
-    all.
+    The replicas (ranks) are compared: what most of them do is shown whole, then the calls of the
+    others from where they differ, each marked ">". At most 32 Python processes of a replica are
+    shown; -j has whole paths. Own sessions; administrators all.
     """
 
     async def fetch(client: Client) -> Sequence[view.SeenReplica]:
@@ -69,11 +69,11 @@ def stacks(app: App, *, session: str, ranks: tuple[int, ...], with_locals: bool)
         )
 
     found = app.call(fetch)
-    if found and all(one.unseen for one in found):
+    if not any(map(view.has_any, found)):
         raise CommandError(
-            "the stacks of this session cannot be seen",
+            "no Python stack of this session can be seen",
             code=ExitCode.CONFLICT,
-            why=visible(found[0].unseen),
+            why=visible(view.why_unseen(found[0])),
         )
     if app.is_for_people:
         for line in view.lines(found):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 from google.protobuf.message import DecodeError
 
 from nodeagent.probes import python_stacks
 from nodeagent.probes.process_list import command_of, inner_pid, look, read_commands
 from nodeagent.probes.processes import enclosure_of
-from nodeagent.probes.python_stacks import MOST_PROCESSES, StacksUnseen
+from nodeagent.probes.python_stacks import MOST_PROCESSES, ProcessGone, StacksUnseen
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
+    from nodeagent.folders import ReplicaId
     from nodeagent.link.services import RunningReplica, Stream
     from nodeagent.probes.process_list import Look
     from nodeagent.probes.python_stacks import SeenThread
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 16 << 20
 """Of one answer: what is longer is left out, so that no program fills the memory of the agent."""
 _BEGINS_WITHIN_S: Final = 8.0
-"""How long after the first a process may begin to be read: whoever asks does not wait for ever."""
+"""How long after the first process of a replica another may begin to be read: who asks does not wait for ever."""
 _STATES: Final = {
     None: pb.THREAD_STATE_UNSPECIFIED,
     True: pb.THREAD_STATE_ACTIVE,
@@ -30,7 +32,7 @@ _STATES: Final = {
 }
 _MOST_REQUEST = 1 << 10
 _AT_ONCE = 2
-"""Processes of a node that are read at the same time: each takes a core for a moment."""
+"""Replicas of a node that are read at the same time, each one process after another."""
 
 
 class PythonStacks:
@@ -39,6 +41,7 @@ class PythonStacks:
     def __init__(self, *, boot_id: str) -> None:
         self._boot_id = boot_id
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._readers: WeakValueDictionary[ReplicaId, asyncio.Lock] = WeakValueDictionary()
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
         """Answer one request; one that cannot be understood is answered as an empty one."""
@@ -70,54 +73,48 @@ class PythonStacks:
         shown = pids[:MOST_PROCESSES]
         commands = await asyncio.to_thread(read_commands, shown)
         answer = _Answer(left_out=len(pids) - len(shown))
-
-        async def add(pid: int) -> None:
-            async with self._turns:
-                line = commands.get(pid, b"")
-                await asyncio.to_thread(answer.add, pid, seen, line, program, with_locals)
-
-        await asyncio.gather(*map(add, shown))
+        alone = self._readers.setdefault(replica.id, asyncio.Lock())
+        async with alone:
+            for pid in shown:
+                # other replicas come in between
+                async with self._turns:
+                    await answer.add(
+                        pid, seen, commands.get(pid, b""), program, with_locals=with_locals
+                    )
         return answer.message
 
 
 class _Answer:
-    """One answer, to which processes are added in any order."""
+    """One answer, to which processes are added one after another."""
 
     def __init__(self, *, left_out: int) -> None:
-        self._processes: dict[int, pb.ProcessStacks] = {}
-        self._left_out = left_out
+        self.message = pb.ReplicaStacks(left_out=left_out)
         self._room = MOST_BYTES
-        self._until = time.monotonic() + _BEGINS_WITHIN_S
+        self._until: float | None = None
 
-    @property
-    def message(self) -> pb.ReplicaStacks:
-        """The processes by pid."""
-        processes = [one for _, one in sorted(self._processes.items())]
-        return pb.ReplicaStacks(processes=processes, left_out=self._left_out)
-
-    def add(
-        self,
-        pid: int,
-        seen: Look,
-        line: bytes,
-        program: str,
-        with_locals: bool,
+    async def add(
+        self, pid: int, seen: Look, line: bytes, program: str, *, with_locals: bool
     ) -> None:
-        """Read a process, and keep of it what there is room for. Blocking."""
+        """Read a process, and keep of it what there is room for."""
+        now = time.monotonic()
+        self._until = now + _BEGINS_WITHIN_S if self._until is None else self._until
         found = pb.ProcessStacks(pid=inner_pid(pid), node_pid=pid, command=command_of(line))
-        self._processes[pid] = found
-        if self._room <= 0 or time.monotonic() > self._until:
-            how = "are too long" if self._room <= 0 else "took too long to read"
-            found.unseen = f"the stacks of the others {how}"
-            return
-        try:
-            threads, found.threads_left_out = python_stacks.read_threads(
-                pid, seen.stats[pid].start_ticks, program=program, with_locals=with_locals
-            )
-            found.threads.extend(map(_message, threads))
-        except StacksUnseen as error:
-            found.unseen = str(error)
+        if self._room <= 0:
+            found.unseen = "the stacks of the session's other processes are too long"
+        elif now > self._until:
+            found.unseen = "the session's other processes took too long to read"
+        else:
+            try:
+                threads, found.threads_left_out = await python_stacks.read_threads(
+                    pid, seen.stats[pid].start_ticks, program=program, with_locals=with_locals
+                )
+                found.threads.extend(await asyncio.to_thread(lambda: [*map(_message, threads)]))
+            except ProcessGone:
+                return
+            except StacksUnseen as error:
+                found.unseen = str(error)
         self._room -= found.ByteSize()
+        self.message.processes.append(found)
 
 
 def _message(thread: SeenThread) -> pb.ThreadStack:

@@ -7,6 +7,7 @@ milliseconds. It runs with the rights of `nodeagent.shim.stack_reader`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from nodeagent.probes.process_list import inner_pid
 from nodeagent.probes.processes import read_stat
@@ -39,6 +40,7 @@ _WITHIN_S = 3.0
 _NONSENSE = "its stacks cannot be understood"
 _MAIN, _UNNAMED = "MainThread", "(unnamed)"
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?( \(deleted\))?")
+_BETWEEN = " \t\r\n,"
 _RUNS = re.compile(r"^State:\tR", re.MULTILINE)
 _INNER = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
 _PROC = Path("/proc")
@@ -69,8 +71,8 @@ class StacksUnseen(Exception):
     """The threads of a process cannot be seen; the message says why, for people."""
 
 
-class _Late(StacksUnseen):
-    """It takes too long."""
+class ProcessGone(StacksUnseen):
+    """It has ended."""
 
 
 def reader() -> str | None:
@@ -92,56 +94,84 @@ def _is_python(pid: int, proc: Path) -> bool:
         return False
 
 
-def read_threads(
+async def read_threads(
     pid: int, start_ticks: int, *, program: str, with_locals: bool
 ) -> tuple[Sequence[SeenThread], int]:
-    """The stacks of a process that began then, and how many threads more it has. Blocking.
+    """The stacks of a process that began then, and how many threads more it has.
 
     Raises:
-        StacksUnseen: it is gone, or cannot be read.
+        ProcessGone: it has ended.
+        StacksUnseen: it cannot be read.
     """
     uid, gid = _owner(pid)
     options = ["dump", "--json", "--pid", str(pid), *(["--locals"] if with_locals else [])]
-    command = shim_command("stack_reader", str(uid), str(gid), program, *options)
-    said = _read(command, pid)
+    command = shim_command("stack_reader", str(pid), str(uid), str(gid), program, *options)
+    said = await _read(command)
     stat = read_stat(pid)
     if stat is None or stat.start_ticks != start_ticks:
-        raise StacksUnseen("it has ended")  # what was read may be another's
+        raise ProcessGone("it has ended")  # what was read may be another's
     try:
-        return _threads(said, running_threads(pid), inner_pid(pid))
+        threads, left_out = await asyncio.to_thread(_threads_of, said.threads, pid)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StacksUnseen(_NONSENSE) from error
+    if said.is_cut:
+        left_out = max(await asyncio.to_thread(_count_threads, pid) - len(threads), 1)
+    return threads, left_out
 
 
-def _read(command: Sequence[str], pid: int) -> Sequence[Mapping[str, Any]]:
+async def _read(command: Sequence[str]) -> _Said:
     """What py-spy says. Raises StacksUnseen.
 
     A process that goes on may be read while its stack changes, and what was read be of two moments: it is right if
-    it is read twice. Else the process is stopped meanwhile.
+    it is read twice. Else the process is stopped meanwhile, if that can be done.
     """
-    seen: list[Sequence[Mapping[str, Any]]] = []
+    seen: list[_Said] = []
     for _ in range(2):
         with suppress(StacksUnseen):
-            seen.append(_said(_output_of([*command, "--nonblocking"])))
-    with suppress(KeyError, TypeError, AttributeError):
-        if len(seen) == 2 and _places(seen[0]) == _places(seen[1]):
-            return seen[1]
+            seen.append(await _said(command, "--nonblocking"))
+        if not seen:
+            break  # what cannot be read once will not be the second time
+        if seen[0].is_cut:
+            return seen[0]
+    with suppress(KeyError, TypeError, AttributeError, ValueError):
+        first, second = (_places(one.threads) for one in seen)
+        if first == second:
+            return seen[-1]
     try:
-        return _said(_output_of(command))
-    except _Late:
-        # Who stops another by ptrace(2) and is killed meanwhile can leave it stopped: the signal is on its way.
-        with suppress(OSError):
-            os.kill(pid, signal.SIGCONT)
+        return await _said(command)
+    except StacksUnseen:
         if not seen:
             raise
         return seen[-1]
 
 
-def _said(written: bytes) -> Sequence[Mapping[str, Any]]:
+class _Said(NamedTuple):
+    """Threads in py-spy's words; cut where they were too long."""
+
+    threads: Sequence[Mapping[str, Any]]
+    is_cut: bool
+
+
+async def _said(command: Sequence[str], *options: str) -> _Said:
+    written, is_cut = await _output_of([*command, *options])
     try:
-        return list(json.loads(written))
+        decode = _complete if is_cut else json.loads
+        return _Said(list(await asyncio.to_thread(decode, written)), is_cut)
     except (ValueError, TypeError, RecursionError) as error:
         raise StacksUnseen(_NONSENSE) from error
+
+
+def _complete(written: bytes) -> Sequence[Any]:
+    """The elements of a JSON array that are there as a whole, of one that ends in the middle."""
+    text, decoder, found = written.decode(errors="replace"), json.JSONDecoder(), []
+    at = text.index("[") + 1
+    with suppress(ValueError, IndexError):
+        while True:
+            while text[at] in _BETWEEN:
+                at += 1
+            one, at = decoder.raw_decode(text, at)
+            found.append(one)
+    return found
 
 
 def _places(said: Sequence[Mapping[str, Any]]) -> Sequence[object]:
@@ -156,33 +186,32 @@ def _owner(pid: int) -> tuple[int, int]:
     try:
         said = (_PROC / str(pid) / "status").read_text(errors="replace")
     except OSError as error:
-        raise StacksUnseen("it has ended") from error
+        raise ProcessGone("it has ended") from error
     uid, gid = (re.search(rf"^{kind}:\t(\d+)", said, re.MULTILINE) for kind in ("Uid", "Gid"))
     if uid is None or gid is None:
-        raise StacksUnseen("it has ended")
+        raise ProcessGone("it has ended")
     return int(uid[1]), int(gid[1])
 
 
-def _output_of(command: Sequence[str]) -> bytes:
-    """What it writes. Raises StacksUnseen."""
+async def _output_of(command: Sequence[str]) -> tuple[bytes, bool]:
+    """What it writes, and whether that is cut. Raises StacksUnseen."""
     with _in_memory() as said, _in_memory() as complaint:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=subprocess.DEVNULL, stdout=said, stderr=complaint, env={}
+        )
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=complaint,
-                timeout=_WITHIN_S,
-                check=False,
-                env={},
-            )
-        except subprocess.TimeoutExpired as late:
-            raise _Late(f"it could not be read within {_WITHIN_S:g} s") from late
-        if done.returncode == -signal.SIGXFSZ:
-            raise StacksUnseen("its stacks are too long")
-        if done.returncode:
+            async with asyncio.timeout(_WITHIN_S):
+                await process.wait()
+        except TimeoutError as late:
+            raise StacksUnseen(f"it could not be read within {_WITHIN_S:g} s") from late
+        finally:
+            # also where nobody waits for it any more
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if process.returncode not in {0, -signal.SIGXFSZ}:
             raise StacksUnseen(_reason(_content(complaint)[:_MOST_COMPLAINT]))
-        return _content(said)
+        return _content(said), process.returncode != 0
 
 
 def _in_memory() -> BinaryIO:
@@ -199,10 +228,14 @@ def _reason(written: bytes) -> str:
     """Why py-spy did not read it, in one line."""
     complaint = written.decode(errors="replace")
     if re.search("permission denied|operation not permitted", complaint, re.IGNORECASE):
-        return "the kernel does not let this node's agent look into it: the agent needs root, or kernel.yama.ptrace_scope=0"
+        return (
+            "another debugger reads it, or the agent lacks the capability CAP_SYS_PTRACE"
+            if os.geteuid() == 0
+            else "the kernel does not let the agent look into it: without root it needs kernel.yama.ptrace_scope=0"
+        )
+    if re.search("python (version|interpreter)|No such process", complaint):
+        return "it is just starting, some thousand calls deep, or no Python that can be read"
     lines = [line for line in complaint.splitlines() if line.strip()]
-    if any("python version" in line for line in lines):
-        return "it is just starting, or no Python that can be read"
     last = lines[0].removeprefix("Error: ") if lines else "its stacks could not be read"
     return last[:_MOST_TEXT]
 
@@ -220,6 +253,16 @@ def running_threads(pid: int, proc: Path = _PROC) -> frozenset[int]:
                 if _RUNS.search(said) and (inner := _INNER.search(said)):
                     found.add(int(inner[1]))
     return frozenset(found)
+
+
+def _count_threads(pid: int) -> int:
+    with suppress(OSError):
+        return sum(1 for _ in (_PROC / str(pid) / "task").iterdir())
+    return 0
+
+
+def _threads_of(said: Sequence[Mapping[str, Any]], pid: int) -> tuple[Sequence[SeenThread], int]:
+    return _threads(said, running_threads(pid), inner_pid(pid))
 
 
 def _threads(

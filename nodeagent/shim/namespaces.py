@@ -338,7 +338,8 @@ def keep_capability(capability: int, uid: int, gid: int) -> None:
     for other in range(64):
         if other != capability and _libc.prctl(PR_CAPBSET_DROP, other, 0, 0, 0):
             break  # past the last capability that this kernel knows
-    os.setgroups([])
+    with contextlib.suppress(PermissionError):  # in a user namespace that an account did not make
+        os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     alone = (ctypes.c_uint32 * 6)(*(1 << capability,) * 3)  # effective, permitted, inheritable

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import groupby, takewhile
-from typing import TYPE_CHECKING, Any, Final
+from itertools import groupby, pairwise, takewhile
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nsml.common.text import visible
 from nsml.common.units import counted
 from nsml.v1 import sessions_pb2 as sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from nsml.v1.sessions_pb2 import ProcessStacks, ReplicaStacks, StackFrame, ThreadStack
 
 _LIBRARY: Final = re.compile(r".*/(?:site-packages|dist-packages|python3\.\d+)/")
+_NUMBER: Final = re.compile(r"\d+")
 _APP: Final = "/app/"
 """The working folder of programs; in it lies the code of a session."""
 _MOST_FUNCTION: Final = 60
@@ -26,6 +27,9 @@ _STATES: Final = {
     sessions.THREAD_STATE_ACTIVE: "active",
     sessions.THREAD_STATE_IDLE: "idle",
 }
+
+T = TypeVar("T")
+_Calls = tuple[tuple[str, str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,34 +49,74 @@ class _Seen:
     thread: ThreadStack
 
     @property
-    def calls(self) -> tuple[tuple[str, str, int], ...]:
+    def calls(self) -> _Calls:
         """What it does: two threads that are at the same lines do the same."""
-        return tuple((one.function, one.file, one.line) for one in self.thread.frames)
+        thread = self.thread
+        outer = [(one.function, one.file, one.line) for one in thread.frames]
+        return (*outer, ("", "", thread.frames_left_out)) if thread.frames_left_out else (*outer,)
 
 
 def lines(replicas: Sequence[SeenReplica]) -> Iterator[str]:
     """All of them in text. The outermost call is first, as in a traceback of Python.
 
-    Threads of one name, in processes of one place in their replicas, are together: what most ranks do is shown
-    whole, then what others do from the call on where they differ, each such line behind ">".
+    Threads of one name in processes of one program are together: what most ranks do is shown whole, then what
+    others do from the call on where they differ, each such line behind ">".
     """
+    is_alone = len(replicas) == 1
     for replica in replicas:
         if replica.unseen:
-            yield visible(f"rank {replica.rank} cannot be seen: {replica.unseen}")
+            yield visible(f"{_of(replica.rank, is_alone)}cannot be seen: {replica.unseen}")
         elif not replica.found.processes:
-            yield f"rank {replica.rank} runs no Python program"
-    most = max((len(one.found.processes) for one in replicas), default=0)
-    for place in range(most):
-        theirs = [
-            (one.rank, one.found.processes[place])
-            for one in replicas
-            if place < len(one.found.processes)
-        ]
-        yield from _process_lines(theirs, is_alone=len(replicas) == 1)
+            yield f"{_of(replica.rank, is_alone)}no process is called python"
+    programs: dict[tuple[str, int], list[tuple[int, ProcessStacks]]] = defaultdict(list)
+    for replica in replicas:
+        for key, process in _numbered(replica.found.processes, lambda one: _program(one.command)):
+            programs[key].append((replica.rank, process))
+    for theirs in programs.values():
+        yield from _process_lines(theirs, is_alone=is_alone)
     for replica in replicas:
         if left_out := replica.found.left_out:
             more = counted(left_out, "more Python process", "more Python processes")
-            yield f"rank {replica.rank} has {more}"
+            yield f"{_of(replica.rank, is_alone)}{more}"
+
+
+def has_any(replica: SeenReplica) -> bool:
+    """Whether any thread of it was seen."""
+    return any(one.threads for one in replica.found.processes)
+
+
+def why_unseen(replica: SeenReplica) -> str:
+    """Why not, in the program's and the platform's words."""
+    found = (replica.unseen, *(one.unseen for one in replica.found.processes))
+    return next(filter(None, found), "no process is called python")
+
+
+def _of(rank: int, is_alone: bool) -> str:
+    return "" if is_alone else f"rank {rank}: "
+
+
+def _numbered(things: Iterable[T], name: Callable[[T], str]) -> Iterator[tuple[tuple[str, int], T]]:
+    """Each with its name, and which of those of this name it is."""
+    times: dict[str, int] = defaultdict(int)
+    for one in things:
+        yield (name(one), times[name(one)]), one
+        times[name(one)] += 1
+
+
+def _program(command: str) -> str:
+    """What of a command line is the same on every rank: the script or module, else all of it."""
+    words = command.split(" ")
+    for word, following in pairwise([*words, ""]):
+        if word == "-m":
+            return following
+        if word.endswith(".py"):
+            return word
+    return command
+
+
+def _thread_name(thread: ThreadStack) -> str:
+    """Its name but for its number: "Thread-7 (load)" is one of those that load."""
+    return _NUMBER.sub("N", thread.name)
 
 
 def _process_lines(theirs: Sequence[tuple[int, ProcessStacks]], *, is_alone: bool) -> Iterator[str]:
@@ -81,40 +125,40 @@ def _process_lines(theirs: Sequence[tuple[int, ProcessStacks]], *, is_alone: boo
     yield visible(f"{pid}{first.command}")
     for rank, process in theirs:
         if process.unseen:
-            where = "" if is_alone else f"rank {rank}: "
-            yield visible(f"  {where}its stacks cannot be seen: {process.unseen}")
+            yield visible(f"  {_of(rank, is_alone)}its stacks cannot be seen: {process.unseen}")
     threads: dict[tuple[str, int], list[_Seen]] = defaultdict(list)
     for rank, process in theirs:
-        times: dict[str, int] = defaultdict(int)
-        for thread in process.threads:
-            threads[thread.name, times[thread.name]].append(_Seen(rank, thread))
-            times[thread.name] += 1
-    for (name, _), seen in threads.items():
-        yield from _thread_lines(name, seen, is_alone=is_alone)
+        for key, thread in _numbered(process.threads, _thread_name):
+            threads[key].append(_Seen(rank, thread))
+    for seen in threads.values():
+        yield from _thread_lines(seen, is_alone=is_alone)
     for rank, process in theirs:
         if process.threads_left_out:
             more = counted(process.threads_left_out, "more thread", "more threads")
-            yield f"  {more}" if is_alone else f"  rank {rank}: {more}"
+            yield f"  {_of(rank, is_alone)}{more}"
 
 
-def _thread_lines(name: str, seen: Sequence[_Seen], *, is_alone: bool) -> Iterator[str]:
-    groups: dict[tuple[tuple[str, str, int], ...], list[_Seen]] = defaultdict(list)
+def _thread_lines(seen: Sequence[_Seen], *, is_alone: bool) -> Iterator[str]:
+    groups: dict[_Calls, list[_Seen]] = defaultdict(list)
     for one in seen:
         groups[one.calls].append(one)
     usual, *others = sorted(groups.values(), key=lambda group: (-len(group), group[0].rank))
-    title = visible(f"  {name}")
-    yield (f"{title}{_state(usual)}" if is_alone else f"{title}, {_ranks(usual)}{_state(usual)}")
-    yield from _frame_lines(usual[0].thread, same=0, mark=" ")
+    title = visible(f"  {seen[0].thread.name}")
+    yield f"{title}{_state(usual)}" if is_alone else f"{title}, {_ranks(usual)}{_state(usual)}"
+    yield from _frame_lines(usual, same=0, mark=" ")
     for group in others:
         pairs = zip(usual[0].calls, group[0].calls, strict=False)
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         yield f"{title}, {_ranks(group)}{_state(group)}"
         if same:
-            yield f"    {counted(same, 'call', 'calls')} as above"
-        yield from _frame_lines(group[0].thread, same=same, mark=">")
+            more = "" if same < len(group[0].calls) else ", and no further"
+            yield f"    {counted(same, 'call', 'calls')} as above{more}"
+        yield from _frame_lines(group, same=same, mark=">")
 
 
-def _frame_lines(thread: ThreadStack, *, same: int, mark: str) -> Iterator[str]:
+def _frame_lines(group: Sequence[_Seen], *, same: int, mark: str) -> Iterator[str]:
+    """The calls of threads that are at the same lines, and what is in their variables."""
+    thread = group[0].thread
     frames = list(thread.frames)
     names = [visible(one.function)[:_MOST_FUNCTION] for one in frames]
     widest = max(map(len, names[same:]), default=0)
@@ -122,13 +166,26 @@ def _frame_lines(thread: ThreadStack, *, same: int, mark: str) -> Iterator[str]:
     for number, (name, frame) in enumerate(zip(names, frames, strict=True)):
         if number == gap:
             yield f"  {mark} ... {counted(thread.frames_left_out, 'more call', 'more calls')}"
-        if number < same:
-            continue
-        yield f"  {mark} {name.ljust(widest)}  {visible(_place(frame))}"
-        for local in frame.locals:
-            yield visible(f"  {mark}     {local.name} = {local.value}")
+        if number >= same:
+            yield f"  {mark} {name.ljust(widest)}  {visible(_place(frame))}"
+            for variable in _variables(group, number):
+                yield visible(f"  {mark}     {variable}")
     if not frames:
         yield f"  {mark} no Python code"
+
+
+def _variables(group: Sequence[_Seen], number: int) -> Iterator[str]:
+    """The local variables of a call; where ranks have another value, whose is which."""
+    values: dict[str, dict[str, list[_Seen]]] = defaultdict(lambda: defaultdict(list))
+    for one in group:
+        for local in one.thread.frames[number].locals:
+            values[local.name][local.value].append(one)
+    for name, by_value in values.items():
+        if len(by_value) == 1 and len(next(iter(by_value.values()))) == len(group):
+            yield f"{name} = {next(iter(by_value))}"
+        else:
+            texts = [f"{value} ({_ranks(those)})" for value, those in by_value.items()]
+            yield f"{name} = {', '.join(texts)}"
 
 
 def _place(frame: StackFrame) -> str:

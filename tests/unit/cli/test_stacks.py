@@ -24,11 +24,24 @@ def test_what_cannot_be_seen_is_an_error_that_says_why(nsml, everything, state):
     assert "py-spy is not installed on its node" in refused.stderr
 
 
+def test_where_no_thread_can_be_read_it_is_an_error_as_well(nsml, everything, state):
+    process = state.stacks[0].processes[0]
+    del process.threads[:]
+    process.unseen = "it is just starting"
+    refused = nsml("stacks", "@last", check=False)
+    assert (refused.code, refused.stdout) == (6, "")
+    assert "it is just starting" in refused.stderr
+    state.stacks[0] = pb.ReplicaStacks()
+    refused = nsml("stacks", "@last", check=False)
+    assert (refused.code, refused.stdout) == (6, "")
+    assert "no process is called python" in refused.stderr
+
+
 def test_of_several_replicas_those_that_are_seen_are_shown(nsml, everything, state):
     [session] = [one for one in state.sessions.values() if one.name == "kim/mnist/1"]
     session.replicas.add(rank=1, node="gpu-1")
     shown = nsml("stacks", "kim/mnist/1").stdout
-    assert shown.startswith("rank 1 cannot be seen: it is gone\n")
+    assert shown.startswith("rank 1: cannot be seen: it is gone\n")
     assert "MainThread, rank 0 (active)" in shown
     records = json.loads(nsml("stacks", "kim/mnist/1", "-j").stdout)["items"]
     assert [(one["rank"], one["unseen"]) for one in records] == [(0, None), (1, "it is gone")]

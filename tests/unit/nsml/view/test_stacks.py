@@ -73,12 +73,12 @@ def test_another_line_of_the_same_call_is_another_place():
 
 def test_one_that_has_no_more_calls_is_behind_those_that_have():
     shown = text(replica(0, REDUCES), replica(1, REDUCES), replica(2, thread(TRAIN)))
-    assert shown.endswith("MainThread, rank 2 (idle)\n    1 call as above")
+    assert shown.endswith("MainThread, rank 2 (idle)\n    1 call as above, and no further")
 
 
 def test_a_replica_that_cannot_be_seen_hides_no_other():
     shown = text(replica(0, REDUCES), replica(1, unseen="its node is away\x1b[2J"))
-    assert shown.splitlines()[0].startswith("rank 1 cannot be seen: its node is away")
+    assert shown.splitlines()[0].startswith("rank 1: cannot be seen: its node is away")
     assert "\x1b" not in shown
     assert "MainThread, rank 0 (idle)" in shown
 
@@ -105,14 +105,14 @@ def test_what_is_left_out_is_said():
         "f  m.py:2",
         "f  m.py:3",
         "5 more threads",
-        "rank 0 has 3 more Python processes",
+        "3 more Python processes",
     ]
 
 
 def test_a_program_without_python_says_so():
     assert (
         text(SeenReplica(rank=0, found=pb.ReplicaStacks(), unseen=""))
-        == "rank 0 runs no Python program"
+        == "no process is called python"
     )
 
 
@@ -127,3 +127,45 @@ def test_local_variables_are_below_their_call_and_in_the_record():
         "line": 40,
         "locals": {"lr": "0.1"},
     }
+
+
+def test_variables_that_differ_between_ranks_say_whose_they_are():
+    seen = []
+    for rank, step in enumerate((1, 7, 1)):
+        one = replica(rank, thread(TRAIN))
+        frame = one.found.processes[0].threads[0].frames[0]
+        frame.locals.add(name="lr", value="0.1")
+        frame.locals.add(name="step", value=str(step))
+        seen.append(one)
+    frame.locals.add(name="late", value="True")
+    assert text(*seen).endswith(
+        "    train  main.py:40\n"
+        "        lr = 0.1\n"
+        "        step = 1 (ranks 0, 2), 7 (rank 1)\n"
+        "        late = True (rank 2)"
+    )
+
+
+def test_processes_of_one_program_are_compared_wherever_they_stand():
+    first, second = replica(0, thread(TRAIN)), replica(1, LOADS)
+    first.found.processes[0].command = "python main.py --rank 0"
+    board = pb.ProcessStacks(pid=2, command="python -m tensorboard.main", threads=[REDUCES])
+    first.found.processes.insert(0, board)
+    second.found.processes[0].command = "python -u main.py --rank 1"
+    shown = text(first, second).splitlines()
+    assert shown[0] == "python -m tensorboard.main"
+    assert shown[1] == "  MainThread, rank 0 (idle)"
+    main = shown.index("python main.py --rank 0")
+    assert shown[main + 1 :][0] == "  MainThread, rank 0 (idle)"
+    assert "  MainThread, rank 1 (active)" in shown[main:]
+
+
+def test_threads_are_compared_whatever_their_numbers_are():
+    loads = [thread(TRAIN, name=f"Thread-{number} (load)") for number in (1, 9)]
+    shown = text(replica(0, loads[0]), replica(1, loads[1]))
+    assert shown.splitlines()[1] == "  Thread-1 (load), ranks 0-1 (idle)"
+
+
+def test_another_depth_is_another_place():
+    deep = [thread(TRAIN, frames_left_out=depth) for depth in (10, 9999)]
+    assert "ranks" not in text(*(replica(rank, one) for rank, one in enumerate(deep)))
