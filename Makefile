@@ -7,8 +7,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # A share of the long runs, such as 2/5: `make soak SHARE=2/5`. All shares together are all of them.
 SHARE ?= 1/1
-# Which of the tests that take long `make test` runs: a third, by the commit; all of them: `make test TURN=1/1`.
-TURN ?= $(shell $(BIN)/python -m tests.shares 3 2>/dev/null || echo 1/3)
+# Which of the tests that take long `make test` runs: a quarter, by the commit; all of them: `make test TURN=1/1`.
+TURN ?= $(shell $(BIN)/python -m tests.shares 4 2>/dev/null || echo 1/4)
 PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help setup demo test-fast test soak simulate durations check dev generate captures format bench clean

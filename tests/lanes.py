@@ -1,7 +1,7 @@
 """A pytest plugin: which tests a lane runs, and in which order.
 
-Without `--lane` all collected tests run but those marked `slow`. `--turn 2/3` keeps, of the tests that take
-longer than `TURN_S`, the second of three shares: `make test` has one by the commit, so that three commits
+Without `--lane` all collected tests run but those marked `slow`. `--turn 2/4` keeps, of the tests that take
+longer than `TURN_S`, the second of four shares: `make test` has one by the commit, so that a few commits
 have run all of them, and `.ci/run` has them all each time. Marks:
 
 - `slow`: long runs under faults, for `make soak` alone.
