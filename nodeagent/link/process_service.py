@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from nodeagent.probes.process_list import listed, look
+from nodeagent.probes.process_list import listed, look, why_unseen
 from nodeagent.probes.processes import enclosure_of
 from nsml.v1 import sessions_pb2 as pb
 
@@ -31,16 +31,12 @@ class ProcessList:
     async def _found(self, replica: RunningReplica) -> pb.ReplicaProcesses:
         enclosure = await asyncio.to_thread(enclosure_of, replica.folder, self._boot_id)
         if enclosure is None:
-            return pb.ReplicaProcesses(unseen="its program is just beginning")
+            return pb.ReplicaProcesses(unseen=why_unseen(enclosure))
         before = await asyncio.to_thread(look, enclosure)
         await self._clock.sleep(_LOOKS_FOR_S)
         after = await asyncio.to_thread(look, enclosure)
         if before is None or after is None:
-            return pb.ReplicaProcesses(
-                unseen="a container without a control group that the agent can read"
-                if enclosure.in_container
-                else "its program has just ended"
-            )
+            return pb.ReplicaProcesses(unseen=why_unseen(enclosure))
         shown = await asyncio.to_thread(listed, before, after)
         return pb.ReplicaProcesses(
             processes=map(_message, shown), left_out=max(after.count - len(shown), 0)

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from google.protobuf.message import DecodeError
 
 from nodeagent.probes import python_stacks
-from nodeagent.probes.process_list import command_of, inner_pid, look, read_commands
+from nodeagent.probes.process_list import command_of, inner_pid, look, read_commands, why_unseen
 from nodeagent.probes.processes import enclosure_of
 from nodeagent.probes.python_stacks import MOST_PROCESSES, ProcessGone, StacksUnseen
 from nsml.v1 import sessions_pb2 as pb
@@ -60,15 +60,9 @@ class PythonStacks:
         if program is None:
             return pb.ReplicaStacks(unseen="py-spy is not installed on its node")
         enclosure = await asyncio.to_thread(enclosure_of, replica.folder, self._boot_id)
-        if enclosure is None:
-            return pb.ReplicaStacks(unseen="its program is just beginning")
-        seen = await asyncio.to_thread(look, enclosure)
+        seen = None if enclosure is None else await asyncio.to_thread(look, enclosure)
         if seen is None:
-            return pb.ReplicaStacks(
-                unseen="a container without a control group that the agent can read"
-                if enclosure.in_container
-                else "its program has just ended"
-            )
+            return pb.ReplicaStacks(unseen=why_unseen(enclosure))
         pids = await asyncio.to_thread(python_stacks.python_processes, seen)
         shown = pids[:MOST_PROCESSES]
         commands = await asyncio.to_thread(read_commands, shown)

@@ -78,6 +78,15 @@ def look(enclosure: Enclosure, proc: Path = _PROC) -> Look | None:
     return Look(at=time.monotonic(), stats=stats, count=count)
 
 
+def why_unseen(enclosure: Enclosure | None) -> str:
+    """Why nothing was seen there by a look, for people; None: where its processes are is not known."""
+    if enclosure is None:
+        return "its program is just beginning"
+    if enclosure.in_container:
+        return "a container without a control group that the agent can read"
+    return "its program has just ended"
+
+
 def listed(
     before: Look,
     after: Look,
