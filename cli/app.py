@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError, ExitCode
 from nsml.client import contexts
-from nsml.client.errors import NOT_LEADER, NotSignedIn, Unavailable
+from nsml.client.errors import NOT_LEADER, NodeUnavailable, NotSignedIn, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -352,7 +352,7 @@ class App:
 
     def explain(self, error: Unavailable) -> Unavailable:
         """The same error in words about this context."""
-        if error.retry_after_s is not None:
+        if isinstance(error, NodeUnavailable) or error.retry_after_s is not None:
             return error  # somebody answered, and says what does not
         if error.reason == NOT_LEADER:
             return Unavailable(

@@ -31,6 +31,7 @@ from nodeagent.link.channels import Link
 from nodeagent.link.control import Control, WrongPlatform
 from nodeagent.link.outbox import Outbox
 from nodeagent.link.process_service import ProcessList
+from nodeagent.link.program_service import Programs
 from nodeagent.link.renewal import keep_renewed
 from nodeagent.link.services import Services
 from nodeagent.link.stack_service import PythonStacks
@@ -103,7 +104,11 @@ class Agent:
             self._link,
             clock=parts.clock,
             services=Services(
-                {agent_services.PROCESSES: processes.serve, agent_services.STACKS: stacks.serve}
+                {
+                    agent_services.PROCESSES: processes.serve,
+                    agent_services.STACKS: stacks.serve,
+                    agent_services.PROGRAM: Programs(boot_id=parts.machine.boot_id).serve,
+                }
             ),
             has_sockets=parts.has_sockets,
         )

@@ -212,6 +212,12 @@ class Unavailable(NsmlError):
         self.retry_after_s = retry_after_s
 
 
+class NodeUnavailable(Unavailable):
+    """An agent that is to answer does not, or is not connected to this control plane."""
+
+    reason = "NODE_UNAVAILABLE"
+
+
 class NotLeader(Unavailable):
     """Somebody else decides."""
 

@@ -32,7 +32,7 @@ from controlplane.state.desired_replicas import orders_for
 from controlplane.state.progress import apply_progress
 from controlplane.state.replica_reports import apply_report
 from controlplane.store.interface import StoreError
-from controlplane.tunnels.frames import first_frame, passing
+from controlplane.tunnels.frames import LEAVES_WITHIN_S, first_frame, passing
 from controlplane.wire.errors import Context, streaming
 from controlplane.wire.times import duration, seconds_of
 from nsml.common.concurrency import TaskGroup
@@ -281,7 +281,10 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         if first.error:
             return
         try:
-            async with aclosing(passing(frames, into=tunnel.up, out=tunnel.down)) as passed:
+            passing_on = passing(
+                frames, into=tunnel.up, out=tunnel.down, leaves_within_s=LEAVES_WITHIN_S
+            )
+            async with aclosing(passing_on) as passed:
                 async for one in passed:
                     yield agents_pb2.TunnelResponse(data=one.data, end=one.end, gone=one.gone)
         finally:

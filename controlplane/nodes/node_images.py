@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import (
     InvalidRequest,
     LimitReached,
+    NodeUnavailable,
     NotFound,
     StateConflict,
-    Unavailable,
 )
 from controlplane.domain.names import check_node
 from controlplane.domain.node_availability import owner_words
@@ -82,7 +82,7 @@ class NodeImages:
             NotFound: there is no such node.
             StateConflict: the node runs no containers, or no sessions of the caller.
             LimitReached: the caller asks too many at once.
-            Unavailable: its agent is not connected, or does not answer in time.
+            NodeUnavailable: its agent is not connected, or does not answer in time.
         """
         if not is_reference(image):
             raise InvalidRequest(f"{image[:80]!r} is not the name of an image", why=RULE)
@@ -91,7 +91,7 @@ class NodeImages:
         self._check_node(who, node)
         link = self._contacts.link(node)
         if link is None:
-            raise Unavailable(
+            raise NodeUnavailable(
                 f"node {node} is not connected",
                 why="its agent does not speak to this control plane now",
             )
@@ -108,7 +108,7 @@ class NodeImages:
             async with asyncio.timeout(self._within_s[action]):
                 return await asked.answer
         except TimeoutError as late:
-            raise Unavailable(
+            raise NodeUnavailable(
                 f"node {node} does not answer",
                 why=f"its agent said nothing within {self._within_s[action]:g} s",
             ) from late

@@ -366,6 +366,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             return
         target = (await first_frame(frames)).target
         session = await self._core.references.find(who, target.session)
+        note_target(f"{session.name} {target.service} in rank {target.rank}")
         opening = self._do.tunnels.opened(
             who,
             session,

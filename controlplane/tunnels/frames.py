@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from controlplane.tunnels.byte_pipe import Pipe
 
-FRAME_BYTES: Final = 64 << 10
+FRAME_BYTES: Final = 256 << 10
 """Of data in one frame."""
+LEAVES_WITHIN_S: Final = 5.0
+"""How long an agent may take to close its stream when the client has left: it may wait for a program that reads nothing."""
 FIRST_WITHIN_S: Final = 10.0
 """How long a caller may take to say where the tunnel leads."""
 
@@ -62,13 +64,17 @@ async def first_frame(frames: AsyncIterator[FrameT]) -> FrameT:
 
 
 async def passing(
-    frames: AsyncIterator[Frame], *, into: Pipe, out: Pipe
+    frames: AsyncIterator[Frame],
+    *,
+    into: Pipe,
+    out: Pipe,
+    leaves_within_s: float | None = None,
 ) -> AsyncGenerator[Passed, None]:
     """Put what comes into one pipe while yielding what comes out of the other.
 
     Returns when both directions have ended and everything was taken, or when the caller has closed
     its stream: never while it may be sending, since gRPC's clients then lose what they have not
-    read yet.
+    read yet. One that has nothing to lose has `leaves_within_s` for that once the other side is gone.
 
     Raises:
         NsmlError: the tunnel broke, bytes are lost, or the caller broke the contract.
@@ -85,7 +91,9 @@ async def passing(
                 raise
         if not await into.settled():
             yield Passed(gone=True)
-            await filling
+            with suppress(TimeoutError):
+                async with asyncio.timeout(leaves_within_s):
+                    await filling
             into.check()
     finally:
         filling.cancel()

@@ -19,6 +19,7 @@ from controlplane.domain.errors import (
     AlreadyEnded,
     Denied,
     InvalidRequest,
+    NodeUnavailable,
     NoSuchService,
     NotFound,
     StateConflict,
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_OPEN: Final = 64
-"""Tunnels of one user at once."""
+"""Tunnels of one user at once, without those to programs that were started in sessions."""
+MOST_PROGRAMS: Final = 128
+"""Programs in sessions that one user has started and is joined to."""
 OPENED_AT_ONCE: Final = 200
 """Tunnels that one user opens as fast as it goes; further ones wait, at OPENED_PER_S."""
 OPENED_PER_S: Final = 20.0
@@ -53,6 +56,7 @@ ANSWER_WITHIN_S: Final = 10.0
 AGENT_SERVICES: Final[Mapping[str, Action]] = {
     agent_services.PROCESSES: CHANGE,
     agent_services.STACKS: CHANGE,
+    agent_services.PROGRAM: CHANGE,
 }
 """What agents themselves serve, and what a caller must be allowed to do with the session for it."""
 
@@ -114,7 +118,7 @@ class Tunnels:
         self._most_open = most_open
         self._answer_within_s = answer_within_s
         self._asked: dict[str, Tunnel] = {}
-        self._open: Counter[str] = Counter()
+        self._open: Counter[tuple[str, bool]] = Counter()
         self._clock = clock
         self._lately = Allowance(OPENED_AT_ONCE, OPENED_AT_ONCE / OPENED_PER_S, clock.monotonic)
 
@@ -138,7 +142,7 @@ class Tunnels:
             AlreadyEnded, StateConflict: the session does not run.
             NoSuchService: the agent cannot reach the socket.
             TooManyTunnels: the caller has too many.
-            Unavailable: the agent is not connected, or does not dial in time.
+            NodeUnavailable: the agent is not connected, or does not dial in time.
         """
         node = _node_of(caller, session, rank, service)
         tunnel_id = self._random_bytes(16).hex()
@@ -150,7 +154,7 @@ class Tunnels:
             service=service,
             only_checks=only_checks,
         )
-        with self._counted(caller.user.name):
+        with self._counted(caller.user.name, service):
             await self._wait_for_turn(caller.user.name)
             tunnel = self._asked[tunnel_id] = Tunnel(node=node)
             try:
@@ -180,7 +184,7 @@ class Tunnels:
     async def _ask(self, tunnel: Tunnel, order: TunnelOrder) -> None:
         link = self._contacts.link(tunnel.node)
         if link is None:
-            raise Unavailable(
+            raise NodeUnavailable(
                 f"node {tunnel.node} is not connected",
                 why="its agent does not speak to this control plane now",
             )
@@ -193,7 +197,7 @@ class Tunnels:
             async with asyncio.timeout(self._answer_within_s):
                 error = await tunnel.answer
         except TimeoutError as late:
-            raise Unavailable(
+            raise NodeUnavailable(
                 f"node {tunnel.node} does not answer",
                 why=f"its agent did not dial within {self._answer_within_s:g} s",
             ) from late
@@ -217,16 +221,18 @@ class Tunnels:
         self._lately.use(user, 1)
 
     @contextlib.contextmanager
-    def _counted(self, user: str) -> Iterator[None]:
-        if self._open[user] >= self._most_open:
-            raise TooManyTunnels(f"you have {self._most_open} tunnels open, and no more is allowed")
-        self._open[user] += 1
+    def _counted(self, user: str, service: str) -> Iterator[None]:
+        is_program = service == agent_services.PROGRAM
+        most, what = (MOST_PROGRAMS, "programs") if is_program else (self._most_open, "tunnels")
+        if self._open[user, is_program] >= most:
+            raise TooManyTunnels(f"you have {most} {what} open, and no more is allowed")
+        self._open[user, is_program] += 1
         try:
             yield
         finally:
-            self._open[user] -= 1
-            if not self._open[user]:
-                del self._open[user]
+            self._open[user, is_program] -= 1
+            if not self._open[user, is_program]:
+                del self._open[user, is_program]
 
 
 def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> str:

@@ -16,14 +16,18 @@ import grpc.aio
 
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nsml.common.concurrency import TaskGroup
+from nsml.spec import agent_services
 from nsml.v1 import agents_pb2 as pb
 
 MOST_OF_REPLICA = 8
 MOST_OF_NODE = 64
-"""Open at once, of all services together."""
-_FRAME_BYTES = 64 << 10
+"""Open at once, of the services that look at a replica together."""
+MOST_PROGRAMS = 128
+"""Joined to a client at once, of the programs that were started in a replica."""
+_FRAME_BYTES = 256 << 10
 _WAITING = 4
 """Frames that are taken before the service reads them."""
+_TRIES_EVERY_S = 2.0
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
@@ -47,6 +51,7 @@ class Stream:
         self._came: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
         self._has_heard_all = False
         self._is_done = False
+        self._writes = asyncio.Lock()
 
     async def read(self) -> bytes:
         """Some bytes of the client; empty once it has said all."""
@@ -59,7 +64,11 @@ class Stream:
     async def write(self, data: bytes) -> None:
         """Send to the client; waits while it does not read."""
         for start in range(0, len(data), _FRAME_BYTES):
-            await self._call.write(pb.TunnelRequest(data=data[start : start + _FRAME_BYTES]))
+            await self._send(pb.TunnelRequest(data=data[start : start + _FRAME_BYTES]))
+
+    async def _send(self, frame: pb.TunnelRequest) -> None:
+        async with self._writes:
+            await self._call.write(frame)
 
     async def serve(self, service: Callable[[Stream], Awaitable[None]]) -> None:
         """Run `service` until it returns, or the client is gone, which cancels it."""
@@ -78,7 +87,7 @@ class Stream:
     async def _run(self, service: Callable[[Stream], Awaitable[None]]) -> None:
         try:
             await service(self)
-            await self._call.write(pb.TunnelRequest(end=True))
+            await self._send(pb.TunnelRequest(end=True))
             await self._call.done_writing()
         finally:
             self._is_done = True
@@ -86,8 +95,18 @@ class Stream:
                 self._came.get_nowait()
 
     async def _take(self, data: bytes) -> None:
-        if not self._is_done:
-            await self._came.put(data)
+        """Keep it for the service.
+
+        While that reads nothing, the call is tried: behind messages that wait nobody hears of its end but who writes.
+        """
+        while not self._is_done:
+            try:
+                async with asyncio.timeout(_TRIES_EVERY_S):
+                    await self._came.put(data)
+            except TimeoutError:
+                await self._send(pb.TunnelRequest())
+            else:
+                break
 
 
 Service = Callable[[RunningReplica, Stream], Awaitable[None]]
@@ -98,7 +117,7 @@ class Services:
 
     def __init__(self, services: Mapping[str, Service]) -> None:
         self._services = services
-        self._open: Counter[ReplicaId] = Counter()
+        self._open: Counter[tuple[ReplicaId, bool]] = Counter()
 
     @contextmanager
     def taken(self, name: str, replica_id: ReplicaId) -> Iterator[Service]:
@@ -110,14 +129,18 @@ class Services:
         service = self._services.get(name)
         if service is None:
             raise ServiceUnreachable(f"its agent does not offer {name}: it may be too old")
-        if self._open[replica_id] >= MOST_OF_REPLICA:
-            raise ServiceUnreachable(f"{MOST_OF_REPLICA} are open for this replica already")
-        if self._open.total() >= MOST_OF_NODE:
+        is_program = name == agent_services.PROGRAM
+        most = MOST_PROGRAMS if is_program else MOST_OF_REPLICA
+        key = (replica_id, is_program)
+        if self._open[key] >= most:
+            raise ServiceUnreachable(f"{most} are open for this replica already")
+        looks = sum(count for (_, one), count in self._open.items() if not one)
+        if not is_program and looks >= MOST_OF_NODE:
             raise ServiceUnreachable(f"{MOST_OF_NODE} are open on the node already")
-        self._open[replica_id] += 1
+        self._open[key] += 1
         try:
             yield service
         finally:
-            self._open[replica_id] -= 1
-            if not self._open[replica_id]:
-                del self._open[replica_id]
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]

@@ -18,13 +18,12 @@ from nodeagent.engine.images import (
 )
 from nodeagent.engine.volumes import volume_targets
 from nodeagent.network.gang_network import overlay_name
+from nodeagent.runtimes.account_names import names_file
 from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
 from nodeagent.shim.cgroups import cpu_quota
 from nodeagent.shim.contained import BEGUN, GATE, GIVEN, SAID, START_FAILED_CODE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nodeagent.engine.images import StoredImage
     from nodeagent.folders import ReplicaFolder, ReplicaId
     from nodeagent.runtimes.interface import ReplicaSpec
@@ -56,7 +55,6 @@ Where an image has `python3` only, as Debian's do, that is what `python` means."
 _LEAST_CPUS = 0.05
 """The engine prepares a container within its limit: with less that takes longer than anybody waits."""
 _MEMLOCK = ({"Name": "memlock", "Soft": -1, "Hard": -1},)
-_NAME = "nsml"
 """Of the session's user and group, where the image has no other for their ids."""
 _OOM_SCORE = 500
 """User code is what the machine should sacrifice when memory runs out."""
@@ -191,21 +189,6 @@ def container_config(
             ],
         },
     }
-
-
-def names_file(folder: ReplicaFolder, path: str) -> Path:
-    """The file of the replica that stands in its container for /etc/passwd or /etc/group."""
-    return folder.path / path.rpartition("/")[2]
-
-
-def with_session(path: str, content: bytes, uid: int, gid: int) -> bytes:
-    """An image's /etc/passwd or /etc/group with a line for the session's user at its end.
-
-    The image's own are not read: where one of them has the id, it is found first, and keeps its name.
-    """
-    own = f"{_NAME}:x:{gid}:" if path == "/etc/group" else f"{_NAME}:x:{uid}:{gid}::/tmp:/bin/sh"
-    between = b"" if not content or content.endswith(b"\n") else b"\n"
-    return b"%b%b%b\n" % (content, between, own.encode())
 
 
 def _cpu_limit(cpus: float | None) -> dict[str, int]:

@@ -12,14 +12,13 @@ from nodeagent.engine.client import EngineError, EngineRefused, EngineUnreachabl
 from nodeagent.engine.containers import containers_of, end_container, remove_container
 from nodeagent.engine.images import stored_image
 from nodeagent.folders import ReplicaId
+from nodeagent.runtimes.account_names import write_names
 from nodeagent.runtimes.container import (
     ContainerPlace,
     container_config,
     container_name,
     late_variables,
-    names_file,
     session_volumes,
-    with_session,
 )
 from nodeagent.runtimes.interface import EngineGone, ImageGone, Isolation, NodeRefused, StartRefused
 from nodeagent.runtimes.launch import limits_of
@@ -200,9 +199,7 @@ def container_content(
     """
     config = container_config(spec, folder, place.container, image=image)
     uid, gid = map(int, config["User"].split(":"))
-    for path, content in spec.names.items():
-        names_file(folder, path).write_bytes(with_session(path, content, uid, gid))
-        names_file(folder, path).chmod(0o644)
+    write_names(folder, spec.names, uid, gid)
     owner = None if spec.uid is None or spec.gid is None else (spec.uid, spec.gid)
     if volumes := session_volumes(spec, folder, image):
         folder.create_volumes(len(volumes), owner)

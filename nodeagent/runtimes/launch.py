@@ -199,16 +199,17 @@ def shim_spec(
     machine: Machine,
     *,
     network_files: Mapping[str, Path] | None = None,
+    names: Mapping[str, Path] | None = None,
 ) -> dict[str, Any]:
     """The content of `spec.json` for a program that the shim forks.
 
     `network_files` take the place of files in /etc where it has a network of its own; None: it has the
-    machine's.
+    machine's. `names` take that of /etc/passwd and /etc/group.
     """
     layout = layout_of(spec, folder)
     namespace = None
     if spec.isolation is Isolation.NAMESPACE:
-        mounts = root_plan(spec, folder, machine, network_files)
+        mounts = root_plan(spec, folder, machine, network_files, names)
         namespace = {"pid": machine.with_pid, "mounts": mounts}
     cwd = spec.cwd
     if namespace is None and (cwd == APP or cwd.startswith(APP + "/")):
@@ -253,9 +254,10 @@ def root_plan(
     folder: ReplicaFolder,
     machine: Machine,
     network_files: Mapping[str, Path] | None = None,
+    names: Mapping[str, Path] | None = None,
 ) -> list[MountEntry]:
     """What the root of the replica holds, in the order in which it is built."""
-    own_files = network_files or {}
+    own_files = {**(network_files or {}), **(names or {})}
     plan = [entry for entry in machine.system if entry["target"] not in own_files]
     plan += [_bind(str(source), target) for target, source in own_files.items()]
     plan += _kernel_entries(spec, machine.limits, has_own_network=network_files is not None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from nodeagent.folders import ReplicaId
+from nodeagent.runtimes.account_names import machines_names, write_names
 from nodeagent.runtimes.interface import Isolation, NodeRefused, StartRefused
 from nodeagent.runtimes.launch import has_own_network, shim_spec
 from nodeagent.runtimes.shims import ShimDriver, refuse_unsound
@@ -79,10 +80,13 @@ class ProcessDriver(ShimDriver):
         refuse_unsound(spec)
 
     def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
+        names = None
+        if spec.isolation is Isolation.NAMESPACE and spec.uid is not None and spec.gid is not None:
+            names = write_names(folder, machines_names(), spec.uid, spec.gid)
         if self._network is None or not has_own_network(spec):
-            return shim_spec(spec, folder, self._machine)
+            return shim_spec(spec, folder, self._machine, names=names)
         files = self._network.files()
-        content = shim_spec(spec, folder, self._machine, network_files=files)
+        content = shim_spec(spec, folder, self._machine, network_files=files, names=names)
         return {**content, "pasta": self._network.content()}
 
     async def _network_of(self, spec: ReplicaSpec) -> int | None:

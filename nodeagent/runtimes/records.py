@@ -31,6 +31,8 @@ class ShimClaim:
     claimed_ticks: int
     boot_id: str
     child: int | None
+    admits: bool
+    """It lets visitors in; shims of earlier versions end at the signal that asks for that."""
 
 
 def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
@@ -44,12 +46,15 @@ def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
             claimed_ticks=int(content.get("claimed_ticks", content["start_ticks"])),
             boot_id=str(content["boot_id"]),
             child=content.get("child"),
+            admits=content.get("admits") is True,
         )
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
         # cut short by a power loss: whoever it was, it is of another boot
-        return ShimClaim(pid=0, start_ticks=0, claimed_ticks=0, boot_id="", child=None)
+        return ShimClaim(
+            pid=0, start_ticks=0, claimed_ticks=0, boot_id="", child=None, admits=False
+        )
 
 
 def read_exit(folder: ReplicaFolder) -> ExitRecord | None:

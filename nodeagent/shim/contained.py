@@ -179,6 +179,9 @@ class Contained:
             self.memory_peak_bytes = max(self.memory_peak_bytes, group.memory_peak())
         return excess
 
+    def admit(self) -> None:
+        """Nobody: programs are started in a container by its engine."""
+
     def remark(self) -> str:
         """Nothing: how often its group refused something is gone with it."""
         return ""

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import signal
 import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
-from nodeagent.shim import namespaces, scripts, seccomp
+from nodeagent.shim import namespaces, process_limits, scripts, seccomp, visitor
 from nodeagent.shim.cgroups import PIDS, Entrance, Group
-from nodeagent.shim.files import content_of, write_into
+from nodeagent.shim.files import content_of
 from nodeagent.shim.pasta import Pasta
 from nodeagent.shim.watch import memory_excess
 
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
     from nodeagent.shim.program import Outcome
     from nodeagent.shim.watch import Excess
 
-WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, visitor.VISIT)
 ORDERS = (signal.SIGTERM, signal.SIGINT)
 START_FAILED_CODE = 127
 _MOST_HALTS = 50
-_OOM_SCORE = 500
 _DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 """A program must not inherit which signals this interpreter, or the agent's shell, ignores."""
 
@@ -133,6 +131,23 @@ class Forked:
         if excess is not None:
             self.memory_peak_bytes = max(self.memory_peak_bytes, group.memory_peak())
         return excess
+
+    def admit(self) -> None:
+        """Fork a visitor, if there is what to visit; it is a descendant like all others. Raises OSError."""
+        if not self.is_running():
+            return
+        group = self._group
+        entrance = Entrance() if group is None else group.open_entrance(cpus=None)
+        shim = os.getpid()
+        try:
+            if os.fork() == 0:
+                try:
+                    _end_with(shim)
+                    visitor.run(self._folder, self._spec, self.pid, entrance, _end_with)
+                finally:
+                    os._exit(START_FAILED_CODE)
+        finally:
+            entrance.close()
 
     def remark(self) -> str:
         """What its user should know of a bad end that it was not stopped for."""
@@ -256,16 +271,9 @@ def _fork_program(
             namespaces.settle(is_required=isolation["pid"])
         _end_with(shim)
         entrance.join()
-        _prepare_streams(output, spec.get("oom_score_adj", _OOM_SCORE))
-        # the agent's own limit is higher than select() can count
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], most))
-        # With 1, and no other number, the kernel starts no handler where core_pattern is a pipe: it would
-        # read, as root and outside, what the program made (core(5)).
-        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
-        if isolation:
-            _limit_processes(spec)
-        else:
+        _prepare_streams(output)
+        process_limits.set_of(spec)
+        if not isolation:
             if spec.get("account"):
                 namespaces.drop_privileges(spec.get("account"))
                 _end_with(shim)
@@ -327,28 +335,11 @@ def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _limit_processes(spec: dict) -> None:  # type: ignore[type-arg]
-    """Where no group counts its processes, let the kernel count them by user and namespace.
-
-    It does since Linux 5.14, and not for root. Counted with them is the first process.
-    """
-    count = spec["watch"]["process_count"] if "watch" in spec else None
-    version = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
-    is_root = os.geteuid() == 0 and not spec.get("account")
-    if count is not None and not is_root and version >= (5, 14):
-        _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-        allowed = count + 1 if most < 0 else min(count + 1, most)
-        resource.setrlimit(resource.RLIMIT_NPROC, (allowed, allowed))
-
-
-def _prepare_streams(output: int, oom_score_adj: int) -> None:
+def _prepare_streams(output: int) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    # user code is what the machine should sacrifice when memory runs out
-    with contextlib.suppress(OSError):
-        write_into("/proc/self/oom_score_adj", str(oom_score_adj))
 
 
 def _exec_program(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]

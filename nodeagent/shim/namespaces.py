@@ -178,6 +178,11 @@ def enter_network(descriptor: int) -> None:
     _check(_libc.setns(descriptor, CLONE_NEWNET), "enter network namespace")
 
 
+def enter(descriptor: int, kind: int) -> None:
+    """Put the calling process into the namespace of a descriptor; of process ids, what it forks. Raises OSError."""
+    _check(_libc.setns(descriptor, kind), "enter a namespace")
+
+
 def enter_users(descriptor: int) -> None:
     """Put the calling process, of one thread, into the user namespace of a descriptor, with all rights there."""
     _check(_libc.setns(descriptor, CLONE_NEWUSER), "enter user namespace")

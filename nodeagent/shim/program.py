@@ -66,6 +66,10 @@ class Program(Protocol):
         """Which limit something of it was ended for by who keeps its limits, until it is gone."""
         ...
 
+    def admit(self) -> None:
+        """Let in somebody whom the agent has asked for (`visitor.py`). Raises OSError."""
+        ...
+
     def remark(self) -> str:
         """What its user should know of a bad end beside how it ended; mostly empty."""
         ...

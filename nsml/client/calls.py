@@ -14,13 +14,14 @@ from nsml.common.clock import SystemClock
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from nsml.client.channel import Channel
     from nsml.client.endpoints import Endpoints
+    from nsml.client.programs import RemoteProgram
     from nsml.client.tunnels import Tunnel
     from nsml.common.clock import Clock
     from nsml.v1 import accounts_pb2 as accounts
@@ -309,6 +310,22 @@ class Sessions:
         from nsml.client.tunnels import processes
 
         return await processes(self._rpc, reference, rank=rank)
+
+    def open_program(
+        self,
+        reference: str,
+        argv: Sequence[str],
+        *,
+        rank: int = 0,
+        environment: Mapping[str, str] | None = None,
+        terminal: tuple[int, int] | None = None,
+    ) -> AbstractAsyncContextManager[RemoteProgram]:
+        """A program in a running replica; see `nsml.client.programs`."""
+        from nsml.client.programs import open_program
+
+        return open_program(
+            self._rpc, reference, argv, rank=rank, environment=environment, terminal=terminal
+        )
 
     async def stacks(
         self, reference: str, *, rank: int = 0, with_locals: bool = False

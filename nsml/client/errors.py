@@ -2,6 +2,7 @@
 
     ClientError
       Unavailable            nobody answers, or not in time: safe to try again
+        NodeUnavailable      the control plane does, and a session's node does not
       NotSignedIn            no token, or one that is not valid
       UntrustedServer        another account of this machine listens at the server's port
       Denied                 the caller's role does not allow it
@@ -66,6 +67,14 @@ class Unavailable(ClientError):
     """
 
     is_undone = False
+
+
+class NodeUnavailable(Unavailable):
+    """The control plane answers, and the node of a session does not, or not so that it can be understood."""
+
+
+class ConnectionLost(NodeUnavailable):
+    """That to a program in a session, which may have been started: what became of it is unknown."""
 
 
 class NotSignedIn(ClientError):
@@ -159,6 +168,7 @@ BY_REASON: Mapping[str, type[ClientError]] = {
     "STILL_LIVE": StillLive,
     "MISSING_BLOBS": MissingBlobs,
     "NO_SUCH_SERVICE": NoSuchService,
+    "NODE_UNAVAILABLE": NodeUnavailable,
     "CANNOT_EVER_FIT": CannotEverFit,
     "NO_CAPACITY": NoCapacity,
     "OVER_QUOTA": OverQuota,

@@ -17,7 +17,14 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from nsml.client.errors import InvalidRequest, NoSuchService, Unavailable, Unsupported, translate
+from nsml.client.errors import (
+    InvalidRequest,
+    NodeUnavailable,
+    NoSuchService,
+    Unavailable,
+    Unsupported,
+    translate,
+)
 from nsml.spec import agent_services
 from nsml.v1 import sessions_pb2 as pb
 
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
     from nsml.client.rpc import Rpc
 
-FRAME_BYTES = 64 << 10
+FRAME_BYTES = 256 << 10
 """Of data in one message."""
 _MOST_ANSWER_BYTES = 32 << 20
 """Of a service of the agent: a list of processes takes 3 MB at most, stacks 24."""
@@ -179,7 +186,7 @@ async def _asked_agent(
     try:
         async with (
             asyncio.timeout(rpc.deadline_s),
-            open_tunnel(rpc, reference, service, rank=rank) as tunnel,
+            open_agent_service(rpc, reference, service, rank=rank, what=what) as tunnel,
         ):
             if request:
                 await tunnel.write(request)
@@ -187,10 +194,20 @@ async def _asked_agent(
             while data := await tunnel.read():
                 said += data
                 if len(said) > _MOST_ANSWER_BYTES:
-                    raise Unavailable("the node's answer is too long")
+                    raise NodeUnavailable("the node's answer is too long")
         return bytes(said)
     except TimeoutError as error:
-        raise Unavailable("the node did not answer in time") from error
+        raise NodeUnavailable("the node did not answer in time") from error
+
+
+@asynccontextmanager
+async def open_agent_service(
+    rpc: Rpc, reference: str, service: str, *, rank: int, what: str
+) -> AsyncIterator[Tunnel]:
+    """As `open_tunnel`, to what the agent itself serves. Raises Unsupported, too: the control plane is too old."""
+    try:
+        async with open_tunnel(rpc, reference, service, rank=rank) as tunnel:
+            yield tunnel
     except NoSuchService as error:
         if service in error.message:  # the control plane does not know it
             raise _too_old(what) from error
@@ -204,7 +221,7 @@ async def _asked_agent(
 
 def _too_old(what: str) -> Unsupported:
     return Unsupported(
-        f"this control plane does not show {what}", why="it is older than this program"
+        f"this control plane does not offer {what}", why="it is older than this program"
     )
 
 
@@ -212,7 +229,7 @@ def _understood(kind: type[MessageT], said: bytes) -> MessageT:
     try:
         return kind.FromString(said)
     except DecodeError as error:
-        raise Unavailable("the node's answer cannot be understood") from error
+        raise NodeUnavailable("the node's answer cannot be understood") from error
 
 
 async def _opened(rpc: Rpc, target: pb.TunnelTarget) -> tuple[Any, Tunnel]:

@@ -158,7 +158,7 @@ class NodeServiceServicer:
         """Has a node fetch an image for the caller before a session needs it: by the same rules as for a session
         that names it (allowed_images, limits, room on disk). Answers at once; GetImagePull says how far it is.
         INVALID_ARGUMENT: it names no image. FAILED_PRECONDITION: the node runs no containers, or no sessions of the
-        caller. UNAVAILABLE: its agent is not connected, or does not answer.
+        caller. UNAVAILABLE with reason NODE_UNAVAILABLE: its agent is not connected, or does not answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

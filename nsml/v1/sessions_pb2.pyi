@@ -968,6 +968,69 @@ class LocalVariable(_message.Message):
     value: str
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
+class TerminalSize(_message.Message):
+    __slots__ = ("rows", "columns")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    columns: int
+    def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
+
+class ProgramRequest(_message.Message):
+    __slots__ = ("start", "input", "input_end", "resize", "signal")
+    START_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    INPUT_END_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    start: StartProgram
+    input: bytes
+    input_end: bool
+    resize: TerminalSize
+    signal: int
+    def __init__(self, start: _Optional[_Union[StartProgram, _Mapping]] = ..., input: _Optional[bytes] = ..., input_end: _Optional[bool] = ..., resize: _Optional[_Union[TerminalSize, _Mapping]] = ..., signal: _Optional[int] = ...) -> None: ...
+
+class StartProgram(_message.Message):
+    __slots__ = ("argv", "environment", "terminal")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    environment: _containers.ScalarMap[str, str]
+    terminal: TerminalSize
+    def __init__(self, argv: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., terminal: _Optional[_Union[TerminalSize, _Mapping]] = ...) -> None: ...
+
+class ProgramResponse(_message.Message):
+    __slots__ = ("started", "refused", "output", "error_output", "ended")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    started: bool
+    refused: str
+    output: bytes
+    error_output: bytes
+    ended: ProgramEnded
+    def __init__(self, started: _Optional[bool] = ..., refused: _Optional[str] = ..., output: _Optional[bytes] = ..., error_output: _Optional[bytes] = ..., ended: _Optional[_Union[ProgramEnded, _Mapping]] = ...) -> None: ...
+
+class ProgramEnded(_message.Message):
+    __slots__ = ("exit_code", "signal", "is_lost")
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    IS_LOST_FIELD_NUMBER: _ClassVar[int]
+    exit_code: int
+    signal: int
+    is_lost: bool
+    def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., is_lost: _Optional[bool] = ...) -> None: ...
+
 class OpenTunnelRequest(_message.Message):
     __slots__ = ("target", "data", "end")
     TARGET_FIELD_NUMBER: _ClassVar[int]

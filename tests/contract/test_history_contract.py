@@ -1258,9 +1258,16 @@ async def test_the_audit_trail_is_read_backwards_too(history: History) -> None:
     assert [row.at for _, row in rest] == [1.0, 0.0]
     query = AuditQuery(actor="root", method="m", target="t2", since=1.0)
     assert [row.at for _, row in await history.ledger.newest_audited(query)] == [5.0]
+    inside = [
+        AuditRow(at=at, actor="kim", method="m", target=target)
+        for at, target in ((5.1, "t9 agent.program"), (5.2, "t99"), (5.3, "t9"), (5.4, "T9 x"))
+    ]
+    await history.ledger.audit(inside)
+    found = await history.ledger.newest_audited(AuditQuery(target="t9"))
+    assert [row.at for _, row in found] == [5.3, 5.1]
     await history.ledger.audit([AuditRow(at=6.0, actor="kim", method="uploads", outcome="OK")])
     shown = await history.ledger.newest_audited(AuditQuery(without=("n", "uploads")), limit=1)
-    assert [row.at for _, row in shown] == [5.0]
+    assert [row.at for _, row in shown] == [5.4]
 
 
 async def test_of_a_large_audit_trail_the_oldest_rows_go_of_who_has_most(history: History) -> None:

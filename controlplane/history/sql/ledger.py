@@ -34,7 +34,12 @@ _CHARGED: Final = (
     "ended_at",
 )
 """Rows of one attempt that differ here contradict each other. A control plane of the version before knows no more."""
-_ASKED = ("actor", "method", "target")
+_ASKED = {
+    "actor": "actor = :actor",
+    "method": "method = :method",
+    "target": "(target = :target OR substr(target, 1, :more_size) = :more)",
+}
+"""A target may have more behind it, and a space: where in it something was done."""
 _AUDIT = RowType(AuditRow)
 _TEXTS = ("actor", "method", "target", "outcome", "request_id", "token")
 _SIZE = " + ".join(f"length({name})" for name in _TEXTS)
@@ -149,10 +154,18 @@ class SqlLedger:
         """
         conditions = ["at >= :since"]
         conditions += ["id < :before"] if before is not None else []
-        conditions += [f"{name} = :{name}" for name in _ASKED if getattr(query, name)]
+        conditions += [one for name, one in _ASKED.items() if getattr(query, name)]
         hidden = {f"hidden_{at}": method for at, method in enumerate(query.without)}
         conditions += [f"NOT (outcome = 'OK' AND method = :{name})" for name in hidden]
-        values = {**asdict(query), **hidden, "before": before, "limit": limit}
+        more = f"{query.target} "
+        values = {
+            **asdict(query),
+            **hidden,
+            "more": more,
+            "more_size": len(more),
+            "before": before,
+            "limit": limit,
+        }
         del values["without"]
         return await select(
             self._database,

@@ -45,7 +45,8 @@ def test_a_suggested_command_and_its_options_exist(line):
         (["secret", "get"], "'ls'", "'set'"),
         (["config", "show"], "'get'", "'set'"),
         (["restart"], "'requeue'", "'status'"),
-        (["shell"], "no such command: 'shell'\n", "'help'"),
+        (["shell"], "'sh'", "'help'"),
+        (["exec"], "'sh'", "'forward'"),
         (["run", "--from", "1"], "-- --from ...", "--rm"),
         (["run", "--mem", "2G"], "try: nsml run --memory\n", "--memo\n"),
         (["run", "--time", "2h"], "try: nsml run --time-limit\n", "--timeout"),
@@ -553,6 +554,8 @@ def test_a_defect_is_told_as_one(nsml, monkeypatch):
 
 EXPECTED_CODES = {
     errors.Unavailable: 3,
+    errors.ConnectionLost: 3,
+    errors.NodeUnavailable: 3,
     errors.NotSignedIn: 4,
     errors.UntrustedServer: 4,
     errors.Denied: 4,

@@ -9,6 +9,10 @@ import grpc
 import pytest
 
 from controlplane.domain.identity import Role
+from controlplane.history.values import AuditQuery
+from controlplane.nodes import agent_service
+from controlplane.tunnels.frames import FRAME_BYTES
+from nsml.spec import agent_services
 from nsml.v1 import agents_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
@@ -176,6 +180,20 @@ async def test_a_client_that_has_sent_all_may_close(rig: Rig) -> None:
     assert await failure(program) == ("UNAVAILABLE", "UNAVAILABLE")
 
 
+async def test_an_agent_that_does_not_leave_is_not_waited_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may wait for a program that reads nothing, and not see that its client is gone."""
+    monkeypatch.setattr(agent_service, "LEAVES_WITHIN_S", 0.1)
+    client, program = await joined(rig, await rig.user("kim"))
+    await client.write(down(b"all", end=True))
+    await client.done_writing()
+    assert await client.read() is EOF
+    assert await all_of(program) == b"all"
+    assert (await program.read()).gone
+    assert await program.read() is EOF
+
+
 async def test_a_program_that_does_not_read_holds_the_client_back(rig: Rig) -> None:
     client, program = await joined(rig, await rig.user("kim"))
     count, stuck = 0, False
@@ -193,7 +211,7 @@ async def test_a_program_that_does_not_read_holds_the_client_back(rig: Rig) -> N
 
 async def test_frames_are_bounded(rig: Rig) -> None:
     client, program = await joined(rig, await rig.user("kim"))
-    await client.write(down(b"x" * (FRAME + 1)))
+    await client.write(down(b"x" * (FRAME_BYTES + 1)))
     assert await failure(client) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
     assert (await failure(program))[0] == "UNAVAILABLE"
 
@@ -213,6 +231,27 @@ async def test_who_may_open_one(rig: Rig) -> None:
     program.cancel()
 
 
+async def test_the_trail_says_who_went_where(rig: Rig) -> None:
+    kim, root = await rig.user("kim"), await rig.user("root", role=Role.ADMIN)
+    agent, session = await running(rig, kim)
+    for who, service in ((kim, "web"), (root, agent_services.PROGRAM)):
+        call = await begin(who, session.id, service)
+        program = await dial(agent)
+        assert await call.read() == pb.OpenTunnelResponse()
+        program.cancel()
+
+    async def written() -> bool:
+        await rig.plane.core.audit.flush()
+        query = AuditQuery(method="SessionService/OpenTunnel", target=session.name)
+        rows = [row for _, row in await rig.on.history.ledger.newest_audited(query)]
+        return [(row.actor, row.target, row.outcome) for row in rows] == [
+            ("root", f"{session.name} agent.program in rank 0", "OK"),
+            ("kim", f"{session.name} web in rank 0", "OK"),
+        ]
+
+    await until(written, "both are in the trail while they last")
+
+
 async def test_what_cannot_be_opened_is_named(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent, session = await running(rig, kim)
@@ -230,7 +269,7 @@ async def test_what_cannot_be_opened_is_named(rig: Rig) -> None:
         return rig.plane.core.contacts.link("a") is None
 
     await until(gone, "the stream has ended")
-    assert await failure(await begin(kim, session.name)) == ("UNAVAILABLE", "UNAVAILABLE")
+    assert await failure(await begin(kim, session.name)) == ("UNAVAILABLE", "NODE_UNAVAILABLE")
 
 
 async def test_without_a_first_message_there_is_no_tunnel(rig: Rig) -> None:

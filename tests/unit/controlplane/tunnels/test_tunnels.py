@@ -15,6 +15,7 @@ from controlplane.domain.errors import (
     AlreadyEnded,
     Denied,
     InvalidRequest,
+    NodeUnavailable,
     NoSuchService,
     NotFound,
     NsmlError,
@@ -31,8 +32,9 @@ from controlplane.state.agent_connections import (
     AgentConnections,
     TunnelOrder,
 )
-from controlplane.tunnels.tunnels import OPENED_AT_ONCE, OPENED_PER_S, Tunnels
+from controlplane.tunnels.tunnels import MOST_PROGRAMS, OPENED_AT_ONCE, OPENED_PER_S, Tunnels
 from nsml.common.clock import SystemClock
+from nsml.spec import agent_services
 from tests.simulation.virtual_time import run
 from tests.unit.controlplane import builders
 
@@ -99,9 +101,12 @@ def refused(kind: type[NsmlError], match: str | None = None) -> Iterator[None]:
 
 
 async def held_open(
-    tunnels: Tunnels, caller: UserCaller = KIM, until: asyncio.Event | None = None
+    tunnels: Tunnels,
+    caller: UserCaller = KIM,
+    until: asyncio.Event | None = None,
+    service: str = "web",
 ) -> None:
-    async with tunnels.opened(caller, session(), rank=0, service="web"):
+    async with tunnels.opened(caller, session(), rank=0, service=service):
         await (until or asyncio.Event()).wait()
 
 
@@ -145,7 +150,7 @@ def test_an_agent_that_does_not_dial_is_waited_for_ten_seconds() -> None:
     async def test(tunnels: Tunnels, nodes: Nodes) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        with refused(Unavailable, "does not answer"):
+        with refused(NodeUnavailable, "does not answer"):
             await held_open(tunnels)
         assert loop.time() - began == pytest.approx(10)
         with refused(NotFound):
@@ -169,7 +174,7 @@ def test_a_client_that_stops_waiting_is_not_waited_for() -> None:
 def test_a_node_that_is_not_connected_is_said_at_once() -> None:
     async def test(tunnels: Tunnels, nodes: Nodes) -> None:
         del nodes.links["a"]
-        with refused(Unavailable, "node a is not connected"):
+        with refused(NodeUnavailable, "node a is not connected"):
             await held_open(tunnels)
         assert asyncio.get_running_loop().time() == 0
 
@@ -240,6 +245,21 @@ def test_a_user_has_so_many_and_no_more() -> None:
                 task.cancel()
 
     on_virtual_time(test, most_open=2)
+
+
+def test_programs_in_sessions_are_counted_by_themselves() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        async with asyncio.TaskGroup() as group:
+            services = ["web", *[agent_services.PROGRAM] * MOST_PROGRAMS]
+            held = [group.create_task(held_open(tunnels, service=one)) for one in services]
+            for _ in held:
+                tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+            with refused(TooManyTunnels, f"{MOST_PROGRAMS} programs"):
+                await held_open(tunnels, service=agent_services.PROGRAM)
+            for task in held:
+                task.cancel()
+
+    on_virtual_time(test, most_open=1)
 
 
 def test_who_opens_them_without_end_waits_and_nobody_else() -> None:

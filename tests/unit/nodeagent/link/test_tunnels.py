@@ -21,6 +21,7 @@ from nodeagent.link.outbox import replica_message
 from nodeagent.link.services import (
     MOST_OF_NODE,
     MOST_OF_REPLICA,
+    MOST_PROGRAMS,
     RunningReplica,
     Services,
     ServiceUnreachable,
@@ -28,6 +29,7 @@ from nodeagent.link.services import (
 )
 from nodeagent.link.tunnels import Tunnels, connect
 from nsml.common.clock import SystemClock
+from nsml.spec import agent_services
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import agents_pb2_grpc
 from tests.support.scripted_platform import session_id
@@ -574,10 +576,13 @@ async def test_services_of_the_agent_end_with_the_replica(bench: Bench, tmp_path
     assert "does not run here" in await bench.refused("agent.stay", other)
 
 
-@pytest.mark.parametrize("how", ["closes", "takes nothing more"])
-async def test_a_client_that_is_gone_ends_a_service(bench: Bench, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "frames"), [("closes", 3), ("takes nothing more", 3), ("closes", 30)]
+)
+async def test_a_client_that_is_gone_ends_a_service(bench: Bench, how: str, frames: int) -> None:
+    """Though that reads nothing, and has more before it than is kept for it."""
     far = await bench.open("agent.stay")
-    for _ in range(3):
+    for _ in range(frames):
         far.say(b"x" * FRAME)
     if how == "closes":
         far.down.put_nowait(None)
@@ -613,3 +618,16 @@ def test_a_node_has_so_many_services_open_and_no_more() -> None:
             pass
     with services.taken("agent.turn", some[99]) as service:
         assert service is _turn
+
+
+def test_programs_that_are_started_keep_nobody_from_looking() -> None:
+    services = Services({agent_services.PROGRAM: _turn, agent_services.PROCESSES: _turn})
+    with ExitStack() as held:
+        for _ in range(MOST_PROGRAMS):
+            held.enter_context(services.taken(agent_services.PROGRAM, REPLICA))
+        held.enter_context(services.taken(agent_services.PROCESSES, REPLICA))
+        with (
+            pytest.raises(ServiceUnreachable, match=f"{MOST_PROGRAMS} are open for this replica"),
+            services.taken(agent_services.PROGRAM, REPLICA),
+        ):
+            pass

@@ -17,13 +17,13 @@ from nodeagent.engine.client import EngineRefused
 from nodeagent.engine.images import MOST_CONFIGURATION_BYTES, StoredImage
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.network.gang_network import GangNetwork
+from nodeagent.runtimes.account_names import with_session
 from nodeagent.runtimes.container import (
     FIRST_PROGRAM,
     ContainerPlace,
     container_config,
     container_name,
     late_variables,
-    with_session,
 )
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, Mount, ReplicaSpec
 

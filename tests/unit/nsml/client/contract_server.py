@@ -25,6 +25,7 @@ from cli.local.ports import Held
 from controlplane.sessions.convert import shorten
 from nsml.content.digests import digest_of
 from nsml.content.manifest import decode
+from nsml.spec import agent_services
 from nsml.spec.attempt_points import FirstSteps, place_of
 from nsml.v1 import (
     accounts_pb2,
@@ -57,6 +58,7 @@ from nsml.v1 import (
     webhooks_pb2_grpc,
 )
 from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_programs import Scripted
 
 TOKEN = "secret-of-kim"
 
@@ -152,6 +154,7 @@ class State:
             )
         }
         """By rank."""
+        self.programs = Scripted()
         self.left_out_points = 0
         self.missing: list[int] = []
         self.let_go = Timestamp()
@@ -719,14 +722,18 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         """To what the agent itself serves alone."""
         target = next(requests).target
         session = self.state.find(target.session, context)
-        answers = {"agent.processes": self.state.processes, "agent.stacks": self.state.stacks}
-        answer = answers[target.service]
         code, refusal = grpc.StatusCode.FAILED_PRECONDITION, self.state.no_processes
         if session.state in ENDED:
             refuse(context, code, f"session {session.name} has ended", "ALREADY_ENDED")
         if refusal:
             refuse(context, code, "no answer", "NO_SUCH_SERVICE", why=refusal)
         yield pb.OpenTunnelResponse()
+        if target.service == agent_services.PROGRAM:
+            programs = self.state.programs
+            yield from programs.serve(target, requests, is_there=context.is_active)
+            return
+        answers = {"agent.processes": self.state.processes, "agent.stacks": self.state.stacks}
+        answer = answers[target.service]
         asked = list(iter(lambda: next(requests), pb.OpenTunnelRequest(end=True)))
         self.state.asked_stacks += [pb.StacksRequest.FromString(one.data) for one in asked]
         if isinstance(answer, dict):

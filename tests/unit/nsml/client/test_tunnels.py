@@ -259,5 +259,5 @@ async def test_a_control_plane_that_knows_no_services_of_agents_is_called_too_ol
         yield
 
     platform.script = script
-    with pytest.raises(errors.Unsupported, match="does not show the processes"):
+    with pytest.raises(errors.Unsupported, match="does not offer the processes"):
         await platform.client.sessions.processes("@last")

@@ -1,0 +1,165 @@
+"""The service agent.program: a program started in a replica, its streams and how it ended.
+
+What it writes is read as fast as the other end takes it, and how it ended is said after all of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nodeagent.runtimes.container_visits import ContainerVisits
+from nodeagent.runtimes.visits import NotAdmitted, Output, VisitOrder, Visits
+from nsml.common.concurrency import TaskGroup
+from nsml.spec.frames import Frames, NotFrames, framed
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from nodeagent.link.services import RunningReplica, Stream
+    from nodeagent.runtimes.visits import Visit
+
+_LAST_CELL: Final = 10_000
+_MOST_VARIABLES: Final = 64
+_WAITING: Final = 4
+"""Pieces of input that wait for the program."""
+
+
+class NotAsked(ValueError):
+    """What is to be started cannot be; the message says why, for people."""
+
+
+class Programs:
+    """Serves it; `boot_id` is of this boot."""
+
+    def __init__(self, *, boot_id: str) -> None:
+        self._visits = Visits(boot_id)
+        self._engines: dict[str, ContainerVisits] = {}
+
+    async def serve(self, replica: RunningReplica, stream: Stream) -> None:
+        """Start what the first message says, until it has ended or the client is gone."""
+        requests, refused = _requests(stream), ""
+        try:
+            order = _order(await anext(requests, pb.ProgramRequest()))
+            async with await self._started(replica, order) as visit:
+                await _say(stream, pb.ProgramResponse(started=True))
+                await _Attached(visit, stream).run(requests)
+        except* (NotFrames, DecodeError):
+            refused = "what its client says cannot be understood"
+        except* (NotAdmitted, NotAsked) as error:
+            refused = str(error.exceptions[0])
+        if refused:
+            await _say(stream, pb.ProgramResponse(refused=refused))
+
+    async def _started(
+        self, replica: RunningReplica, order: VisitOrder
+    ) -> AbstractAsyncContextManager[Visit]:
+        """By who has the replica's program."""
+        try:
+            spec = json.loads(await asyncio.to_thread(replica.folder.spec.read_bytes))
+        except (OSError, ValueError) as error:
+            raise NotAdmitted("its program is just beginning") from error
+        plan = spec.get("container")
+        if not plan:
+            return self._visits.started(replica.folder, order)
+        path = str(plan["socket"])
+        engine = self._engines.setdefault(path, ContainerVisits(Path(path)))
+        return engine.started(str(plan["name"]), order)
+
+
+def _order(request: pb.ProgramRequest) -> VisitOrder:
+    """What is to be started. Raises NotAsked."""
+    if request.WhichOneof("kind") != "start":
+        raise NotAsked("the first message does not say what to start")
+    start = request.start
+    if len(start.environment) > _MOST_VARIABLES:
+        raise NotAsked(f"at most {_MOST_VARIABLES} variables can be given")
+    words = [*start.argv, *start.environment, *start.environment.values()]
+    if any("\0" in word for word in words) or any("=" in name for name in start.environment):
+        raise NotAsked("no program can be given this")
+    return VisitOrder(
+        argv=tuple(start.argv),
+        environment=dict(start.environment),
+        terminal=_size(start.terminal) if start.HasField("terminal") else None,
+    )
+
+
+def _size(size: pb.TerminalSize) -> tuple[int, int]:
+    return min(max(size.rows, 1), _LAST_CELL), min(max(size.columns, 1), _LAST_CELL)
+
+
+async def _requests(stream: Stream) -> AsyncIterator[pb.ProgramRequest]:
+    frames = Frames()
+    while data := await stream.read():
+        for message in frames.feed(data):
+            yield pb.ProgramRequest.FromString(message)
+
+
+async def _say(stream: Stream, response: pb.ProgramResponse) -> None:
+    await stream.write(framed(response.SerializeToString()))
+
+
+class _Attached:
+    """A program that runs, and its client."""
+
+    def __init__(self, visit: Visit, stream: Stream) -> None:
+        self._visit = visit
+        self._stream = stream
+        self._input: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
+        """Empty bytes at its end. Signals and sizes do not wait behind what the program does not take."""
+
+    async def run(self, requests: AsyncIterator[pb.ProgramRequest]) -> None:
+        """Until it has ended and all that it wrote was passed on."""
+        async with TaskGroup() as group:
+            serving = [
+                group.create_task(self._take(requests)),
+                group.create_task(self._give_input()),
+            ]
+            passing = [group.create_task(self._pass_on(one)) for one in self._visit.sources]
+            code, number = await self._visit.ended()
+            await asyncio.gather(*passing)
+            for one in serving:
+                one.cancel()
+        ended = pb.ProgramEnded(is_lost=True)
+        if code is not None:
+            ended = pb.ProgramEnded(exit_code=code)
+        elif number is not None:
+            ended = pb.ProgramEnded(signal=number)
+        await _say(self._stream, pb.ProgramResponse(ended=ended))
+
+    async def _pass_on(self, source: AsyncIterator[tuple[Output, bytes]]) -> None:
+        async for kind, data in source:
+            said = (
+                pb.ProgramResponse(output=data)
+                if kind is Output.STANDARD
+                else pb.ProgramResponse(error_output=data)
+            )
+            await _say(self._stream, said)
+
+    async def _take(self, requests: AsyncIterator[pb.ProgramRequest]) -> None:
+        """Do what the client says."""
+        async for request in requests:
+            match request.WhichOneof("kind"):
+                case "input" if request.input:
+                    await self._input.put(request.input)
+                case "input_end":
+                    await self._input.put(b"")
+                case "resize":
+                    await self._visit.resize(*_size(request.resize))
+                case "signal" if request.signal in signal.valid_signals():
+                    await self._visit.signal(request.signal)
+
+    async def _give_input(self) -> None:
+        takes = True
+        while data := await self._input.get():
+            takes = takes and await self._visit.write(data)
+        await self._visit.close_input()
+        while True:  # nothing follows that is of use
+            await self._input.get()

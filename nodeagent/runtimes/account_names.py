@@ -1,0 +1,52 @@
+"""/etc/passwd and /etc/group of a replica: those of its system, with a line for the session's user at their end.
+
+Programs ask there who they are: git, ssh, getpass.getuser.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nodeagent.folders import ReplicaFolder
+
+_NAME = "nsml"
+_FILES: Final = ("/etc/passwd", "/etc/group")
+
+
+def names_file(folder: ReplicaFolder, path: str) -> Path:
+    """The file of the replica that stands there for /etc/passwd or /etc/group."""
+    return folder.path / path.rpartition("/")[2]
+
+
+def write_names(
+    folder: ReplicaFolder, contents: Mapping[str, bytes], uid: int, gid: int
+) -> Mapping[str, Path]:
+    """Write the files of a replica, by what its system has there; where they are, by path. Raises OSError."""
+    for path, content in contents.items():
+        names_file(folder, path).write_bytes(with_session(path, content, uid, gid))
+        names_file(folder, path).chmod(0o644)
+    return {path: names_file(folder, path) for path in contents}
+
+
+def machines_names() -> Mapping[str, bytes]:
+    """What this machine has there."""
+    found = {}
+    for path in _FILES:
+        with suppress(OSError):
+            found[path] = Path(path).read_bytes()
+    return found
+
+
+def with_session(path: str, content: bytes, uid: int, gid: int) -> bytes:
+    """An /etc/passwd or /etc/group with a line for the session's user at its end.
+
+    The system's own are not read: where one of them has the id, it is found first, and keeps its name.
+    """
+    own = f"{_NAME}:x:{gid}:" if path == "/etc/group" else f"{_NAME}:x:{uid}:{gid}::/tmp:/bin/sh"
+    between = b"" if not content or content.endswith(b"\n") else b"\n"
+    return b"%b%b%b\n" % (content, between, own.encode())

@@ -1,0 +1,335 @@
+"""Visits to containers: programs that their engine starts in them (`docker exec`).
+
+An engine keeps a container's filter of system calls and its limits for them, and ends them with the container. What it
+does not do is done here: a program whose client leaves gets SIGHUP, signals reach its process group, and how it ended
+is asked for until it is known.
+
+While what an ended program wrote is not read, Docker starts no other program in its container and does not end that.
+So it is read as soon as the program has ended, however slow its client is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import struct
+from collections import deque
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nodeagent.engine.client import Engine, EngineError, NotThere, translated
+from nodeagent.runtimes.visits import PIECE_BYTES, NotAdmitted, Output
+from nodeagent.shim.files import content_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from nodeagent.runtimes.visits import Visit, VisitOrder
+
+_SHELL: Final = ("/bin/sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
+_HEADER: Final = struct.Struct(">BxxxI")
+"""Before each piece where there is no terminal: which stream, and how many bytes."""
+_BEGUN_WITHIN_S: Final = 10.0
+_ENDED_WITHIN_S: Final = 5.0
+_ASKS_EVERY_S: Final = 0.02
+_SIGNALLED: Final = 128
+_MOST_HEAD: Final = 64 << 10
+_MOST_KEPT: Final = 256 << 10
+"""Of what was written and not taken, while the program runs."""
+_MOST_BEYOND: Final = 16 << 20
+"""Taken more than that of one that has ended: what it left behind may go on without end."""
+_LOOKS_EVERY_S: Final = 0.2
+
+
+class ContainerVisits:
+    """Starts programs in containers of one engine."""
+
+    def __init__(self, socket: Path) -> None:
+        self._engine = Engine(socket)
+
+    @asynccontextmanager
+    async def started(self, container: str, order: VisitOrder) -> AsyncIterator[Visit]:
+        """A program in a container while the context lasts. Raises NotAdmitted."""
+        try:
+            made = await asyncio.to_thread(self._made, container, order)
+            streams = await _attached(self._engine, made, has_terminal=order.terminal is not None)
+        except NotThere as error:
+            raise NotAdmitted("its program does not run here") from error
+        except (EngineError, OSError) as error:
+            raise NotAdmitted(str(error)) from error
+        visit = ContainerVisit(
+            self._engine, made, *streams, has_terminal=order.terminal is not None
+        )
+        try:
+            await visit.begin(order)
+            yield visit
+        finally:
+            await visit.close()
+
+    def _made(self, container: str, order: VisitOrder) -> str:
+        """The engine's name for a program that is still to be started. Raises EngineError."""
+        sdk = self._engine.sdk
+        with translated(self._engine.socket):
+            made: dict[str, Any] = sdk.api.exec_create(
+                container,
+                list(order.argv or _SHELL),
+                stdin=True,
+                tty=order.terminal is not None,
+                environment=dict(order.environment),
+            )
+        return str(made["Id"])
+
+
+async def _attached(
+    engine: Engine, made: str, *, has_terminal: bool
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Start it, and be joined to its streams. Raises OSError, NotAdmitted."""
+    reader, writer = await asyncio.open_unix_connection(str(engine.socket), limit=PIECE_BYTES)
+    body = json.dumps({"Detach": False, "Tty": has_terminal}).encode()
+    head = (
+        f"POST /v{engine.sdk.api.api_version}/exec/{made}/start HTTP/1.1\r\nHost: engine\r\n"
+        "Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    try:
+        writer.write(head.encode() + body)
+        await _check_answer(reader)
+    except BaseException:
+        writer.transport.abort()
+        raise
+    return reader, writer
+
+
+async def _check_answer(reader: asyncio.StreamReader) -> None:
+    """Read the head of the answer. Raises NotAdmitted: with the engine's reason why it starts nothing."""
+    try:
+        answer = await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        raise NotAdmitted("its engine does not answer") from error
+    if not answer.startswith((b"HTTP/1.1 101", b"HTTP/1.1 200")):
+        reason = (await reader.read(_MOST_HEAD)).decode(errors="replace")
+        with suppress(ValueError, KeyError, TypeError):
+            reason = json.loads(reason)["message"]
+        raise NotAdmitted(reason.strip() or "its engine does not start anything in it")
+
+
+class ContainerVisit:
+    """`Visit` of what the engine started."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        made: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        has_terminal: bool,
+    ) -> None:
+        self._engine = engine
+        self._made = made
+        self._reader = reader
+        self._writer = writer
+        self._has_terminal = has_terminal
+        self._process: int | None = None
+        self._kept: deque[tuple[Output, bytes]] = deque()
+        self._kept_bytes = 0
+        self._changed = asyncio.Event()
+        self._is_read = False
+        self._is_cut = False
+        self._is_over = False
+        self._reading = asyncio.create_task(self._read())
+
+    async def begin(self, order: VisitOrder) -> None:
+        """Wait until it has begun: before that nothing reaches it. Raises NotAdmitted."""
+        facts = await self._facts_once(
+            lambda facts: bool(facts.get("Pid")) or not facts.get("Running"), _BEGUN_WITHIN_S
+        )
+        if not facts.get("Pid"):
+            raise NotAdmitted(await self._why_not(order))
+        self._process = _process_of(facts)
+        if order.terminal is not None:
+            await self.resize(*order.terminal)
+
+    async def _why_not(self, order: VisitOrder) -> str:
+        """The engine's reason, which it says as if the program had."""
+        said = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENDED_WITHIN_S):
+                async for _, data in self._pieces():
+                    said = (said + data)[:_MOST_HEAD]
+        what = f"cannot start {order.argv[0]!r}" if order.argv else "there is no shell"
+        reason = said.decode(errors="replace").strip().removesuffix(": unknown")
+        return f"{what}: {reason.rpartition(': ')[2]}" if reason else what
+
+    @property
+    def sources(self) -> Sequence[AsyncIterator[tuple[Output, bytes]]]:
+        """See `Visit`."""
+        return [self._pieces()]
+
+    async def _pieces(self) -> AsyncIterator[tuple[Output, bytes]]:
+        while True:
+            while self._kept:
+                kind, data = self._kept.popleft()
+                self._kept_bytes -= len(data)
+                self._note()
+                yield kind, data
+            if self._is_read:
+                return
+            await self._changed.wait()
+
+    async def _read(self) -> None:
+        """Take what the engine has, as fast as it is wanted; all of it once the program has ended."""
+        beyond = 0
+        try:
+            async for kind, data in self._engines():
+                if await self._is_unwanted():
+                    beyond += len(data)
+                    if beyond > _MOST_BEYOND:
+                        self._is_cut = True
+                        self._writer.transport.abort()
+                        return
+                self._kept.append((kind, data))
+                self._kept_bytes += len(data)
+                self._note()
+        except (asyncio.IncompleteReadError, OSError):
+            return
+        finally:
+            self._is_read = True
+            self._note()
+
+    async def _engines(self) -> AsyncIterator[tuple[Output, bytes]]:
+        """What comes from the engine. Raises OSError, IncompleteReadError at its end."""
+        if self._has_terminal:
+            while data := await self._reader.read(PIECE_BYTES):
+                yield Output.STANDARD, data
+            return
+        while True:
+            kind, size = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
+            output = Output.ERRORS if kind == Output.ERRORS.value else Output.STANDARD
+            while size:
+                data = await self._reader.read(min(size, PIECE_BYTES))
+                if not data:
+                    return
+                size -= len(data)
+                yield output, data
+
+    async def _is_unwanted(self) -> bool:
+        """Wait until more can be kept; True if the program has ended before that."""
+        while self._kept_bytes >= _MOST_KEPT:
+            if await self._has_ended():
+                return True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOKS_EVERY_S):
+                    await self._changed.wait()
+        return False
+
+    async def _has_ended(self) -> bool:
+        if self._process is None:
+            return not (await self._facts()).get("Running")
+        return bool(select.select([self._process], [], [], 0)[0])
+
+    def _note(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def write(self, data: bytes) -> bool:
+        """See `Visit`."""
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError:
+            return False
+        return True
+
+    async def close_input(self) -> None:
+        """See `Visit`."""
+        with suppress(OSError, RuntimeError):
+            if not self._has_terminal:
+                self._writer.write_eof()
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """See `Visit`."""
+        if self._has_terminal:
+            sdk = self._engine.sdk
+
+            def ask() -> None:
+                with suppress(EngineError), translated(self._engine.socket):
+                    sdk.api.exec_resize(self._made, height=rows, width=columns)
+
+            await asyncio.to_thread(ask)
+
+    async def signal(self, number: int) -> None:
+        """See `Visit`; not where the engine's processes are not to be seen."""
+        is_seen = self._process is not None
+        facts = await self._facts()
+        if is_seen and facts.get("Running"):
+            with suppress(OSError, ValueError):
+                os.killpg(int(facts["Pid"]), number)  # the engine makes each the leader of a group
+
+    async def ended(self) -> tuple[int | None, int | None]:
+        """See `Visit`."""
+        while not self._is_read:
+            await self._changed.wait()
+        if self._is_cut:
+            return None, None
+        facts = await self._facts_once(lambda facts: not facts.get("Running"), _ENDED_WITHIN_S)
+        self._is_over = True
+        code = facts.get("ExitCode")
+        if facts.get("Running") or code is None:
+            return None, None
+        if code > _SIGNALLED and code - _SIGNALLED in signal.valid_signals():
+            return None, code - _SIGNALLED
+        return code, None
+
+    async def close(self) -> None:
+        """Leave: the program gets SIGHUP unless it has ended."""
+        try:
+            if not self._is_over:
+                await asyncio.shield(self.signal(signal.SIGHUP))
+        finally:
+            self._reading.cancel()
+            self._writer.transport.abort()
+            if self._process is not None:
+                os.close(self._process)
+                self._process = None
+
+    async def _facts_once(
+        self, is_so: Callable[[Mapping[str, Any]], bool], within_s: float
+    ) -> Mapping[str, Any]:
+        """What the engine says of it as soon as `is_so` of that, or at last."""
+        facts = await self._facts()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not is_so(facts):
+                    await asyncio.sleep(_ASKS_EVERY_S)
+                    facts = await self._facts()
+        return facts
+
+    async def _facts(self) -> Mapping[str, Any]:
+        sdk = self._engine.sdk
+
+        def ask() -> Mapping[str, Any]:
+            try:
+                with translated(self._engine.socket):
+                    return sdk.api.exec_inspect(self._made)  # type: ignore[no-any-return]
+            except EngineError:
+                return {}  # it is gone with its container
+
+        return await asyncio.to_thread(ask)
+
+
+def _process_of(facts: Mapping[str, Any]) -> int | None:
+    """A descriptor of the process that an engine speaks of; None where its number means nothing here, or it is gone."""
+    try:
+        found = os.pidfd_open(int(facts["Pid"]))
+    except (OSError, ValueError, KeyError):
+        return None
+    group = content_of(f"/proc/{facts['Pid']}/cgroup")
+    if str(facts.get("ContainerID") or "-").encode() in group:
+        return found
+    os.close(found)
+    return None

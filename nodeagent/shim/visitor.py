@@ -1,0 +1,241 @@
+"""A program that the agent starts in a replica while that runs, as for a shell: where the replica's program is.
+
+Standard library only: it runs in a child of the shim. That is asked by the signal `VISIT`, forks a *visitor* and has
+no more to do with it than with any other descendant: what a visitor starts counts against the replica's limits and
+ends with the replica, at every level of isolation.
+
+The visitor connects to the socket `visits` in the replica's folder, where the agent waits, and is given one order
+with, for a program without a terminal, its three streams:
+
+```
+{"argv": [...], "env": {...}, "terminal": [rows, columns] | null}
+```
+
+An empty `argv` is a shell. The visitor enters the namespaces and forks the program, which joins the control group and
+becomes the account of the replica under the same filter of system calls. It answers, a JSON value a message:
+
+```
+{}                      with the other end of its terminal, where it has one
+{"pid": n}              it has begun; or {"failed": why}
+{"code": n}             or {"signal": n}: how the program ended
+```
+
+When the agent's end is closed the program gets SIGHUP, as when a terminal is closed; what ignores that goes on.
+`{"signal": n}` from the agent goes to the program's group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import termios
+
+from nodeagent.shim import namespaces, process_limits, scripts, seccomp
+from nodeagent.shim.files import content_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
+
+    from nodeagent.shim.cgroups import Entrance
+
+VISIT = signal.SIGRTMIN + 8
+"""Signals of this kind are counted: as many visitors are forked as were asked for."""
+SOCKET = "visits"
+_SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
+_MOST_ORDER = 1 << 20
+_MOST_REASON = 4096
+_STREAMS = 3
+_NAMESPACES = (
+    ("ipc", namespaces.CLONE_NEWIPC),
+    ("cgroup", namespaces.CLONE_NEWCGROUP),
+    ("mnt", namespaces.CLONE_NEWNS),
+)
+"""Those that the program itself enters, the one last in which nothing of the agent's is to be seen."""
+_HOME = "/"
+_FAILED_CODE = 127
+
+
+def run(
+    folder: str,
+    spec: dict,  # type: ignore[type-arg]
+    first: int,
+    entrance: Entrance,
+    end_with: Callable[[int], None],
+) -> NoReturn:
+    """Be a visitor of the replica whose program, or its first process, is `first`; the caller has forked for it.
+
+    `end_with` has the kernel kill the calling process with the one that is named.
+    """
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # the path may be longer than an address can be
+    os.chdir(folder)
+    end.connect(SOCKET)
+    message, streams, _, _ = socket.recv_fds(end, _MOST_ORDER, _STREAMS)
+    if not message:
+        os._exit(0)
+    try:
+        order = json.loads(message)
+        visit = _Visit(spec, order, streams, first)
+        visitor = os.getpid()
+        told, tell = os.pipe2(os.O_CLOEXEC)
+        program = os.fork()
+        if program == 0:
+            end_with(visitor)
+            entrance.join()  # not the visitor, which is the platform's
+            visit.become_program(end, tell, lambda: end_with(visitor))
+        os.close(tell)
+        # closed by what it executes
+        failure = os.read(told, _MOST_REASON)
+        _say(end, {"failed": failure.decode(errors="replace")} if failure else {"pid": program})
+    except OSError as error:
+        _say(end, {"failed": str(error)})
+        os._exit(_FAILED_CODE)
+    for one in streams:
+        os.close(one)
+    _watch(end, program)
+    os._exit(0)
+
+
+def _say(end: socket.socket, words: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
+    with contextlib.suppress(OSError):  # the agent died
+        socket.send_fds(end, [json.dumps(words).encode()], descriptors)
+
+
+def _watch(end: socket.socket, program: int) -> None:
+    """Pass on signals until the program has ended, and say how."""
+    pidfd = os.pidfd_open(program)
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.register(end, select.POLLIN)
+    while True:
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if pidfd in ready:
+            break
+        number = _signal_in(end.recv(_MOST_ORDER))
+        if number == signal.SIGHUP:
+            poll.unregister(end)
+        with contextlib.suppress(OSError, OverflowError):
+            os.killpg(program, number)
+    _, status = os.waitpid(program, 0)
+    code = os.waitstatus_to_exitcode(status)
+    _say(end, {"code": code} if code >= 0 else {"signal": -code})
+
+
+def _signal_in(message: bytes) -> int:
+    """What the agent asks for; that it is gone is a hangup."""
+    try:
+        return int(json.loads(message)["signal"]) if message else signal.SIGHUP
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+class _Visit:
+    """What is needed of the replica, opened before the rights that this takes are given up."""
+
+    def __init__(self, spec: dict, order: dict, streams: Sequence[int], first: int) -> None:  # type: ignore[type-arg]
+        self._spec = spec
+        self._order = order
+        self._streams = streams
+        self._isolation = spec["namespace"]
+        self._opened: list[tuple[int, int]] = []
+        self._env = {**_secrets_of(spec, first), **spec["env"], **order["env"]}
+        if not self._isolation:
+            return
+        seccomp.assemble()
+        program = _program_below(first)
+        users = _open_namespace(program, "user")
+        self._opened = [(_open_namespace(program, name), kind) for name, kind in _NAMESPACES]
+        pids = _open_namespace(program, "pid") if self._isolation["pid"] else None
+        namespaces.enter_users(users)
+        if pids is not None:
+            namespaces.enter(pids, namespaces.CLONE_NEWPID)  # for the program, which is forked next
+
+    def become_program(
+        self, end: socket.socket, tell: int, stay_bound: Callable[[], None]
+    ) -> NoReturn:
+        """In the child of the visitor: enter, give up rights, and become the program, or tell why not."""
+        try:
+            for descriptor, kind in self._opened:
+                namespaces.enter(descriptor, kind)
+            os.setsid()
+            process_limits.set_of(self._spec)
+            account = self._spec.get("account")
+            if self._isolation or account:
+                namespaces.drop_privileges(account)
+                stay_bound()
+            if self._order["terminal"] is not None:
+                _say(end, {}, [self._take_terminal()])
+            else:
+                for number, stream in enumerate(self._streams):
+                    os.dup2(stream, number)
+            if self._isolation:
+                seccomp.load()
+            self._execute()
+        except (OSError, ValueError) as error:
+            os.write(
+                tell, (getattr(error, "strerror", None) or str(error)).encode(errors="replace")
+            )
+        os._exit(_FAILED_CODE)
+
+    def _take_terminal(self) -> int:
+        """A new terminal for this process, which is the leader of a session; its other end."""
+        ours, theirs = os.openpty()
+        rows, columns = self._order["terminal"]
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        for number in range(_STREAMS):
+            os.dup2(theirs, number)
+        return ours
+
+    def _execute(self) -> NoReturn:
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.umask(0o022)
+        for folder in (self._spec["cwd"], _HOME):
+            with contextlib.suppress(OSError):
+                os.chdir(folder)
+                break
+        argv = self._order["argv"]
+        if argv:
+            try:
+                os.execvpe(argv[0], argv, self._env)  # noqa: S606
+            except OSError as error:
+                path = self._env.get("PATH", os.defpath)
+                reason = scripts.why_not_started(argv[0], path, error.errno or 0)
+                raise OSError(error.errno, f"cannot start {argv[0]!r}: {reason}") from error
+        for shell in _SHELLS:
+            with contextlib.suppress(OSError):
+                os.execve(shell, [os.path.basename(shell)], self._env)  # noqa: S606
+        raise OSError(errno.ENOENT, "there is no shell")
+
+
+def _open_namespace(pid: int, name: str) -> int:
+    return os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _program_below(first: int) -> int:
+    """The program that a first process has started: that one itself lets nobody look into it."""
+    for thread in os.listdir(f"/proc/{first}/task"):
+        for word in content_of(f"/proc/{first}/task/{thread}/children").split():
+            return int(word)
+    raise OSError(errno.ESRCH, "its program is just beginning or ending")
+
+
+def _secrets_of(spec: dict, first: int) -> dict[str, str]:  # type: ignore[type-arg]
+    """Variables that the program was given and no file has: what is in its environment beside those of `spec`."""
+    if not spec.get("has_secrets"):
+        return {}
+    program = _program_below(first) if spec["namespace"] else first
+    pairs = (one.partition(b"=") for one in content_of(f"/proc/{program}/environ").split(b"\0"))
+    found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
+    return {name: value for name, value in found.items() if name not in spec["env"]}

@@ -1,0 +1,173 @@
+"""Programs that are started in a running session, with their streams, through the control plane.
+
+async with client.sessions.open_program("@last", ["cat"]) as program:
+    await program.write(b"question")
+    await program.end_input()
+    async for kind, data in program.output():
+        ...
+    print(program.exit_code)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from nsml.client.errors import ConnectionLost, StateConflict, TooLarge, Unavailable
+from nsml.client.tunnels import open_agent_service
+from nsml.spec import agent_services
+from nsml.spec.frames import MOST_BYTES, Frames, NotFrames, framed
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from nsml.client.rpc import Rpc
+    from nsml.client.tunnels import Tunnel
+
+PIECE_BYTES = 240 << 10
+"""Of standard input in one message."""
+_SIGNALLED = 128
+
+
+class Output(Enum):
+    """Which stream of a program."""
+
+    STANDARD = 1
+    ERRORS = 2
+
+
+class RemoteProgram:
+    """A program that runs. One may read its output while another writes; all methods raise ClientError.
+
+    `exit_code` is how it ended, as shells say it (128 + signal), once `output` is over. None: it has not, or was lost,
+    as with its replica.
+    """
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel = tunnel
+        self._frames = Frames()
+        self._came: list[pb.ProgramResponse] = []
+        self._speaks = asyncio.Lock()
+        self.exit_code: int | None = None
+
+    async def begin(self, start: pb.StartProgram) -> None:
+        """Start it. Raises StateConflict: it cannot be; TooLarge."""
+        request = pb.ProgramRequest(start=start)
+        if request.ByteSize() > MOST_BYTES:
+            raise TooLarge(
+                "the program's arguments are too long", why=f"{MOST_BYTES >> 10} KiB is the most"
+            )
+        await self._say(request)
+        first = await self._next()
+        if first.WhichOneof("kind") == "refused":
+            raise StateConflict("the program was not started", why=first.refused)
+        if not first.started:
+            raise ConnectionLost("the node's answer cannot be understood")
+
+    async def write(self, data: bytes) -> None:
+        """Give it bytes; waits while it takes none."""
+        for at in range(0, len(data), PIECE_BYTES):
+            await self._say(pb.ProgramRequest(input=data[at : at + PIECE_BYTES]))
+
+    async def end_input(self) -> None:
+        """Its standard input has ended."""
+        await self._say(pb.ProgramRequest(input_end=True))
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Its terminal has this size now."""
+        await self._say(
+            pb.ProgramRequest(resize=pb.TerminalSize(rows=max(rows, 1), columns=max(columns, 1)))
+        )
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to its process group."""
+        await self._say(pb.ProgramRequest(signal=number))
+
+    async def output(self) -> AsyncIterator[tuple[Output, bytes]]:
+        """All that it writes, to its end.
+
+        Raises:
+            ConnectionLost: what came is a part.
+        """
+        while True:
+            response = await self._next()
+            match response.WhichOneof("kind"):
+                case "output":
+                    yield Output.STANDARD, response.output
+                case "error_output":
+                    yield Output.ERRORS, response.error_output
+                case "ended":
+                    self.exit_code = _code(response.ended)
+                    return
+
+    async def _say(self, request: pb.ProgramRequest) -> None:
+        async with self._speaks:
+            await self._tunnel.write(framed(request.SerializeToString()))
+
+    async def _next(self) -> pb.ProgramResponse:
+        while not self._came:
+            try:
+                data = await self._tunnel.read()
+            except Unavailable as error:
+                raise _broken() from error
+            if not data:
+                raise _broken()
+            try:
+                self._came += map(pb.ProgramResponse.FromString, self._frames.feed(data))
+            except (NotFrames, DecodeError) as error:
+                raise ConnectionLost("the node's answer cannot be understood") from error
+        return self._came.pop(0)
+
+
+def _broken() -> ConnectionLost:
+    return ConnectionLost(
+        "the connection to the program broke", why="whether it still runs is unknown"
+    )
+
+
+def _code(ended: pb.ProgramEnded) -> int | None:
+    match ended.WhichOneof("how"):
+        case "exit_code":
+            return ended.exit_code
+        case "signal":
+            return _SIGNALLED + ended.signal
+    return None
+
+
+@asynccontextmanager
+async def open_program(
+    rpc: Rpc,
+    reference: str,
+    argv: Sequence[str],
+    *,
+    rank: int = 0,
+    environment: Mapping[str, str] | None = None,
+    terminal: tuple[int, int] | None = None,
+) -> AsyncIterator[RemoteProgram]:
+    """A program in a replica while the context lasts; left before its end, it gets SIGHUP.
+
+    An empty `argv` is a shell; `terminal` is rows and columns of its terminal, None for three pipes.
+
+    Raises:
+        StateConflict: it cannot be started.
+        ConnectionLost: the node did not say whether it was.
+        ClientError: as `nsml.client.tunnels.open_tunnel`.
+    """
+    start = pb.StartProgram(argv=argv, environment=environment or {})
+    if terminal is not None:
+        start.terminal.rows, start.terminal.columns = (max(one, 1) for one in terminal)
+    async with open_agent_service(
+        rpc, reference, agent_services.PROGRAM, rank=rank, what="programs in sessions"
+    ) as tunnel:
+        program = RemoteProgram(tunnel)
+        try:
+            async with asyncio.timeout(rpc.deadline_s):
+                await program.begin(start)
+        except TimeoutError as error:
+            raise ConnectionLost("the node did not answer in time") from error
+        yield program

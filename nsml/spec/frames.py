@@ -1,0 +1,47 @@
+"""Messages in a stream of bytes: each behind its length in four bytes, the most significant first."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HEADER: Final = struct.Struct(">I")
+MOST_BYTES: Final = 256 << 10
+"""Of one message."""
+
+
+class NotFrames(ValueError):
+    """The bytes are no such messages."""
+
+
+def framed(message: bytes) -> bytes:
+    """A message as it goes into the stream."""
+    return _HEADER.pack(len(message)) + message
+
+
+class Frames:
+    """What comes out of a stream."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no message has begun and is not whole."""
+        return not self._held
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The messages that are whole with `data`. Raises NotFrames."""
+        self._held += data
+        while len(self._held) >= _HEADER.size:
+            (size,) = _HEADER.unpack_from(self._held)
+            if size > MOST_BYTES:
+                raise NotFrames(f"a message of {size} bytes")
+            end = _HEADER.size + size
+            if len(self._held) < end:
+                return
+            yield bytes(self._held[_HEADER.size : end])
+            del self._held[:end]
