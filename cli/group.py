@@ -303,6 +303,21 @@ class SplitCommand(Command):
         return super().parse_args(ctx, before)
 
 
+class ProgramCommand(Command):
+    """A command whose second argument is a program: as with ssh, its options are those before that word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `--` in front of the program, where nothing does yet."""
+        left = iter(args)
+        arguments = 0
+        for one in _typed(self.get_params(ctx), left):
+            arguments += one.option is None and not one.words[0].startswith("-")
+            if arguments > 1:
+                program = [*one.words, *left]
+                return super().parse_args(ctx, [*args[: -len(program)], _END, *program])
+        return super().parse_args(ctx, args)
+
+
 def _typed(params: Iterable[click.Parameter], left: Iterator[str]) -> Iterator[Typed]:
     """Read a line as click does, up to `--`, which is the last operand then."""
     options = {

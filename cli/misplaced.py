@@ -37,6 +37,8 @@ def meant(context: click.Context, words: Sequence[str], message: str) -> str:
         name, path = (str(values.get(one)) for one in ("name", "path"))
         if Path(name).exists() and not Path(path).exists():
             corrected = _swapped(words, name, path)
+    elif arguments and arguments[-1].type is click.UNPROCESSED:
+        pass  # words of a program, among which no session is
     elif len(arguments) > 1 and arguments[0].type.name == _SESSION:
         first, *others = (values.get(str(one.name)) for one in arguments)
         corrected = _session_first(words, str(first), _flat(others), message)

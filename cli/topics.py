@@ -132,7 +132,8 @@ def _exit_codes() -> str:
     return (
         "Exit codes\n\n"
         + "\n".join(rows)
-        + ("\n\nrun --wait and run -f end with the session's own exit code.\n")
+        + "\n\nrun --wait and run -f end with the session's own exit code,"
+        + "\nsh with that of the program that it started.\n"
     )
 
 

@@ -80,6 +80,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "visdom",
             "dashboard",
             "forward",
+            "sh",
             "export",
             "up",
             "down",
@@ -160,6 +161,7 @@ _OF_SESSIONS: Final = frozenset(
         "status",
         "export",
         "forward",
+        "sh",
         "tensorboard",
         "visdom",
     }
@@ -290,7 +292,8 @@ def _way(words: Sequence[str]) -> Way:
     if ways is None:
         own = ", ".join(OWN)
         raise CommandError(f"no command {words[0]!r}: nsml help lists them, beside {own} here")
-    if {"-h", "--help"} & set(words[1:]):
+    ours = words[1 : words.index("--")] if "--" in words else words[1:]
+    if {"-h", "--help"} & set(ours):
         return Way.SHOWN
     if "--dry-run" in words[1:] and words[0] != "run":
         return Way.SHOWN
@@ -326,7 +329,7 @@ def offered(
     words = lead.split()
     words = words[1:] if words[0] == PROGRAM else words
     if words and words[0] in _OF_SESSIONS and not (len(words) == 1 and _following(words[0])):
-        if words[0] in {"plot", "forward"} and len(words) > 1:  # it is of one
+        if words[0] in {"plot", "forward", "sh"} and len(words) > 1:  # it is of one
             return []
         others = (name for name in sessions() if name not in words)
         return _holding(last, others, f"{lead} ")

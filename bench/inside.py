@@ -1,0 +1,285 @@
+"""What it costs to be inside a running session, beside OpenSSH on loopback: keys, bytes, starts, and what others feel.
+
+OpenSSH's server is started for that, where it is installed (as root): its figures are the peers. Everything in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from bench.platform import PROGRAMS, Platform
+from bench.report import percentile, report
+from nsml.client import contexts
+from nsml.client.calls import Client
+from nsml.client.connect import connect
+from nsml.common.concurrency import TaskGroup
+
+ROUNDS = 5
+KEYS = 300
+KEY_PAUSE_S = 0.01
+SIZE = 200_000_000
+SHELLS = 100
+CALLS = 1_000
+ENDLESS = 3
+PATIENCE_S = 60.0
+PROGRAM = "import time\nprint('on', flush=True)\nwhile True:\n    time.sleep(60)\n"
+
+Command = Sequence[str]
+
+
+class Ways:
+    """How a command is run: here, through nsml, through ssh."""
+
+    def __init__(self, platform: Platform, session: str, ssh: Command) -> None:
+        self.environment = platform.environment
+        self._nsml = [str(PROGRAMS / "nsml"), "sh", session]
+        self._ssh = ssh
+
+    def of(self, argv: Command, *, has_terminal: bool) -> dict[str, Command]:
+        """The command line of each, by name."""
+        ways = {"bare": argv, "nsml": [*self._nsml, "-t" if has_terminal else "-T", "--", *argv]}
+        if self._ssh:
+            ways["ssh"] = [*self._ssh, "-tt" if has_terminal else "-T", "peer", *argv]
+        return ways
+
+
+@contextmanager
+def ssh_server() -> Iterator[Command]:
+    """OpenSSH on loopback, and how it is reached; empty where there is none."""
+    server, free = shutil.which("sshd", path="/usr/sbin:/usr/bin"), os.geteuid() == 0
+    if not (server and free and shutil.which("ssh")):
+        yield []
+        return
+    with tempfile.TemporaryDirectory(prefix="nsml-ssh-") as folder, ExitStack() as stack:
+        place = Path(folder)
+        for name in ("host", "user"):
+            key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name)]
+            subprocess.run(key, check=True)
+        Path("/run/sshd").mkdir(exist_ok=True)
+        port = 40_000 + os.getpid() % 20_000
+        settings = {
+            "Port": port,
+            "ListenAddress": "127.0.0.1",
+            "HostKey": place / "host",
+            "AuthorizedKeysFile": place / "user.pub",
+            "StrictModes": "no",
+            "PermitRootLogin": "yes",
+            "PidFile": "none",
+        }
+        (place / "sshd_config").write_text("".join(f"{k} {v}\n" for k, v in settings.items()))
+        running = subprocess.Popen(
+            [server, "-D", "-f", str(place / "sshd_config")], stderr=subprocess.DEVNULL
+        )
+        stack.callback(running.wait)
+        stack.callback(running.terminate)
+        (place / "ssh_config").write_text(
+            f"Host peer\n HostName 127.0.0.1\n Port {port}\n IdentityFile {place / 'user'}\n"
+            f" IdentitiesOnly yes\n StrictHostKeyChecking no\n UserKnownHostsFile {place / 'known'}\n"
+            " LogLevel ERROR\n"
+        )
+        ssh = ["ssh", "-F", str(place / "ssh_config")]
+        give_up_at = time.monotonic() + PATIENCE_S
+        while subprocess.run([*ssh, "peer", "true"], check=False).returncode:
+            if time.monotonic() > give_up_at:
+                raise TimeoutError("sshd does not answer")
+            time.sleep(0.05)
+        yield ssh
+
+
+def key_to_echo_ms(command: Command, environment: Mapping[str, str]) -> list[float]:
+    """From a key in a terminal until it stands there, with `cat` at the other end."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        _until_echoed(ours)
+        taken = []
+        for number in range(KEYS):
+            key = b"abcdefgh"[number % 8 : number % 8 + 1]
+            began = time.perf_counter()
+            os.write(ours, key)
+            while key not in _read(ours):
+                pass
+            taken.append((time.perf_counter() - began) * 1e3)
+            time.sleep(KEY_PAUSE_S)
+        return taken
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def _until_echoed(terminal: int) -> None:
+    """Wait until the other end is there, which has not taken what was typed before."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    seen = b""
+    while b"here42" not in seen:
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(f"nothing is echoed: {seen!r}")
+        if select.select([terminal], [], [], 0.2)[0]:
+            seen += os.read(terminal, 65536)
+    while select.select([terminal], [], [], 0.3)[0]:
+        os.read(terminal, 65536)
+
+
+def _read(terminal: int) -> bytes:
+    if not select.select([terminal], [], [], PATIENCE_S)[0]:
+        raise TimeoutError("no echo")
+    return os.read(terminal, 65536)
+
+
+def megabytes_per_s(command: Command, environment: Mapping[str, str]) -> float:
+    """From the first byte of SIZE to the last."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        count = len(os.read(process.stdout.fileno(), 1 << 20))
+        began = time.perf_counter()
+        first = count
+        while data := os.read(process.stdout.fileno(), 1 << 20):
+            count += len(data)
+        taken = time.perf_counter() - began
+    if count != SIZE or process.returncode:
+        raise RuntimeError(f"{count} bytes, exit code {process.returncode}")
+    return (count - first) / taken / 1e6
+
+
+def whole_ms(command: Command, environment: Mapping[str, str]) -> float:
+    """A command from its start to its end."""
+    began = time.perf_counter()
+    subprocess.run(command, check=True, env=environment, stdin=subprocess.DEVNULL)
+    return (time.perf_counter() - began) * 1e3
+
+
+async def attach_ms(client: Client, session: str) -> float:
+    """From the call of a client that is connected until a program runs."""
+    began = time.perf_counter()
+    async with client.sessions.open_program(session, ["true"]) as program:
+        taken = (time.perf_counter() - began) * 1e3
+        async for _ in program.output():
+            pass
+    if program.exit_code != 0:
+        raise RuntimeError(f"exit code {program.exit_code}")
+    return taken
+
+
+async def shells_at_once_s(client: Client, session: str) -> float:
+    """SHELLS programs that are all there before the first one ends."""
+    everybody = asyncio.Barrier(SHELLS)
+
+    async def one(number: int) -> None:
+        async with client.sessions.open_program(session, ["cat"]) as program:
+            await program.write(b"%d" % number)
+            found = b""
+            output = program.output()
+            while found != b"%d" % number:
+                found += (await anext(output))[1]
+            await everybody.wait()
+            await program.end_input()
+            async for _ in output:
+                pass
+            if program.exit_code != 0:
+                raise RuntimeError(f"exit code {program.exit_code}")
+
+    began = time.perf_counter()
+    async with TaskGroup() as group:
+        for number in range(SHELLS):
+            group.create_task(one(number))
+    return time.perf_counter() - began
+
+
+async def call_p99_ms(client: Client, session: str) -> float:
+    """Of an ordinary call, one after the other."""
+    taken = []
+    for _ in range(CALLS):
+        began = time.perf_counter()
+        await client.sessions.get(session)
+        taken.append((time.perf_counter() - began) * 1e3)
+    return percentile(taken, 0.99)
+
+
+@contextmanager
+def endless(ways: Ways) -> Iterator[None]:
+    """Three programs that print without end into readers that take everything."""
+    command = ways.of(["yes", "x" * 100], has_terminal=False)["nsml"]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ways.environment)
+        for _ in range(ENDLESS)
+    ]
+    try:
+        time.sleep(2.0)
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
+async def measure(platform: Platform, session: str, ways: Ways) -> dict[str, float]:
+    """All figures; those of `ssh` and `bare` beside ours."""
+    found: dict[str, list[float]] = {}
+    context = contexts.choose(contexts.load(platform.environment), platform.environment)
+    async with connect(context) as client:
+        await attach_ms(client, session)
+        for _ in range(ROUNDS):
+            found.setdefault("attach_ms", []).append(await attach_ms(client, session))
+            for way, command in ways.of(["true"], has_terminal=False).items():
+                taken = await asyncio.to_thread(whole_ms, command, ways.environment)
+                found.setdefault(f"{way}_true_ms", []).append(taken)
+        raw = ["sh", "-c", "sleep 1; echo here42; exec cat"]
+        for way, command in ways.of(raw, has_terminal=True).items():
+            keys = await asyncio.to_thread(key_to_echo_ms, command, ways.environment)
+            found[f"{way}_key_p50_ms"] = [statistics.median(keys)]
+            found[f"{way}_key_p95_ms"] = [percentile(keys, 0.95)]
+        for _ in range(ROUNDS):
+            for way, command in ways.of(
+                ["head", "-c", str(SIZE), "/dev/zero"], has_terminal=False
+            ).items():
+                rate = await asyncio.to_thread(megabytes_per_s, command, ways.environment)
+                found.setdefault(f"{way}_mb_per_s", []).append(rate)
+        for _ in range(ROUNDS):
+            found.setdefault("call_p99_ms", []).append(await call_p99_ms(client, session))
+            with endless(ways):
+                taken = await call_p99_ms(client, session)
+            found.setdefault("call_p99_beside_endless_ms", []).append(taken)
+        found["shells_at_once_s"] = [await shells_at_once_s(client, session)]
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def main() -> None:
+    """Measure and report."""
+    with Platform() as platform, ssh_server() as ssh, tempfile.TemporaryDirectory() as code:
+        (Path(code) / "main.py").write_text(PROGRAM)
+        platform.nsml("run", cwd=Path(code), timeout_s=120)
+        while not platform.nsml("logs", "@last").stdout:
+            time.sleep(0.05)
+        [session] = platform.json("ps")["items"]
+        ways = Ways(platform, session["name"], ssh)
+        figures = asyncio.run(measure(platform, session["name"], ways))
+        platform.nsml("stop", "@last")
+    peers = {
+        name.replace("ssh_", "nsml_", 1): figures.pop(name)
+        for name in list(figures)
+        if name.startswith("ssh_")
+    }
+    report(figures, peers=peers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Standard streams as bytes, read and written while an event loop runs.
+
+In threads that nothing waits for: asyncio joins its own at its end, also one that a slow reader blocks, and cannot
+poll files of a disk. O_NONBLOCK is no way either: other programs have the same terminal open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import select
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+_PIECE: Final = 64 << 10
+
+
+class _Caller(Generic[T]):
+    """Runs blocking calls in one thread, in order. The process may end during a call."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[
+            tuple[Callable[[], T], asyncio.AbstractEventLoop, asyncio.Future[T]]
+        ] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """The call's result, or the OSError that it raised."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._calls.put((call, loop, done))
+        return await done
+
+    def _work(self) -> None:
+        while True:
+            call, loop, done = self._calls.get()
+            try:
+                settle = partial(_settle, done, call(), None)
+            except OSError as error:
+                settle = partial(_settle, done, None, error)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(settle)
+
+
+def _settle(done: asyncio.Future[Any], result: Any, error: OSError | None) -> None:
+    if done.done():  # cancelled
+        return
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)
+
+
+class ByteInput:
+    """A stream to read. After `close` nothing more is taken from it: what is typed then is for the next program."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._caller = _Caller[bytes]()
+        self._woken, self._wakes = os.pipe()
+
+    async def read(self) -> bytes:
+        """Some bytes; empty at the end, also where the terminal is gone."""
+        return await self._caller.run(self._read)
+
+    def close(self) -> None:
+        """End a `read` that waits."""
+        os.write(self._wakes, b".")
+
+    def _read(self) -> bytes:
+        while True:
+            ready, _, _ = select.select([self._descriptor, self._woken], [], [])
+            if self._woken in ready:
+                return b""
+            try:
+                return os.read(self._descriptor, _PIECE)
+            except BlockingIOError:
+                continue  # another program that has it open made it so
+            except OSError:
+                return b""
+
+
+class ByteOutput:
+    """Streams to write, in the order of the calls."""
+
+    def __init__(self) -> None:
+        self._caller = _Caller[None]()
+
+    async def write(self, descriptor: int, data: bytes) -> None:
+        """Write all; waits for a slow reader. Raises OSError."""
+        await self._caller.run(lambda: _write_all(descriptor, data))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])

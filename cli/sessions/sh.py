@@ -1,0 +1,270 @@
+"""sh: a shell, or any program, in a running session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import termios
+import tty
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cli.app import App
+from cli.arguments import WholeRange, session_argument
+from cli.exits import CommandError, ExitCode
+from cli.group import ProgramCommand, command, pass_app
+from cli.sessions.byte_streams import ByteInput, ByteOutput
+from cli.sessions.escapes import Escapes, Leave
+from nsml.common.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsml.client.calls import Client
+    from nsml.client.errors import ClientError
+    from nsml.client.programs import RemoteProgram
+
+_UNKNOWN: Final = 255
+"""Exit code where how the program ended is not known, as ssh has it."""
+_PASSED_ON: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE")
+"""Variables of this terminal that programs there need to draw on it."""
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_MOST_PASSED_ON: Final = 2
+"""Signals for a program without a terminal; the next one leaves it. As `docker run` counts."""
+_READ_AHEAD: Final = 32
+"""Pieces of input that wait for the program: as long as they do, what is typed for nsml is seen."""
+_RANK: Final = WholeRange(0)
+
+
+@command(
+    "sh",
+    cls=ProgramCommand,
+    examples=[
+        "nsml sh @last",
+        "nsml sh kim/mnist/3 -- nvidia-smi",
+        "nsml sh 12:1 -- tar c checkpoints | tar x",
+    ],
+)
+@session_argument(metavar="SESSION[:RANK]")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM ARG...]")
+@click.option("--rank", type=_RANK, metavar="R", help="Run in this replica.")
+@click.option(
+    "-t/-T",
+    "--tty/--no-tty",
+    "has_terminal",
+    default=None,
+    help="Use a terminal, or pipes. By default a terminal if stdin and stdout are one.",
+)
+@pass_app
+def sh(
+    app: App, *, session: str, argv: tuple[str, ...], rank: int | None, has_terminal: bool | None
+) -> int:
+    """Start a shell, or a program, in a running session.
+
+    It runs next to the session's program, with the same files, devices, environment, user and
+    limits. It ends with the session; processes that it leaves in the background run until then.
+
+    With a terminal, ~. at the beginning of a line disconnects, and ~? lists all escapes. Without
+    one, stdin, stdout and stderr are separate pipes, and SIGINT, SIGTERM, SIGHUP and SIGQUIT are
+    forwarded; the third disconnects. The program gets SIGHUP when nsml disconnects.
+
+    The exit code is the program's, 128+N after signal N, or 255 if it is unknown because the
+    connection broke. Own sessions; administrators all.
+    """
+    session, rank = _replica(session, rank)
+    if has_terminal and not app.stdin.isatty():
+        raise CommandError("-t needs a terminal as stdin", code=ExitCode.USAGE)
+    if has_terminal is None:
+        has_terminal = app.stdin.isatty() and app.stdout.isatty()
+    environment = {name: app.environ[name] for name in _PASSED_ON if name in app.environ}
+
+    async def attach(client: Client) -> tuple[int, str]:
+        from nsml.client.errors import ConnectionLost
+
+        try:
+            async with client.sessions.open_program(
+                session,
+                argv,
+                rank=rank,
+                environment=environment if has_terminal else {},
+                terminal=_size(app) if has_terminal else None,
+            ) as program:
+                return await _Attached(app, program, has_terminal=has_terminal).run()
+        except ConnectionLost as error:
+            return _UNKNOWN, _line(error)
+
+    code, why = app.call(attach, waits=False)
+    # Unlike other words beside the result with --quiet, too; and only now, as a terminal may take nothing more.
+    if why:
+        lead = "\n" if has_terminal else ""  # the program left the cursor anywhere
+        with suppress(OSError):  # the terminal is gone
+            os.write(app.stderr.fileno(), f"{lead}{visible(why)}\n".encode())
+    return code
+
+
+def _line(error: ClientError) -> str:
+    return f"error: {error.message}: {error.why}".rstrip(": ")
+
+
+def _replica(reference: str, rank: int | None) -> tuple[str, int]:
+    """Which session, and which replica of it."""
+    session, colon, written = reference.rpartition(":")
+    if not (colon and session and written.isdecimal()):
+        return reference, rank or 0
+    number = _RANK.convert(written, None, click.get_current_context())
+    if rank not in {None, number}:
+        raise click.UsageError(f"{reference} and --rank {rank} name two replicas")
+    return session, number
+
+
+def _size(app: App) -> tuple[int, int]:
+    """Rows and columns of this terminal; those of most where it does not know them."""
+    size = os.get_terminal_size(app.stdin.fileno())
+    return size.lines or 24, size.columns or 80
+
+
+class _Attached:
+    """The streams and signals of this process, joined to a program."""
+
+    def __init__(self, app: App, program: RemoteProgram, *, has_terminal: bool) -> None:
+        self._app = app
+        self._program = program
+        self._has_terminal = has_terminal
+        self._input = ByteInput(app.stdin.fileno())
+        self._output = ByteOutput()
+        self._typed: asyncio.Queue[bytes] = asyncio.Queue(_READ_AHEAD)
+        self._signals: asyncio.Queue[int] = asyncio.Queue()
+        self._leaves = asyncio.Event()
+        self._ending_signals = 0
+
+    async def run(self) -> tuple[int, str]:
+        """Until it has ended: its exit code, and why that is unknown."""
+        from nsml.client.errors import ClientError
+
+        is_raw = _raw_terminal(self._app.stdin.fileno()) if self._has_terminal else nullcontext()
+        try:
+            with self._signals_taken(), is_raw:
+                await self._joined()
+        except Leave:
+            return _UNKNOWN, "disconnected; the program gets SIGHUP"
+        except ClientError as error:
+            return _UNKNOWN, _line(error)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            return _UNKNOWN, f"error: cannot write the output: {error.strerror}"
+        code = self._program.exit_code
+        return (_UNKNOWN, "error: the program was lost") if code is None else (code, "")
+
+    async def _joined(self) -> None:
+        """Until the program has ended. Raises Leave; ClientError: the connection broke; OSError: nobody reads."""
+        showing = asyncio.create_task(self._show())
+        helpers = {
+            asyncio.create_task(one)
+            for one in (
+                self._take_input(),
+                self._send_input(),
+                self._send_signals(),
+                self._wait_leaving(),
+            )
+        }
+        waiting = {showing, *helpers}
+        try:
+            while not showing.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for one in done & helpers if showing not in done else ():
+                    one.result()
+            showing.result()
+        finally:
+            self._input.close()
+            for one in (showing, *helpers):
+                one.cancel()
+
+    async def _show(self) -> None:
+        from nsml.client.programs import Output
+
+        to = {
+            Output.STANDARD: self._app.stdout.fileno(),
+            Output.ERRORS: self._app.stderr.fileno(),
+        }
+        async for kind, data in self._program.output():
+            await self._output.write(to[kind], data)
+
+    async def _take_input(self) -> None:
+        escapes = Escapes() if self._has_terminal else None
+        while data := await self._input.read():
+            if escapes is not None:
+                data = escapes.taken(data)
+                if escapes.said:
+                    await self._output.write(self._app.stderr.fileno(), escapes.said.encode())
+            if data:
+                await self._typed.put(data)
+        if escapes is not None:
+            raise Leave  # the terminal is gone
+        await self._typed.put(b"")
+
+    async def _send_input(self) -> None:
+        from nsml.client.errors import ClientError
+
+        with suppress(ClientError):  # whoever reads the output learns it, too
+            while data := await self._typed.get():
+                await self._program.write(data)
+            await self._program.end_input()
+
+    async def _send_signals(self) -> None:
+        from nsml.client.errors import ClientError
+
+        with suppress(ClientError):
+            while True:
+                number = await self._signals.get()
+                if number != signal.SIGWINCH:
+                    await self._program.signal(number)
+                elif self._has_terminal and self._signals.empty():
+                    await self._program.resize(*_size(self._app))
+
+    async def _wait_leaving(self) -> None:
+        await self._leaves.wait()
+        raise Leave
+
+    def _take_signal(self, number: int) -> None:
+        """With a terminal the program gets its signals from there, by keys: those of this process end it."""
+        if number in _ENDING:
+            self._ending_signals += 1
+            # Where the program takes no input, signals behind it do not arrive.
+            if self._has_terminal or self._ending_signals > _MOST_PASSED_ON:
+                self._leaves.set()
+                return
+        self._signals.put_nowait(number)
+
+    @contextmanager
+    def _signals_taken(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        # What nohup and the like have it ignore stays ignored.
+        taken = [
+            number
+            for number in (signal.SIGWINCH, *_ENDING)
+            if signal.getsignal(number) != signal.SIG_IGN
+        ]
+        for number in taken:
+            loop.add_signal_handler(number, self._take_signal, number)
+        try:
+            yield
+        finally:
+            for number in taken:
+                loop.remove_signal_handler(number)
+
+
+@contextmanager
+def _raw_terminal(descriptor: int) -> Iterator[None]:
+    """The terminal passes on every key; afterwards it is as it was."""
+    before = termios.tcgetattr(descriptor)
+    tty.setraw(descriptor, termios.TCSADRAIN)  # keeps what was typed meanwhile
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal is gone
+            # Not TCSADRAIN: that waits, where a terminal has stopped to show what it gets.
+            termios.tcsetattr(descriptor, termios.TCSANOW, before)
