@@ -145,6 +145,7 @@ class ControlPlane:
             refuse=refuse,
             audit=core.audit,
             arriving=Arriving(core.config.limits.request_bytes, core.admission.refused),
+            calls=core.calls,
         )
         return door, Throttle(core.admission), self._passing_on, Freshness(core.state)
 

@@ -38,6 +38,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller, UserCaller
 from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, may
 from controlplane.limits.concurrency_limits import Turns
+from controlplane.limits.ordinary_calls import OrdinaryCalls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -97,6 +98,7 @@ class AccessInterceptor(Wrapper):
         refuse: Refuse,
         audit: Audit | None = None,
         arriving: Arriving | None = None,
+        calls: OrdinaryCalls | None = None,
     ) -> None:
         super().__init__()
         self._identities = identities
@@ -106,6 +108,7 @@ class AccessInterceptor(Wrapper):
         self._audit = audit
         self._anonymous = anonymous.AnonymousCalls()
         self._arriving = arriving or Arriving()
+        self._calls = calls or OrdinaryCalls()
         self._requests = Turns(
             "for their requests to arrive",
             slots=sys.maxsize,
@@ -137,7 +140,7 @@ class AccessInterceptor(Wrapper):
                 stranger=self._anonymous.of(method, shown.address),
             )
 
-        return _behind(begin, handler)
+        return _behind(begin, handler, self._calls)
 
     async def _why_not(self, shown: _Shown, method: str) -> tuple[Caller, NsmlError | None]:
         """Return who calls, and why the call is refused as things are now; where it is not, its caller is set."""
@@ -528,7 +531,9 @@ class _Admission:
         await self.record.ended(self.who, error)
 
 
-def _behind(begin: Callable[[Context], _Admission], handler: Handler) -> Handler:
+def _behind(
+    begin: Callable[[Context], _Admission], handler: Handler, calls: OrdinaryCalls
+) -> Handler:
     """Return a handler that admits the caller first, in the call's own task, and only then reads what it asks.
 
     Requests come as bytes, one after the other, also where there is only one: gRPC would wait for it without a limit
@@ -543,7 +548,8 @@ def _behind(begin: Callable[[Context], _Admission], handler: Handler) -> Handler
         async with begin(context) as call:
             request = await call.asked(requests, is_stream=is_stream)
             try:
-                answered = await inner(request, context)
+                with contextlib.nullcontext() if is_stream else calls.served():
+                    answered = await inner(request, context)
             except NotImplementedError:
                 # what generated servicers raise for methods that nobody wrote
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not there yet")

@@ -20,6 +20,7 @@ from controlplane.core.leader import LeaderLoop
 from controlplane.limits.admission import Admission
 from controlplane.limits.concurrency_limits import Turns
 from controlplane.limits.free_space import HISTORY, OBJECTS, Database, FreeSpace
+from controlplane.limits.ordinary_calls import OrdinaryCalls
 from controlplane.limits.user_storage import Kept
 from controlplane.state.agent_connections import AgentConnections
 from controlplane.state.committer import Committer
@@ -145,6 +146,7 @@ class Core:
             owned=Holdings(store=store, state=self.state, history=self.history).of,
         )
         self.limiter = FailureLimiter(wall)
+        self.calls = OrdinaryCalls()
         self.audit = Audit(
             ledger=self.history.ledger, clock=wall, is_low=lambda: self.space.is_low(HISTORY)
         )

@@ -282,7 +282,11 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             return
         try:
             passing_on = passing(
-                frames, into=tunnel.up, out=tunnel.down, leaves_within_s=LEAVES_WITHIN_S
+                frames,
+                into=tunnel.up,
+                out=tunnel.down,
+                pacing=self._tunnels.pacing,
+                leaves_within_s=LEAVES_WITHIN_S,
             )
             async with aclosing(passing_on) as passed:
                 async for one in passed:

@@ -378,7 +378,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             yield pb.OpenTunnelResponse()
             if target.only_checks:
                 return
-            async with aclosing(passing(frames, into=tunnel.down, out=tunnel.up)) as passed:
+            passing_on = passing(
+                frames, into=tunnel.down, out=tunnel.up, pacing=self._do.tunnels.pacing
+            )
+            async with aclosing(passing_on) as passed:
                 async for one in passed:
                     yield pb.OpenTunnelResponse(data=one.data, end=one.end, gone=one.gone)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from controlplane.tunnels.byte_pipe import Pipe
+    from controlplane.tunnels.pacing import Pacing
 
 FRAME_BYTES: Final = 256 << 10
 """Of data in one frame."""
@@ -68,6 +69,7 @@ async def passing(
     *,
     into: Pipe,
     out: Pipe,
+    pacing: Pacing,
     leaves_within_s: float | None = None,
 ) -> AsyncGenerator[Passed, None]:
     """Put what comes into one pipe while yielding what comes out of the other.
@@ -83,6 +85,7 @@ async def passing(
     try:
         try:
             while piece := await out.take():
+                await pacing.wait(len(piece))
                 yield Passed(data=piece)
             yield Passed(end=True)
         except NsmlError:

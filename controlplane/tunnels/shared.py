@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from controlplane.tunnels.pacing import Pacing
 from controlplane.tunnels.tunnels import Tunnels
 
 if TYPE_CHECKING:
@@ -12,4 +13,9 @@ if TYPE_CHECKING:
 
 def tunnels(core: Core) -> Tunnels:
     """Byte streams from clients to programs on nodes."""
-    return Tunnels(contacts=core.contacts, random_bytes=core.random_bytes, clock=core.clock)
+    return Tunnels(
+        contacts=core.contacts,
+        random_bytes=core.random_bytes,
+        clock=core.clock,
+        pacing=Pacing(core.calls),
+    )

@@ -30,8 +30,10 @@ from controlplane.domain.identity import NodeCaller, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.limits.allowances import Allowance
+from controlplane.limits.ordinary_calls import OrdinaryCalls
 from controlplane.state.agent_connections import Ability, TunnelOrder
 from controlplane.tunnels.byte_pipe import Pipe
+from controlplane.tunnels.pacing import Pacing
 from nsml.spec import agent_services
 
 if TYPE_CHECKING:
@@ -102,6 +104,7 @@ class Tunnels:
     Args:
         random_bytes: so many unpredictable bytes.
         clock: by which it is measured how fast a user opens them.
+        pacing: when their bytes are passed on.
     """
 
     def __init__(
@@ -110,11 +113,13 @@ class Tunnels:
         contacts: AgentConnections,
         clock: Clock,
         random_bytes: Callable[[int], bytes],
+        pacing: Pacing | None = None,
         most_open: int = MOST_OPEN,
         answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
         self._contacts = contacts
         self._random_bytes = random_bytes
+        self.pacing = pacing or Pacing(OrdinaryCalls())
         self._most_open = most_open
         self._answer_within_s = answer_within_s
         self._asked: dict[str, Tunnel] = {}
@@ -240,7 +245,7 @@ def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> s
     if may(caller, AGENT_SERVICES.get(service, CHANGE), session) is not ALLOW:
         raise Denied(
             f"session {session.name} is {session.owner}'s",
-            why="tunnels lead to one's own sessions; administrators' to all",
+            why="only its owner and administrators can reach into it, also where it is shared",
         )
     if service.startswith(agent_services.PREFIX):
         if service not in AGENT_SERVICES:
