@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import termios
 import tty
@@ -36,7 +37,11 @@ _MOST_PASSED_ON: Final = 2
 """Signals for a program without a terminal; the next one leaves it. As `docker run` counts."""
 _READ_AHEAD: Final = 32
 """Pieces of input that wait for the program: as long as they do, what is typed for nsml is seen."""
+_NOT_THERE: Final = 127
+_SHELL_SYNTAX: Final = frozenset(" |&;<>$*")
 _RANK: Final = WholeRange(0)
+_RESET: Final = "\x1b[?47l\x1b[?1000;1002;1003;1006;2004l\x1b[?25h\x1b[0m\n\x1b[J"
+"""The program left the terminal anyhow: no other screen, no mouse, no marked pastes, a cursor, no colour."""
 
 
 @command(
@@ -58,9 +63,16 @@ _RANK: Final = WholeRange(0)
     default=None,
     help="Use a terminal, or pipes. By default a terminal if stdin and stdout are one.",
 )
+@click.option("-n", "--no-stdin", "has_no_input", is_flag=True, help="Read no stdin.")
 @pass_app
 def sh(
-    app: App, *, session: str, argv: tuple[str, ...], rank: int | None, has_terminal: bool | None
+    app: App,
+    *,
+    session: str,
+    argv: tuple[str, ...],
+    rank: int | None,
+    has_terminal: bool | None,
+    has_no_input: bool,
 ) -> int:
     """Start a shell, or a program, in a running session.
 
@@ -72,13 +84,15 @@ def sh(
     forwarded; the third disconnects. The program gets SIGHUP when nsml disconnects.
 
     The exit code is the program's, 128+N after signal N, or 255 if it is unknown because the
-    connection broke. Own sessions; administrators all.
+    connection broke or the session ended. You can enter your own sessions; administrators all.
     """
     session, rank = _replica(session, rank)
     if has_terminal and not app.stdin.isatty():
         raise CommandError("-t needs a terminal as stdin", code=ExitCode.USAGE)
     if has_terminal is None:
-        has_terminal = app.stdin.isatty() and app.stdout.isatty()
+        has_terminal = not has_no_input and app.stdin.isatty() and app.stdout.isatty()
+    if has_terminal and has_no_input:
+        raise CommandError("-t and -n exclude each other", code=ExitCode.USAGE)
     environment = {name: app.environ[name] for name in _PASSED_ON if name in app.environ}
 
     async def attach(client: Client) -> tuple[int, str]:
@@ -92,16 +106,19 @@ def sh(
                 environment=environment if has_terminal else {},
                 terminal=_size(app) if has_terminal else None,
             ) as program:
-                return await _Attached(app, program, has_terminal=has_terminal).run()
+                source = os.open(os.devnull, os.O_RDONLY) if has_no_input else app.stdin.fileno()
+                return await _Attached(app, program, source, has_terminal=has_terminal).run()
         except ConnectionLost as error:
             return _UNKNOWN, _line(error)
 
     code, why = app.call(attach, waits=False)
     # Unlike other words beside the result with --quiet, too; and only now, as a terminal may take nothing more.
     if why:
-        lead = "\n" if has_terminal else ""  # the program left the cursor anywhere
+        lead = _RESET if has_terminal else ""
         with suppress(OSError):  # the terminal is gone
             os.write(app.stderr.fileno(), f"{lead}{visible(why)}\n".encode())
+    if code == _NOT_THERE and len(argv) == 1 and _SHELL_SYNTAX & set(argv[0]):
+        app.say(f"  try: nsml sh {session} -- sh -c {shlex.quote(argv[0])}")
     return code
 
 
@@ -129,11 +146,13 @@ def _size(app: App) -> tuple[int, int]:
 class _Attached:
     """The streams and signals of this process, joined to a program."""
 
-    def __init__(self, app: App, program: RemoteProgram, *, has_terminal: bool) -> None:
+    def __init__(
+        self, app: App, program: RemoteProgram, source: int, *, has_terminal: bool
+    ) -> None:
         self._app = app
         self._program = program
         self._has_terminal = has_terminal
-        self._input = ByteInput(app.stdin.fileno())
+        self._input = ByteInput(source)
         self._output = ByteOutput()
         self._typed: asyncio.Queue[bytes] = asyncio.Queue(_READ_AHEAD)
         self._signals: asyncio.Queue[int] = asyncio.Queue()
@@ -157,7 +176,11 @@ class _Attached:
         except OSError as error:
             return _UNKNOWN, f"error: cannot write the output: {error.strerror}"
         code = self._program.exit_code
-        return (_UNKNOWN, "error: the program was lost") if code is None else (code, "")
+        return (
+            (_UNKNOWN, "error: the session's program has ended, and this one with it")
+            if code is None
+            else (code, "")
+        )
 
     async def _joined(self) -> None:
         """Until the program has ended. Raises Leave; ClientError: the connection broke; OSError: nobody reads."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from nodeagent.runtimes.container_visits import ContainerVisits
-from nodeagent.runtimes.visits import NotAdmitted, Output, VisitOrder, Visits
+from nodeagent.runtimes.visits import NotAdmitted, NotStarted, Output, VisitOrder, Visits
 from nsml.common.concurrency import TaskGroup
 from nsml.spec.frames import Frames, NotFrames, framed
 from nsml.v1 import sessions_pb2 as pb
@@ -53,6 +53,8 @@ class Programs:
                 await _Attached(visit, stream).run(requests)
         except* (NotFrames, DecodeError):
             refused = "what its client says cannot be understood"
+        except* NotStarted as error:
+            await _say_not_started(stream, error.exceptions[0])
         except* (NotAdmitted, NotAsked) as error:
             refused = str(error.exceptions[0])
         if refused:
@@ -104,6 +106,14 @@ async def _requests(stream: Stream) -> AsyncIterator[pb.ProgramRequest]:
 
 async def _say(stream: Stream, response: pb.ProgramResponse) -> None:
     await stream.write(framed(response.SerializeToString()))
+
+
+async def _say_not_started(stream: Stream, error: BaseException) -> None:
+    """As shells say it: on standard error, and with their exit code."""
+    code = error.exit_code if isinstance(error, NotStarted) else 0
+    await _say(stream, pb.ProgramResponse(started=True))
+    await _say(stream, pb.ProgramResponse(error_output=f"nsml: {error}\r\n".encode()))
+    await _say(stream, pb.ProgramResponse(ended=pb.ProgramEnded(exit_code=code)))
 
 
 class _Attached:

@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nodeagent.engine.client import Engine, EngineError, NotThere, translated
-from nodeagent.runtimes.visits import PIECE_BYTES, NotAdmitted, Output
+from nodeagent.runtimes.visits import (
+    LOOK_S,
+    NOT_EXECUTABLE,
+    NOT_THERE,
+    PIECE_BYTES,
+    NotAdmitted,
+    NotStarted,
+    Output,
+)
 from nodeagent.shim.files import content_of
 
 if TYPE_CHECKING:
@@ -30,7 +38,15 @@ if TYPE_CHECKING:
 
     from nodeagent.runtimes.visits import Visit, VisitOrder
 
-_SHELL: Final = ("/bin/sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
+_SHELL_SCRIPT: Final = r"""
+place="$NSML_SESSION_NAME:$NSML_RANK"
+export PS1 SHELL
+SHELL=$(command -v bash) && PS1="$place \\w $ " && exec bash
+SHELL=/bin/sh PS1="$place $ "
+exec sh
+"""
+_SHELL: Final = ("/bin/sh", "-c", _SHELL_SCRIPT)
+_GONE: Final = "its program does not run here"
 _HEADER: Final = struct.Struct(">BxxxI")
 """Before each piece where there is no terminal: which stream, and how many bytes."""
 _BEGUN_WITHIN_S: Final = 10.0
@@ -43,6 +59,7 @@ _MOST_KEPT: Final = 256 << 10
 _MOST_BEYOND: Final = 16 << 20
 """Taken more than that of one that has ended: what it left behind may go on without end."""
 _LOOKS_EVERY_S: Final = 0.2
+_LOOKS: Final = 5
 
 
 class ContainerVisits:
@@ -58,7 +75,7 @@ class ContainerVisits:
             made = await asyncio.to_thread(self._made, container, order)
             streams = await _attached(self._engine, made, has_terminal=order.terminal is not None)
         except NotThere as error:
-            raise NotAdmitted("its program does not run here") from error
+            raise NotAdmitted(_GONE) from error
         except (EngineError, OSError) as error:
             raise NotAdmitted(str(error)) from error
         visit = ContainerVisit(
@@ -145,16 +162,20 @@ class ContainerVisit:
 
     async def begin(self, order: VisitOrder) -> None:
         """Wait until it has begun: before that nothing reaches it. Raises NotAdmitted."""
+        # it answers before it starts anything, and says until then that nothing runs
         facts = await self._facts_once(
-            lambda facts: bool(facts.get("Pid")) or not facts.get("Running"), _BEGUN_WITHIN_S
+            lambda facts: bool(facts.get("Pid")) or not facts or facts.get("ExitCode") is not None,
+            _BEGUN_WITHIN_S,
         )
+        if not facts:
+            raise NotAdmitted(_GONE)
         if not facts.get("Pid"):
-            raise NotAdmitted(await self._why_not(order))
+            raise await self._why_not(order)
         self._process = _process_of(facts)
         if order.terminal is not None:
             await self.resize(*order.terminal)
 
-    async def _why_not(self, order: VisitOrder) -> str:
+    async def _why_not(self, order: VisitOrder) -> NotStarted:
         """The engine's reason, which it says as if the program had."""
         said = b""
         with suppress(TimeoutError):
@@ -163,7 +184,8 @@ class ContainerVisit:
                     said = (said + data)[:_MOST_HEAD]
         what = f"cannot start {order.argv[0]!r}" if order.argv else "there is no shell"
         reason = said.decode(errors="replace").strip().removesuffix(": unknown")
-        return f"{what}: {reason.rpartition(': ')[2]}" if reason else what
+        code = NOT_THERE if "not found" in reason or "no such file" in reason else NOT_EXECUTABLE
+        return NotStarted(f"{what}: {reason.rpartition(': ')[2]}" if reason else what, code)
 
     @property
     def sources(self) -> Sequence[AsyncIterator[tuple[Output, bytes]]]:
@@ -195,8 +217,10 @@ class ContainerVisit:
                 self._kept.append((kind, data))
                 self._kept_bytes += len(data)
                 self._note()
-        except (asyncio.IncompleteReadError, OSError):
-            return
+        except asyncio.IncompleteReadError as end:
+            self._is_cut = bool(end.partial)
+        except OSError:
+            self._is_cut = True
         finally:
             self._is_read = True
             self._note()
@@ -213,7 +237,7 @@ class ContainerVisit:
             while size:
                 data = await self._reader.read(min(size, PIECE_BYTES))
                 if not data:
-                    return
+                    raise ConnectionResetError("the engine's stream broke")
                 size -= len(data)
                 yield output, data
 
@@ -264,11 +288,17 @@ class ContainerVisit:
 
     async def signal(self, number: int) -> None:
         """See `Visit`; not where the engine's processes are not to be seen."""
-        is_seen = self._process is not None
+        if self._process is not None:
+            await self._signal(number)
+
+    async def _signal(self, *numbers: int) -> None:
         facts = await self._facts()
-        if is_seen and facts.get("Running"):
+        if facts.get("Running"):
             with suppress(OSError, ValueError):
-                os.killpg(int(facts["Pid"]), number)  # the engine makes each the leader of a group
+                for number in numbers:
+                    os.killpg(
+                        int(facts["Pid"]), number
+                    )  # the engine makes each the leader of a group
 
     async def ended(self) -> tuple[int | None, int | None]:
         """See `Visit`."""
@@ -281,15 +311,36 @@ class ContainerVisit:
         code = facts.get("ExitCode")
         if facts.get("Running") or code is None:
             return None, None
-        if code > _SIGNALLED and code - _SIGNALLED in signal.valid_signals():
-            return None, code - _SIGNALLED
+        number = code - _SIGNALLED
+        if number == signal.SIGKILL and await self._is_alone(str(facts.get("ContainerID"))):
+            return None, None
+        if number > 0 and number in signal.valid_signals():
+            return None, number
         return code, None
+
+    async def _is_alone(self, container: str) -> bool:
+        """Whether its container has ended, which ends what is in it."""
+        sdk = self._engine.sdk
+
+        def runs() -> bool:
+            try:
+                with translated(self._engine.socket):
+                    return bool(sdk.api.inspect_container(container)["State"]["Running"])
+            except EngineError:
+                return False
+
+        for _ in range(_LOOKS):
+            if not await asyncio.to_thread(runs):
+                return True
+            await asyncio.sleep(LOOK_S)
+        return False
 
     async def close(self) -> None:
         """Leave: the program gets SIGHUP unless it has ended."""
         try:
-            if not self._is_over:
-                await asyncio.shield(self.signal(signal.SIGHUP))
+            if not self._is_over and self._process is not None:
+                # what is halted hears of nothing until it goes on
+                await asyncio.shield(self._signal(signal.SIGHUP, signal.SIGCONT))
         finally:
             self._reading.cancel()
             self._writer.transport.abort()

@@ -13,6 +13,7 @@ import termios
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -36,11 +37,25 @@ _TERMINAL_BYTES: Final = 4 << 10
 _LINGER_S: Final = 1.0
 """How long after the program's end what it has left in the background may be silent and hold its output open."""
 _ADMITTED_WITHIN_S: Final = 5.0
+_LOOKS: Final = 10
+LOOK_S: Final = 0.1
+"""Between looks whether the replica's program has ended with what was killed."""
+NOT_THERE: Final = 127
+NOT_EXECUTABLE: Final = 126
+_MOST_ORDER: Final = 1 << 20
 _MOST_ANSWER = 1 << 20
 
 
 class NotAdmitted(Exception):
     """No program can be started in the replica; the message says why, for people."""
+
+
+class NotStarted(NotAdmitted):
+    """This program cannot be: `exit_code` is what shells give then, 127 where it is not there, else 126."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +107,16 @@ class Visit(Protocol):
 
 
 class ProcessVisit:
-    """`Visit` of what a visitor started: `end` is its socket, `streams` this side of the standard streams."""
+    """`Visit` of what a visitor started: `end` is its socket, `streams` this side of the standard streams.
 
-    def __init__(self, end: socket.socket, streams: Sequence[int], *, has_terminal: bool) -> None:
+    `beside` is the process of the replica's program.
+    """
+
+    def __init__(
+        self, end: socket.socket, streams: Sequence[int], beside: int, *, has_terminal: bool
+    ) -> None:
         self._end = end
+        self._beside = beside
         self._has_terminal = has_terminal
         self._input: int | None = streams[0]
         self._outputs = streams if has_terminal else streams[1:]
@@ -183,7 +204,17 @@ class ProcessVisit:
         """See `Visit`."""
         said, _ = await _received(self._end)
         self._is_over.set()
+        if said.get("signal") == signal.SIGKILL and await self._is_alone():
+            return None, None
         return said.get("code"), said.get("signal")
+
+    async def _is_alone(self) -> bool:
+        """Whether the replica's program has ended, too: what is beside it is killed then."""
+        for _ in range(_LOOKS):
+            if not _runs(self._beside):
+                return True
+            await asyncio.sleep(LOOK_S)
+        return False
 
     def close(self) -> None:
         """Leave: the program gets SIGHUP unless it has ended."""
@@ -208,18 +239,17 @@ class Visits:
             raise NotAdmitted("its program does not run here")
         if not claim.admits:
             raise NotAdmitted("it was started by an earlier version of nsml, and lets nobody in")
-        visit: ProcessVisit | None = None
         try:
             door = self._doors.setdefault(str(folder.path), asyncio.Lock())
             async with door:
                 end = await self._admitted(folder, claim)
             visit = await _begun(end, order)
-            yield visit
         except OSError as error:
             raise NotAdmitted(error.strerror or str(error)) from error
+        try:
+            yield visit
         finally:
-            if visit is not None:
-                visit.close()
+            visit.close()
 
     async def _admitted(self, folder: ReplicaFolder, claim: ShimClaim) -> socket.socket:
         """The connection of a visitor that the shim has forked. Raises OSError, NotAdmitted."""
@@ -246,6 +276,14 @@ class Visits:
             os.close(place)
             os.close(shim)
         return end
+
+
+def _runs(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
 
 
 def _some(descriptor: int) -> bytes:
@@ -284,16 +322,22 @@ async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
             "env": dict(order.environment),
             "terminal": order.terminal,
         }
-        socket.send_fds(end, [json.dumps(words).encode()], theirs)
+        # one message, and the kernel's usual room for one is less than what may be asked for
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_ORDER)
+        socket.send_fds(end, [json.dumps(words, ensure_ascii=False).encode()], theirs)
         async with asyncio.timeout(_ADMITTED_WITHIN_S):
             said, given = await _received(end)
             if given:
                 streams += given
                 said, _ = await _received(end)
+        if "code" in said:
+            raise NotStarted(str(said["failed"]), int(said["code"]))
         if "pid" not in said:
             raise NotAdmitted(str(said.get("failed") or "its program has just ended"))
         is_begun = True
-        return ProcessVisit(end, streams, has_terminal=order.terminal is not None)
+        return ProcessVisit(
+            end, streams, int(said["beside"]), has_terminal=order.terminal is not None
+        )
     except TimeoutError as late:
         raise NotAdmitted(f"nothing began within {_ADMITTED_WITHIN_S:g} s") from late
     finally:
@@ -314,6 +358,8 @@ async def _received(end: socket.socket) -> tuple[dict[str, Any], list[int]]:
         loop.remove_reader(end)
     try:
         message, given, _, _ = socket.recv_fds(end, _MOST_ANSWER, 3)
+        for one in given:
+            os.set_inheritable(one, False)  # noqa: FBT003
         return (json.loads(message) if message else {}), given
     except (OSError, ValueError):
         return {}, []

@@ -16,7 +16,7 @@ becomes the account of the replica under the same filter of system calls. It ans
 
 ```
 {}                      with the other end of its terminal, where it has one
-{"pid": n}              it has begun; or {"failed": why}
+{"pid": n, "beside": n} it has begun, beside the replica's program; or {"failed": why}, with a "code" where it is the program's fault
 {"code": n}             or {"signal": n}: how the program ended
 ```
 
@@ -62,6 +62,10 @@ _NAMESPACES = (
 """Those that the program itself enters, the one last in which nothing of the agent's is to be seen."""
 _HOME = "/"
 _FAILED_CODE = 127
+_NOT_THERE, _NOT_EXECUTABLE = 127, 126
+_MOST_WORDS = 500
+_FOLDER = {"bash": "\\w "}
+"""How a shell is asked for the current folder in its prompt; sh cannot be."""
 
 
 def run(
@@ -80,6 +84,9 @@ def run(
     os.chdir(folder)
     end.connect(SOCKET)
     message, streams, _, _ = socket.recv_fds(end, _MOST_ORDER, _STREAMS)
+    for one in streams:
+        # the program's own three are copies: when it closes those, all are closed
+        os.set_inheritable(one, False)  # noqa: FBT003
     if not message:
         os._exit(0)
     try:
@@ -95,7 +102,7 @@ def run(
         os.close(tell)
         # closed by what it executes
         failure = os.read(told, _MOST_REASON)
-        _say(end, {"failed": failure.decode(errors="replace")} if failure else {"pid": program})
+        _say(end, json.loads(failure) if failure else {"pid": program, "beside": first})
     except OSError as error:
         _say(end, {"failed": str(error)})
         os._exit(_FAILED_CODE)
@@ -120,11 +127,13 @@ def _watch(end: socket.socket, program: int) -> None:
         ready = {descriptor for descriptor, _ in poll.poll()}
         if pidfd in ready:
             break
-        number = _signal_in(end.recv(_MOST_ORDER))
-        if number == signal.SIGHUP:
-            poll.unregister(end)
+        message = end.recv(_MOST_ORDER)
         with contextlib.suppress(OSError, OverflowError):
-            os.killpg(program, number)
+            os.killpg(program, _signal_in(message))
+            if not message:
+                os.killpg(program, signal.SIGCONT)  # what is halted hears of nothing else
+        if not message:
+            poll.unregister(end)
     _, status = os.waitpid(program, 0)
     code = os.waitstatus_to_exitcode(status)
     _say(end, {"code": code} if code >= 0 else {"signal": -code})
@@ -148,6 +157,10 @@ class _Visit:
         self._isolation = spec["namespace"]
         self._opened: list[tuple[int, int]] = []
         self._env = {**_secrets_of(spec, first), **spec["env"], **order["env"]}
+        account = spec.get("account")
+        if account:
+            for one in streams:  # /dev/stdout and its like open a pipe anew, which its owner may
+                os.fchown(one, account["uid"], account["gid"])
         if not self._isolation:
             return
         seccomp.assemble()
@@ -170,6 +183,8 @@ class _Visit:
             process_limits.set_of(self._spec)
             account = self._spec.get("account")
             if self._isolation or account:
+                # from here on the rights of the program are enough to look into this process
+                namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
                 namespaces.drop_privileges(account)
                 stay_bound()
             if self._order["terminal"] is not None:
@@ -181,9 +196,9 @@ class _Visit:
                 seccomp.load()
             self._execute()
         except (OSError, ValueError) as error:
-            os.write(
-                tell, (getattr(error, "strerror", None) or str(error)).encode(errors="replace")
-            )
+            words = {"failed": (getattr(error, "strerror", None) or str(error))[:_MOST_WORDS]}
+            code = {"code": error.code} if isinstance(error, _NotStarted) else {}
+            os.write(tell, json.dumps({**words, **code}).encode())
         os._exit(_FAILED_CODE)
 
     def _take_terminal(self) -> int:
@@ -212,11 +227,23 @@ class _Visit:
             except OSError as error:
                 path = self._env.get("PATH", os.defpath)
                 reason = scripts.why_not_started(argv[0], path, error.errno or 0)
-                raise OSError(error.errno, f"cannot start {argv[0]!r}: {reason}") from error
+                code = _NOT_THERE if error.errno == errno.ENOENT else _NOT_EXECUTABLE
+                raise _NotStarted(f"cannot start {argv[0]!r}: {reason}", code) from error
+        place = f"{self._env.get('NSML_SESSION_NAME', 'nsml')}:{self._env.get('NSML_RANK', 0)}"
         for shell in _SHELLS:
+            name = os.path.basename(shell)
+            own = {"SHELL": shell, "PS1": f"{place} {_FOLDER.get(name, '')}$ "}
             with contextlib.suppress(OSError):
-                os.execve(shell, [os.path.basename(shell)], self._env)  # noqa: S606
-        raise OSError(errno.ENOENT, "there is no shell")
+                os.execve(shell, [name], {**self._env, **own})  # noqa: S606
+        raise _NotStarted("there is no shell", _NOT_THERE)
+
+
+class _NotStarted(OSError):
+    """The program itself cannot be executed."""
+
+    def __init__(self, words: str, code: int) -> None:
+        super().__init__(errno.ENOENT, words)
+        self.code = code
 
 
 def _open_namespace(pid: int, name: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from nodeagent.runtimes.container_visits import ContainerVisits
 from nodeagent.runtimes.interface import Isolation
-from nodeagent.runtimes.visits import NotAdmitted, Output, Visit, VisitOrder, Visits
+from nodeagent.runtimes.visits import NotAdmitted, NotStarted, Output, Visit, VisitOrder, Visits
 from tests.contract.test_runtime_contract import (
     PROCESS_BENCHES,
     Bench,
@@ -155,8 +155,7 @@ async def test_what_it_starts_ends_with_the_replica(real: Bench, tmp_path: Path)
                 await driver.stop(spec.replica_id, grace_s=0.0, reason="over")
                 await soon(driver.wait(spec.replica_id))
             assert not sleepers()
-            # said by its visitor, unless that was killed first
-            assert await soon(first.ended()) in {(None, 9), (None, None)}
+            assert await soon(first.ended()) == (None, None)
 
 
 def sleepers() -> list[str]:
@@ -178,6 +177,15 @@ async def test_who_hangs_up_ends_what_listens_to_that(real: Bench) -> None:
         await until(lambda: not sleepers())
 
 
+async def test_what_is_halted_hears_that_its_client_left(real: Bench) -> None:
+    async with running(real) as spec:
+        async with visiting(real, spec, "sleep", SLEEP) as visit:
+            await until(lambda: len(sleepers()) == 1)
+            await visit.signal(19)
+            await until(lambda: "T" in Path(f"/proc/{sleepers()[0]}/stat").read_text().split()[2])
+        await until(lambda: not sleepers())
+
+
 async def test_signals_reach_its_group(real: Bench) -> None:
     async with running(real) as spec, visiting(real, spec, "sleep", SLEEP) as visit:
         await until(lambda: len(sleepers()) == 1)
@@ -186,11 +194,46 @@ async def test_signals_reach_its_group(real: Bench) -> None:
         assert end == (None, 15)
 
 
+async def test_a_hangup_that_is_sent_is_no_leaving(real: Bench) -> None:
+    script = (
+        "exec 2>/dev/null; trap 'echo hup' HUP; trap 'echo term; exit 5' TERM; "
+        "echo on; while :; do sleep 0.1; done"
+    )
+    async with running(real) as spec, visiting(real, spec, "sh", "-c", script) as visit:
+        output = visit.sources[0]
+        _, data = await soon(anext(output))
+        assert data == b"on\n"
+        for number, says in ((1, b"hup\n"), (1, b"hup\n"), (15, b"term\n")):
+            await visit.signal(number)
+            _, data = await soon(anext(output))
+            assert data == says
+        assert await soon(visit.ended()) == (5, None)
+
+
+async def test_its_streams_are_three_and_its_own(real: Bench) -> None:
+    script = (
+        "cat /dev/stdin > /dev/stdout; echo err > /dev/stderr; "
+        "for f in 3 4 5 6 7 8 9 10 11 12; do [ ! -e /proc/$$/fd/$f ] || echo $f is open; done"
+    )
+    async with running(real) as spec:
+        found = await said(real, spec, "sh", "-c", script, given=b"in\n")
+    assert found == (b"in\n", b"err\n", 0, None)
+
+
+async def test_long_arguments_arrive(real: Bench) -> None:
+    words = ("x" * 120_000, "\u00fc" * 60_000)
+    async with running(real) as spec:
+        found = await said(real, spec, "sh", "-c", 'echo "${#1}"; echo "$2"', "sh", *words)
+    assert found == (f"120000\n{words[1]}\n".encode(), b"", 0, None)
+
+
 async def test_what_cannot_be_started_says_why(real: Bench) -> None:
     async with running(real) as spec:
-        with pytest.raises(NotAdmitted, match="cannot start 'no-such'"):
-            async with visiting(real, spec, "no-such"):
-                pass
+        for program, code in (("no-such", 127), ("/etc/passwd", 126)):
+            with pytest.raises(NotStarted, match=f"cannot start '{program}'") as caught:
+                async with visiting(real, spec, program):
+                    pass
+            assert caught.value.exit_code == code
 
 
 async def test_many_at_once(real: Bench) -> None:

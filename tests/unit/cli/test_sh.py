@@ -20,6 +20,7 @@ from tests.unit.cli.test_process import NSML, ROOT, in_shell, start
 
 SESSION = "kim/mnist/1"
 BROKEN = b"error: the connection to the program broke: whether it still runs is unknown\n"
+RESET = b"\x1b[?47l\x1b[?1000;1002;1003;1006;2004l\x1b[?25h\x1b[0m\r\n\x1b[J"
 LEFT = b"disconnected; the program gets SIGHUP\n"
 
 
@@ -58,12 +59,34 @@ def until(holds):
         (["exit", "7"], 7, b""),
         (["exit", "255"], 255, b""),
         (["killed", "9"], 137, b""),
-        (["lost"], 255, b"error: the program was lost\n"),
+        (["lost"], 255, b"error: the session's program has ended, and this one with it\n"),
     ],
 )
 def test_the_exit_code_is_the_programs(environ, programs, program, code, said):
     result = done(environ, "sh", SESSION, "--", *program)
     assert (result.returncode, result.stdout, result.stderr) == (code, b"", said)
+
+
+@pytest.mark.parametrize(
+    ("program", "advice"),
+    [
+        ("no-such", b""),
+        ("ls | wc", f"  try: nsml sh {SESSION} -- sh -c 'ls | wc'\n".encode()),
+    ],
+)
+def test_what_only_a_shell_can_start_says_so(environ, programs, program, advice):
+    result = done(environ, "sh", SESSION, "--", program)
+    assert (result.returncode, result.stdout) == (127, b"")
+    assert result.stderr == b"nsml: cannot start it\r\n" + advice
+
+
+def test_without_input_it_takes_none(environ, programs, tmp_path):
+    (tmp_path / "hosts").write_text("0\n1\n")
+    with (tmp_path / "hosts").open() as source:
+        result = done(environ, "sh", "-n", SESSION, "--", "cat", stdin=source)
+        assert os.lseek(source.fileno(), 0, os.SEEK_CUR) == 0
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+    assert done(environ, "sh", "-nt", SESSION).returncode == 2
 
 
 def test_output_and_errors_come_as_bytes_and_apart(environ, programs):
@@ -408,7 +431,7 @@ def test_leaving_restores_the_terminal(terminal, programs, how, program):
             it.process.send_signal(how)
         code, shown = it.end()
         assert code == 255
-        assert shown.strip() == LEFT.strip()
+        assert shown.endswith(RESET + LEFT.replace(b"\n", b"\r\n")), shown
         until(lambda: programs.left == 1)
 
 

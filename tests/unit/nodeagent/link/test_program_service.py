@@ -15,7 +15,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.link import program_service
 from nodeagent.link.program_service import Programs
 from nodeagent.link.services import RunningReplica
-from nodeagent.runtimes.visits import NotAdmitted, Output, VisitOrder
+from nodeagent.runtimes.visits import NotAdmitted, NotStarted, Output, VisitOrder
 from nsml.spec.frames import MOST_BYTES, Frames, framed
 from nsml.v1 import sessions_pb2 as pb
 from tests.support.scripted_platform import session_id
@@ -100,6 +100,8 @@ async def visit(monkeypatch: pytest.MonkeyPatch) -> Scripted:
         async def started(
             self, folder: ReplicaFolder, order: VisitOrder
         ) -> AsyncIterator[Scripted]:
+            if order.argv == ("unknown",):
+                raise NotStarted("cannot start 'unknown'", 127)
             if order.argv == ("refused",):
                 raise NotAdmitted("cannot start 'refused': it is not there")
             scripted.order = order
@@ -268,6 +270,20 @@ async def test_what_cannot_be_is_refused(
     [only] = client.told
     assert why in only.refused
     assert visit.order is None
+
+
+async def test_a_program_that_cannot_be_started_ends_as_in_a_shell(
+    replica: RunningReplica, visit: Scripted
+) -> None:
+    client = Client()
+    client.say(pb.ProgramRequest(start=pb.StartProgram(argv=["unknown"])))
+    async with served(replica, client) as serving:
+        await asyncio.wait_for(serving, 20)
+    assert client.told == [
+        pb.ProgramResponse(started=True),
+        pb.ProgramResponse(error_output=b"nsml: cannot start 'unknown'\r\n"),
+        pb.ProgramResponse(ended=pb.ProgramEnded(exit_code=127)),
+    ]
 
 
 async def test_a_client_that_speaks_nonsense_later_is_left(

@@ -73,7 +73,9 @@ class Scripted:
         first, *words = start.argv or ["shell"]
         has_ended = False
         try:
-            for response in getattr(self, f"_{first}")(words, self._noted(requests), is_there):
+            for response in getattr(self, f"_{first}", self._unknown)(
+                words, self._noted(requests), is_there
+            ):
                 has_ended = response.WhichOneof("kind") == "ended"
                 yield told(response)
             if has_ended:
@@ -87,6 +89,10 @@ class Scripted:
         for request in requests:
             self.requests.append(request)
             yield request
+
+    def _unknown(self, words, requests, is_there):
+        yield pb.ProgramResponse(error_output=b"nsml: cannot start it\r\n")
+        yield ended(exit_code=127)
 
     def _exit(self, words, requests, is_there):
         yield ended(exit_code=int(words[0]))

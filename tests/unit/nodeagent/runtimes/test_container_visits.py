@@ -1,0 +1,63 @@
+"""What an engine says of a program that it starts in a container, and how its stream may end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nodeagent.runtimes.container_visits import ContainerVisit
+from nodeagent.runtimes.visits import Output, VisitOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHELL = VisitOrder(argv=("sh",), environment={}, terminal=None)
+ENDED = {"Running": False, "Pid": os.getpid(), "ExitCode": 0}
+
+
+class Writer:
+    """The other direction, which nobody uses here."""
+
+    transport = SimpleNamespace(abort=lambda: None)
+
+
+def visit_of(said: Sequence[dict[str, Any]], stream: bytes) -> ContainerVisit:
+    """One whose engine says this in turn, the last for good, and sends this stream."""
+    left = list(said)
+
+    def exec_inspect(_: str) -> dict[str, Any]:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    engine: Any = SimpleNamespace(
+        socket=Path("/engine"), sdk=SimpleNamespace(api=SimpleNamespace(exec_inspect=exec_inspect))
+    )
+    reader, writer = asyncio.StreamReader(), Writer()
+    reader.feed_data(stream)
+    reader.feed_eof()
+    made: Any = writer
+    return ContainerVisit(engine, "1", reader, made, has_terminal=False)
+
+
+async def test_an_engine_that_has_not_started_it_yet_is_asked_again() -> None:
+    before = {"Running": False, "Pid": 0, "ExitCode": None}
+    visit = visit_of([before, before, ENDED], b"\1\0\0\0\0\0\0\2ab")
+    async with asyncio.timeout(5):
+        await visit.begin(SHELL)
+        assert [one async for one in visit.sources[0]] == [(Output.STANDARD, b"ab")]
+        assert await visit.ended() == (0, None)
+    await visit.close()
+
+
+@pytest.mark.parametrize("stream", [b"\1\0\0", b"\1\0\0\0\0\0\0\3ab"], ids=["head", "piece"])
+async def test_a_stream_that_breaks_is_no_good_end(stream: bytes) -> None:
+    visit = visit_of([ENDED], stream)
+    async with asyncio.timeout(5):
+        await visit.begin(SHELL)
+        assert [one async for one in visit.sources[0]] in ([], [(Output.STANDARD, b"ab")])
+        assert await visit.ended() == (None, None)
+    await visit.close()
