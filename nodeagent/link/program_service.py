@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from nodeagent.runtimes.container_visits import ContainerVisits
 from nodeagent.runtimes.visits import NotAdmitted, NotStarted, Output, VisitOrder, Visits
 from nsml.common.concurrency import TaskGroup
+from nsml.spec import agent_services
 from nsml.spec.frames import Frames, NotFrames, framed
 from nsml.v1 import sessions_pb2 as pb
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 _LAST_CELL: Final = 10_000
 _MOST_VARIABLES: Final = 64
-_WAITING: Final = 4
-"""Pieces of input that wait for the program."""
 
 
 class NotAsked(ValueError):
@@ -122,8 +121,11 @@ class _Attached:
     def __init__(self, visit: Visit, stream: Stream) -> None:
         self._visit = visit
         self._stream = stream
-        self._input: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
-        """Empty bytes at its end. Signals and sizes do not wait behind what the program does not take."""
+        self._input: asyncio.Queue[bytes] = asyncio.Queue()
+        """Empty bytes at its end. Signals, sizes and that the client is gone do not wait behind it."""
+        self._ahead = 0
+        self._has_all_input = False
+        self._answering = asyncio.Lock()
 
     async def run(self, requests: AsyncIterator[pb.ProgramRequest]) -> None:
         """Until it has ended and all that it wrote was passed on."""
@@ -135,8 +137,11 @@ class _Attached:
             passing = [group.create_task(self._pass_on(one)) for one in self._visit.sources]
             code, number = await self._visit.ended()
             await asyncio.gather(*passing)
-            for one in serving:
-                one.cancel()
+            async with (
+                self._answering
+            ):  # whoever is cancelled in the middle of a message breaks the stream
+                for one in serving:
+                    one.cancel()
         ended = pb.ProgramEnded(is_lost=True)
         if code is not None:
             ended = pb.ProgramEnded(exit_code=code)
@@ -157,10 +162,14 @@ class _Attached:
         """Do what the client says."""
         async for request in requests:
             match request.WhichOneof("kind"):
-                case "input" if request.input:
-                    await self._input.put(request.input)
-                case "input_end":
-                    await self._input.put(b"")
+                case "input" if request.input and not self._has_all_input:
+                    self._ahead += len(request.input)
+                    if self._ahead > agent_services.PROGRAM_INPUT_BYTES:
+                        raise NotFrames("more input than may be on its way")
+                    self._input.put_nowait(request.input)
+                case "input_end" if not self._has_all_input:
+                    self._has_all_input = True
+                    self._input.put_nowait(b"")
                 case "resize":
                     await self._visit.resize(*_size(request.resize))
                 case "signal" if request.signal in signal.valid_signals():
@@ -170,6 +179,7 @@ class _Attached:
         takes = True
         while data := await self._input.get():
             takes = takes and await self._visit.write(data)
+            self._ahead -= len(data)
+            async with self._answering:
+                await _say(self._stream, pb.ProgramResponse(taken=len(data)))
         await self._visit.close_input()
-        while True:  # nothing follows that is of use
-            await self._input.get()

@@ -23,7 +23,8 @@ MOST_OF_REPLICA = 8
 MOST_OF_NODE = 64
 """Open at once, of the services that look at a replica together."""
 MOST_PROGRAMS = 128
-"""Joined to a client at once, of the programs that were started in a replica."""
+MOST_PROGRAMS_OF_NODE = 512
+"""Joined to a client at once, of the programs that were started in a replica, and in all of the node."""
 _FRAME_BYTES = 256 << 10
 _WAITING = 4
 """Frames that are taken before the service reads them."""
@@ -131,12 +132,15 @@ class Services:
             raise ServiceUnreachable(f"its agent does not offer {name}: it may be too old")
         is_program = name == agent_services.PROGRAM
         most = MOST_PROGRAMS if is_program else MOST_OF_REPLICA
+        most_of_node = MOST_PROGRAMS_OF_NODE if is_program else MOST_OF_NODE
         key = (replica_id, is_program)
         if self._open[key] >= most:
             raise ServiceUnreachable(f"{most} are open for this replica already")
-        looks = sum(count for (_, one), count in self._open.items() if not one)
-        if not is_program and looks >= MOST_OF_NODE:
-            raise ServiceUnreachable(f"{MOST_OF_NODE} are open on the node already")
+        if (
+            sum(count for (_, one), count in self._open.items() if one is is_program)
+            >= most_of_node
+        ):
+            raise ServiceUnreachable(f"{most_of_node} are open on the node already")
         self._open[key] += 1
         try:
             yield service

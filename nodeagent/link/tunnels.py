@@ -37,7 +37,7 @@ from nsml.spec import agent_services
 from nsml.v1 import agents_pb2 as pb
 
 _MOST_OPEN = 256
-"""Of one node at once."""
+"""Of one node at once, to programs: its own services have limits of theirs."""
 _ACCEPT_WITHIN_S = 5.0
 """How long a program whose queue of connections is full may take."""
 _BUSY_PAUSE_S = 0.02
@@ -173,6 +173,8 @@ class Tunnels:
     ) -> UserConnection | None:
         """The program's end; None where only whether it serves was asked."""
         replica = self._running(replica_id)
+        if sum(not way.to_agent for way in self._open.values()) > _MOST_OPEN:
+            raise ServiceUnreachable(f"the node has {_MOST_OPEN} tunnels open already")
         folder, replica_id = replica.folder, replica.id
         port = port_of(order.service)
         if port is not None:
@@ -185,12 +187,10 @@ class Tunnels:
         return UserConnection(program)
 
     def _running(self, replica_id: ReplicaId | None) -> RunningReplica:
-        """A replica to which one more tunnel may lead. Raises ServiceUnreachable."""
+        """A replica to which a tunnel may lead. Raises ServiceUnreachable."""
         folder = None if replica_id is None else self._folders.get(replica_id)
         if replica_id is None or folder is None or not self._has_sockets:
             raise ServiceUnreachable("its program does not run here")
-        if len(self._open) > _MOST_OPEN:
-            raise ServiceUnreachable(f"the node has {_MOST_OPEN} tunnels open already")
         return RunningReplica(id=replica_id, folder=folder)
 
 

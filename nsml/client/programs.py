@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from nsml.client.errors import ConnectionLost, StateConflict, TooLarge, Unavailable
+from nsml.client.errors import ClientError, ConnectionLost, StateConflict, TooLarge, Unavailable
 from nsml.client.tunnels import open_agent_service
 from nsml.spec import agent_services
 from nsml.spec.frames import MOST_BYTES, Frames, NotFrames, framed
@@ -52,6 +52,10 @@ class RemoteProgram:
         self._tunnel = tunnel
         self._frames = Frames()
         self._came: list[pb.ProgramResponse] = []
+        self._written: asyncio.Queue[pb.ProgramResponse | ClientError] = asyncio.Queue(1)
+        self._ahead = 0
+        self._is_taken = asyncio.Event()
+        self._is_over = False
         self._speaks = asyncio.Lock()
         self.exit_code: int | None = None
 
@@ -70,9 +74,16 @@ class RemoteProgram:
             raise ConnectionLost("the node's answer cannot be understood")
 
     async def write(self, data: bytes) -> None:
-        """Give it bytes; waits while it takes none."""
+        """Give it bytes; waits while it takes none. What it writes has to be read meanwhile."""
         for at in range(0, len(data), PIECE_BYTES):
-            await self._say(pb.ProgramRequest(input=data[at : at + PIECE_BYTES]))
+            piece = data[at : at + PIECE_BYTES]
+            while (
+                self._ahead + len(piece) > agent_services.PROGRAM_INPUT_BYTES and not self._is_over
+            ):
+                self._is_taken.clear()
+                await self._is_taken.wait()
+            self._ahead += len(piece)
+            await self._say(pb.ProgramRequest(input=piece))
 
     async def end_input(self) -> None:
         """Its standard input has ended."""
@@ -95,7 +106,9 @@ class RemoteProgram:
             ConnectionLost: what came is a part.
         """
         while True:
-            response = await self._next()
+            response = await self._written.get()
+            if isinstance(response, ClientError):
+                raise response
             match response.WhichOneof("kind"):
                 case "output":
                     yield Output.STANDARD, response.output
@@ -104,6 +117,25 @@ class RemoteProgram:
                 case "ended":
                     self.exit_code = _code(response.ended)
                     return
+
+    async def read_on(self) -> None:
+        """Take what it says, as fast as `output` is read, until it has ended or the connection broke."""
+        try:
+            while not self._is_over:
+                response = await self._next()
+                if response.WhichOneof("kind") == "taken":
+                    self._ahead -= response.taken
+                    self._is_taken.set()
+                    continue
+                self._is_over = response.WhichOneof("kind") == "ended"
+                await self._written.put(response)
+        except ClientError as error:
+            self._is_over = True
+            self._is_taken.set()
+            await self._written.put(error)
+        finally:
+            self._is_over = True
+            self._is_taken.set()
 
     async def _say(self, request: pb.ProgramRequest) -> None:
         async with self._speaks:
@@ -170,4 +202,8 @@ async def open_program(
                 await program.begin(start)
         except TimeoutError as error:
             raise ConnectionLost("the node did not answer in time") from error
-        yield program
+        reading = asyncio.create_task(program.read_on())
+        try:
+            yield program
+        finally:
+            reading.cancel()

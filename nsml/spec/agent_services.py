@@ -12,5 +12,7 @@ PROCESSES: Final = f"{PREFIX}processes"
 """The processes of a replica: one ReplicaProcesses."""
 STACKS: Final = f"{PREFIX}stacks"
 """What the Python programs of a replica do: a StacksRequest, and one ReplicaStacks."""
+PROGRAM_INPUT_BYTES: Final = 1 << 20
+"""How much input may be on its way to a program: an agent keeps that, so that it always hears what else its client says."""
 PROGRAM: Final = f"{PREFIX}program"
 """A program that is started in a replica: frames of ProgramRequest and ProgramResponse (`nsml.spec.frames`)."""

@@ -1008,18 +1008,20 @@ class StartProgram(_message.Message):
     def __init__(self, argv: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., terminal: _Optional[_Union[TerminalSize, _Mapping]] = ...) -> None: ...
 
 class ProgramResponse(_message.Message):
-    __slots__ = ("started", "refused", "output", "error_output", "ended")
+    __slots__ = ("started", "refused", "output", "error_output", "ended", "taken")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     ERROR_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     started: bool
     refused: str
     output: bytes
     error_output: bytes
     ended: ProgramEnded
-    def __init__(self, started: _Optional[bool] = ..., refused: _Optional[str] = ..., output: _Optional[bytes] = ..., error_output: _Optional[bytes] = ..., ended: _Optional[_Union[ProgramEnded, _Mapping]] = ...) -> None: ...
+    taken: int
+    def __init__(self, started: _Optional[bool] = ..., refused: _Optional[str] = ..., output: _Optional[bytes] = ..., error_output: _Optional[bytes] = ..., ended: _Optional[_Union[ProgramEnded, _Mapping]] = ..., taken: _Optional[int] = ...) -> None: ...
 
 class ProgramEnded(_message.Message):
     __slots__ = ("exit_code", "signal", "is_lost")

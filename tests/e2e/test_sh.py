@@ -18,7 +18,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -98,7 +98,7 @@ def pids(*argv: str) -> list[int]:
 
 @contextmanager
 def client(
-    platform: Platform, *arguments: str, **options: int
+    platform: Platform, *arguments: str, **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`nsml sh ARGUMENTS` with pipes; gone at the end."""
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -106,7 +106,7 @@ def client(
         [str(PROGRAMS / "nsml"), "sh", *arguments],
         env=platform.environment,
         bufsize=0,
-        **{**streams, **options},  # type: ignore[call-overload]
+        **{**streams, **options},
     )
     try:
         yield process
@@ -293,6 +293,20 @@ def test_a_killed_client_that_had_stopped_reading_leaves_nothing(
         assert process.stdout.read(1)
         [writer] = pids(*command)
         _when_it_stands_still(writer)
+    wait_for(lambda: not pids(*command), what="the program is gone")
+    still_works(platform, session)
+
+
+def test_a_killed_client_whose_program_reads_nothing_leaves_nothing(
+    platform: Platform, session: str
+) -> None:
+    command = ("sleep", unique())
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+        with client(platform, session, "--", *command, stdin=endless.stdout) as killed:
+            wait_for(lambda: pids(*command), what="the program runs")
+            _when_it_stands_still(endless.pid)
+            killed.kill()
+        endless.kill()
     wait_for(lambda: not pids(*command), what="the program is gone")
     still_works(platform, session)
 

@@ -70,6 +70,7 @@ class Client:
         self._says = asyncio.Queue[bytes]()
         self._frames = Frames()
         self.told: list[pb.ProgramResponse] = []
+        self.taken = 0
         self.reads = asyncio.Event()
         self.reads.set()
 
@@ -85,7 +86,12 @@ class Client:
 
     async def write(self, data: bytes) -> None:
         await self.reads.wait()
-        self.told += map(pb.ProgramResponse.FromString, self._frames.feed(data))
+        for message in self._frames.feed(data):
+            response = pb.ProgramResponse.FromString(message)
+            if response.WhichOneof("kind") == "taken":
+                self.taken += response.taken
+            else:
+                self.told.append(response)
 
 
 @pytest.fixture
@@ -149,6 +155,25 @@ async def test_signals_and_sizes_pass_by_what_the_program_does_not_take(
         await until(lambda: visit.done == [2])
         visit.reads.set()
         await until(lambda: visit.done == [2, b"x", b"x", b"x", "closed"])
+
+
+async def test_what_may_be_on_its_way_is_kept_and_no_more(
+    replica: RunningReplica, visit: Scripted
+) -> None:
+    """So the client is always heard, whatever its program does not read."""
+    client = Client()
+    visit.reads.clear()
+    piece = pb.ProgramRequest(input=b"x" * (128 << 10))
+    client.say(SHELL, *[piece] * 8, pb.ProgramRequest(signal=2))
+    async with served(replica, client) as serving:
+        await until(lambda: visit.done == [2])
+        assert client.taken == 0
+        client.say(pb.ProgramRequest(input=b"x"))
+        await asyncio.wait_for(serving, 20)
+    assert visit.is_left
+    assert client.told[1:] == [
+        pb.ProgramResponse(refused="what its client says cannot be understood")
+    ]
 
 
 async def test_what_a_client_says_reaches_the_program(
@@ -225,6 +250,7 @@ async def test_a_program_that_takes_nothing_more_still_ends_as_it_does(
         visit.end.set_result((0, None))
         await asyncio.wait_for(serving, 20)
     assert visit.done in ([b"x", 2], [2, b"x"])
+    assert client.taken == 3
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ class Scripted:
         """What came after the start, of all programs."""
         self.written = 0
         """Bytes of `endless`."""
+        self._taken = 0
         self.left = 0
         """Programs that were over before their end."""
 
@@ -77,6 +78,9 @@ class Scripted:
                 words, self._noted(requests), is_there
             ):
                 has_ended = response.WhichOneof("kind") == "ended"
+                if not has_ended and self._taken:
+                    taken, self._taken = self._taken, 0
+                    yield told(pb.ProgramResponse(taken=taken))
                 yield told(response)
             if has_ended:
                 yield pb.OpenTunnelResponse(end=True)
@@ -88,6 +92,7 @@ class Scripted:
     def _noted(self, requests: Iterator[pb.ProgramRequest]) -> Iterator[pb.ProgramRequest]:
         for request in requests:
             self.requests.append(request)
+            self._taken += len(request.input)
             yield request
 
     def _unknown(self, words, requests, is_there):
