@@ -139,15 +139,19 @@ class Forked:
         group = self._group
         entrance = Entrance() if group is None else group.open_entrance(cpus=None)
         shim = os.getpid()
+        first = None
         try:
+            first = visitor.Process(self.pid)
             if os.fork() == 0:
                 try:
                     _end_with(shim)
-                    visitor.run(self._folder, self._spec, self.pid, entrance, _end_with)
+                    visitor.run(self._folder, self._spec, first, entrance, _end_with)
                 finally:
                     os._exit(START_FAILED_CODE)
         finally:
             entrance.close()
+            if first is not None:
+                first.close()
 
     def remark(self) -> str:
         """What its user should know of a bad end that it was not stopped for."""

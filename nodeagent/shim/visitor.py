@@ -62,6 +62,7 @@ _NAMESPACES = (
 """Those that the program itself enters, the one last in which nothing of the agent's is to be seen."""
 _HOME = "/"
 _FAILED_CODE = 127
+_BEGINS_OR_ENDS = "its program is just beginning or ending"
 _NOT_THERE, _NOT_EXECUTABLE = 127, 126
 _MOST_WORDS = 500
 _FOLDER = {"bash": "\\w "}
@@ -71,7 +72,7 @@ _FOLDER = {"bash": "\\w "}
 def run(
     folder: str,
     spec: dict,  # type: ignore[type-arg]
-    first: int,
+    first: Process,
     entrance: Entrance,
     end_with: Callable[[int], None],
 ) -> NoReturn:
@@ -100,9 +101,16 @@ def run(
             entrance.join()  # not the visitor, which is the platform's
             visit.become_program(end, tell, lambda: end_with(visitor))
         os.close(tell)
+        poll = select.poll()
+        poll.register(told, select.POLLIN)
+        poll.register(end, select.POLLIN)
+        if told not in {descriptor for descriptor, _ in poll.poll()}:
+            # the agent has left: its user may have halted what has not begun, which would stay for ever
+            os.kill(program, signal.SIGKILL)
+            os._exit(_FAILED_CODE)
         # closed by what it executes
         failure = os.read(told, _MOST_REASON)
-        _say(end, json.loads(failure) if failure else {"pid": program, "beside": first})
+        _say(end, json.loads(failure) if failure else {"pid": program, "beside": first.pid})
     except OSError as error:
         _say(end, {"failed": str(error)})
         os._exit(_FAILED_CODE)
@@ -150,13 +158,14 @@ def _signal_in(message: bytes) -> int:
 class _Visit:
     """What is needed of the replica, opened before the rights that this takes are given up."""
 
-    def __init__(self, spec: dict, order: dict, streams: Sequence[int], first: int) -> None:  # type: ignore[type-arg]
+    def __init__(self, spec: dict, order: dict, streams: Sequence[int], first: Process) -> None:  # type: ignore[type-arg]
         self._spec = spec
         self._order = order
         self._streams = streams
         self._isolation = spec["namespace"]
         self._opened: list[tuple[int, int]] = []
-        self._env = {**_secrets_of(spec, first), **spec["env"], **order["env"]}
+        program = first.child() if self._isolation else first
+        self._env = {**_secrets_of(spec, program), **spec["env"], **order["env"]}
         account = spec.get("account")
         if account:
             for one in streams:  # /dev/stdout and its like open a pipe anew, which its owner may
@@ -164,10 +173,10 @@ class _Visit:
         if not self._isolation:
             return
         seccomp.assemble()
-        program = _program_below(first)
-        users = _open_namespace(program, "user")
-        self._opened = [(_open_namespace(program, name), kind) for name, kind in _NAMESPACES]
-        pids = _open_namespace(program, "pid") if self._isolation["pid"] else None
+        users = program.namespace("user")
+        self._opened = [(program.namespace(name), kind) for name, kind in _NAMESPACES]
+        pids = program.namespace("pid") if self._isolation["pid"] else None
+        program.check()
         namespaces.enter_users(users)
         if pids is not None:
             namespaces.enter(pids, namespaces.CLONE_NEWPID)  # for the program, which is forked next
@@ -246,23 +255,50 @@ class _NotStarted(OSError):
         self.code = code
 
 
-def _open_namespace(pid: int, name: str) -> int:
-    return os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+class Process:
+    """A process of the replica, of which something is looked up by its number: `check` then says that it was its own.
+
+    To be made while the number surely means it, as of a child that was not waited for.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+
+    def check(self) -> None:
+        """Its number is not somebody else's yet: it has not ended. Raises OSError."""
+        if select.select([self._pidfd], [], [], 0)[0]:
+            raise OSError(errno.ESRCH, _BEGINS_OR_ENDS)
+
+    def namespace(self, name: str) -> int:
+        """One of its namespaces, opened."""
+        return os.open(f"/proc/{self.pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def child(self) -> Process:
+        """The program that a first process has started: that one itself lets nobody look into it. Raises OSError."""
+        found = Process(_child_of(self.pid))
+        if _child_of(self.pid) != found.pid:
+            raise OSError(errno.ESRCH, _BEGINS_OR_ENDS)
+        self.check()
+        return found
+
+    def close(self) -> None:
+        """Know nothing of it any more."""
+        os.close(self._pidfd)
 
 
-def _program_below(first: int) -> int:
-    """The program that a first process has started: that one itself lets nobody look into it."""
+def _child_of(first: int) -> int:
     for thread in os.listdir(f"/proc/{first}/task"):
         for word in content_of(f"/proc/{first}/task/{thread}/children").split():
             return int(word)
-    raise OSError(errno.ESRCH, "its program is just beginning or ending")
+    raise OSError(errno.ESRCH, _BEGINS_OR_ENDS)
 
 
-def _secrets_of(spec: dict, first: int) -> dict[str, str]:  # type: ignore[type-arg]
+def _secrets_of(spec: dict, program: Process) -> dict[str, str]:  # type: ignore[type-arg]
     """Variables that the program was given and no file has: what is in its environment beside those of `spec`."""
     if not spec.get("has_secrets"):
         return {}
-    program = _program_below(first) if spec["namespace"] else first
-    pairs = (one.partition(b"=") for one in content_of(f"/proc/{program}/environ").split(b"\0"))
+    pairs = (one.partition(b"=") for one in content_of(f"/proc/{program.pid}/environ").split(b"\0"))
+    program.check()
     found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
     return {name: value for name, value in found.items() if name not in spec["env"]}
