@@ -47,10 +47,12 @@ structlog.configure(
     ]
 )
 
-# A shell starts what runs in its background with Ctrl-C ignored, and programs inherit that. Tests
-# that interrupt programs must find it as a terminal's shell would have it.
+# A shell starts what runs in its background with Ctrl-C and Ctrl-\ ignored, and programs inherit that. Tests
+# that interrupt programs must find them as a terminal's shell would have them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # Where Python is told to keep no bytecode, as in images of containers, each worker would rewrite every
 # test anew, and each of the hundreds of programs that tests start compile this project.
