@@ -137,9 +137,8 @@ class _Attached:
             passing = [group.create_task(self._pass_on(one)) for one in self._visit.sources]
             code, number = await self._visit.ended()
             await asyncio.gather(*passing)
-            async with (
-                self._answering
-            ):  # whoever is cancelled in the middle of a message breaks the stream
+            # a task that is cancelled in the middle of a message breaks the stream
+            async with self._answering:
                 for one in serving:
                     one.cancel()
         ended = pb.ProgramEnded(is_lost=True)

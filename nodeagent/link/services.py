@@ -136,10 +136,8 @@ class Services:
         key = (replica_id, is_program)
         if self._open[key] >= most:
             raise ServiceUnreachable(f"{most} are open for this replica already")
-        if (
-            sum(count for (_, one), count in self._open.items() if one is is_program)
-            >= most_of_node
-        ):
+        of_node = sum(count for (_, one), count in self._open.items() if one is is_program)
+        if of_node >= most_of_node:
             raise ServiceUnreachable(f"{most_of_node} are open on the node already")
         self._open[key] += 1
         try:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import select
 import signal
 import struct
 from collections import deque
@@ -24,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 from nodeagent.engine.client import Engine, EngineError, NotThere, translated
 from nodeagent.runtimes.visits import (
     LOOK_S,
-    NOT_EXECUTABLE,
-    NOT_THERE,
     PIECE_BYTES,
     NotAdmitted,
     NotStarted,
     Output,
 )
 from nodeagent.shim.files import content_of
+from nodeagent.shim.keeper import has_ended
+from nodeagent.shim.visitor import NOT_EXECUTABLE, NOT_THERE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -254,7 +253,7 @@ class ContainerVisit:
     async def _has_ended(self) -> bool:
         if self._process is None:
             return not (await self._facts()).get("Running")
-        return bool(select.select([self._process], [], [], 0)[0])
+        return has_ended(self._process)
 
     def _note(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -295,10 +294,9 @@ class ContainerVisit:
         facts = await self._facts()
         if facts.get("Running"):
             with suppress(OSError, ValueError):
+                # the engine makes each the leader of a group
                 for number in numbers:
-                    os.killpg(
-                        int(facts["Pid"]), number
-                    )  # the engine makes each the leader of a group
+                    os.killpg(int(facts["Pid"]), number)
 
     async def ended(self) -> tuple[int | None, int | None]:
         """See `Visit`."""
@@ -379,8 +377,9 @@ def _process_of(facts: Mapping[str, Any]) -> int | None:
         found = os.pidfd_open(int(facts["Pid"]))
     except (OSError, ValueError, KeyError):
         return None
-    group = content_of(f"/proc/{facts['Pid']}/cgroup")
-    if str(facts.get("ContainerID") or "-").encode() in group:
-        return found
+    with suppress(OSError):  # it has just ended
+        group = content_of(f"/proc/{facts['Pid']}/cgroup")
+        if str(facts.get("ContainerID") or "-").encode() in group:
+            return found
     os.close(found)
     return None

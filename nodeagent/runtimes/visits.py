@@ -40,8 +40,6 @@ _ADMITTED_WITHIN_S: Final = 5.0
 _LOOKS: Final = 10
 LOOK_S: Final = 0.1
 """Between looks whether the replica's program has ended with what was killed."""
-NOT_THERE: Final = 127
-NOT_EXECUTABLE: Final = 126
 _MOST_ORDER: Final = 1 << 20
 _MOST_ANSWER = 1 << 20
 

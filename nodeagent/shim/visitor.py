@@ -39,6 +39,7 @@ import termios
 
 from nodeagent.shim import namespaces, process_limits, scripts, seccomp
 from nodeagent.shim.files import content_of
+from nodeagent.shim.keeper import has_ended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ _NAMESPACES = (
 _HOME = "/"
 _FAILED_CODE = 127
 _BEGINS_OR_ENDS = "its program is just beginning or ending"
-_NOT_THERE, _NOT_EXECUTABLE = 127, 126
+NOT_THERE, NOT_EXECUTABLE = 127, 126
+"""What shells end with when a program is not there, and when it cannot be executed."""
 _MOST_WORDS = 500
 _FOLDER = {"bash": "\\w "}
 """How a shell is asked for the current folder in its prompt; sh cannot be."""
@@ -236,7 +238,7 @@ class _Visit:
             except OSError as error:
                 path = self._env.get("PATH", os.defpath)
                 reason = scripts.why_not_started(argv[0], path, error.errno or 0)
-                code = _NOT_THERE if error.errno == errno.ENOENT else _NOT_EXECUTABLE
+                code = NOT_THERE if error.errno == errno.ENOENT else NOT_EXECUTABLE
                 raise _NotStarted(f"cannot start {argv[0]!r}: {reason}", code) from error
         place = f"{self._env.get('NSML_SESSION_NAME', 'nsml')}:{self._env.get('NSML_RANK', 0)}"
         for shell in _SHELLS:
@@ -244,7 +246,7 @@ class _Visit:
             own = {"SHELL": shell, "PS1": f"{place} {_FOLDER.get(name, '')}$ "}
             with contextlib.suppress(OSError):
                 os.execve(shell, [name], {**self._env, **own})  # noqa: S606
-        raise _NotStarted("there is no shell", _NOT_THERE)
+        raise _NotStarted("there is no shell", NOT_THERE)
 
 
 class _NotStarted(OSError):
@@ -267,7 +269,7 @@ class Process:
 
     def check(self) -> None:
         """Its number is not somebody else's yet: it has not ended. Raises OSError."""
-        if select.select([self._pidfd], [], [], 0)[0]:
+        if has_ended(self._pidfd):
             raise OSError(errno.ESRCH, _BEGINS_OR_ENDS)
 
     def namespace(self, name: str) -> int:

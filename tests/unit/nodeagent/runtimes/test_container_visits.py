@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from nodeagent.runtimes.container_visits import ContainerVisit
 from nodeagent.runtimes.visits import Output, VisitOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 SHELL = VisitOrder(argv=("sh",), environment={}, terminal=None)
 ENDED = {"Running": False, "Pid": os.getpid(), "ExitCode": 0}
@@ -60,4 +62,32 @@ async def test_a_stream_that_breaks_is_no_good_end(stream: bytes) -> None:
         await visit.begin(SHELL)
         assert [one async for one in visit.sources[0]] in ([], [(Output.STANDARD, b"ab")])
         assert await visit.ended() == (None, None)
+    await visit.close()
+
+
+@pytest.fixture
+def ended() -> Iterator[int]:
+    """A process that has ended, by a descriptor whose number is more than select() can count."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    first = os.pidfd_open(child)
+    yield fcntl.fcntl(first, fcntl.F_DUPFD, 1_500)
+    os.close(first)
+    os.waitpid(child, 0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_an_agent_with_many_files_open_reads_what_an_ended_program_wrote(
+    ended: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piece = b"\1\0\0\0\0\4\0\0" + b"x" * (256 << 10)
+    visit = visit_of([ENDED], piece * 8)
+    monkeypatch.setattr(visit, "_process", ended)
+    async with asyncio.timeout(20):
+        while not visit._is_read:
+            await visit._changed.wait()
+        assert sum([len(data) async for _, data in visit.sources[0]]) == 8 * (256 << 10)
     await visit.close()
