@@ -111,6 +111,7 @@ class Spool:
                 self._make_ready()
             except OSError:
                 self._undo()
+                self._keep_count()
             finally:
                 self._writing = False
 
@@ -135,6 +136,8 @@ class Spool:
                 self._warn(f"records wait to be written, training goes on: {error}")
             elif payload:
                 self._count_drop(str(error))
+            else:
+                self._keep_count()
 
     def _undo(self) -> None:
         """Cut half a frame off at once, so that it can never hide later ones."""
@@ -194,11 +197,16 @@ class Spool:
         self._warn("" if is_told else f"records are being dropped, training goes on: {reason}")
 
     def _keep_count(self) -> None:
-        """Say, in the room that was taken for it, how many records are lost if none follows any more."""
+        """Say, in the room that was taken for it, how many records are lost if none follows any more.
+
+        Those that are owed go first: as many as follow are not lost.
+        """
         if not self._lost_path:
             return
         count = self._file.tail[1] if self._file is not None else 0
         told = {"after": count, "count": self._dropped + len(self._owed)}
+        if self._owed:
+            told["waiting"] = len(self._owed)
         # Opened each time: a number that a program has closed may be a file of its own by now.
         with suppress(OSError):
             fd = os.open(self._lost_path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))

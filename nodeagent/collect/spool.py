@@ -41,6 +41,7 @@ from nsml._frames import HEADER, MAGIC, MAX_FILES, MAX_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
+    from typing import TypeGuard
 
     from nodeagent.collect.file_watcher import WrittenFolder
     from nodeagent.collect.streams import Item
@@ -559,14 +560,25 @@ def _gap(stream: StreamId, first: int, cursor: Cursor, reason: str) -> Gap:
 
 
 def _count_behind(number: int, told: bytes) -> int:
-    """How many records a writer says that it lost behind record `number`; 0 where it says nothing of that."""
+    """How many records a writer says that it lost behind record `number`; 0 where it says nothing of that.
+
+    Of those that waited, which come first, some may have been written since.
+    """
     try:
         lost = json.loads(told)
-        after, count = lost["after"], lost["count"]
+        after, count, waiting = lost["after"], lost["count"], lost.get("waiting", 0)
     except (ValueError, KeyError, TypeError, RecursionError):
         return 0
-    is_count = type(count) is int and 0 < count <= _LONGEST_GAP
-    return count if after == number and is_count and after + count <= _HIGHEST else 0
+    if not (_is_number(after) and _is_number(count) and _is_number(waiting)):
+        return 0
+    if count > _LONGEST_GAP or after + count > _HIGHEST:
+        return 0
+    written = number - after
+    return count - written if 0 <= written <= min(waiting, count) else 0
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    return type(value) is int and value >= 0
 
 
 def _log_gap(stream: StreamId, cursor: Cursor, reason: str, *, offset: int) -> Gap:

@@ -10,23 +10,25 @@ import random
 import resource
 import shutil
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nodeagent.collect.spool import RecordFile, ReplicaSpool, Search, SpoolFollower, SpoolLimits
 from nodeagent.collect.streams import GAP_COST, Batch, Channel, Cursor, Gap, Item, StreamId
 from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId
 from nsml._frames import LOST_BYTES, MAGIC, MAX_PAYLOAD, frame
+from nsml._spool import Spool
 from nsml.common.clock import inline
 from tests.support.examples import examples
 from tests.support.memory import peak_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
 REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)
 LOG = StreamId(replica_id=REPLICA, channel=Channel.LOG, writer=0)
@@ -162,6 +164,87 @@ def test_a_writer_that_died_in_half_a_frame_has_counted_all_the_same(
     assert list(records_in(batches)) == ([] if read_before else [1, 2, 3])
     assert isinstance(gap, Gap)
     assert (gap.first, gap.last) == (4, 5)
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_of_what_a_dead_writer_kept_waiting_some_may_have_been_written(
+    folder: ReplicaFolder, written: int
+) -> None:
+    """Two wait, and go before what says that three more are lost: without that all five are."""
+    put(folder, whole(3 + written))
+    tell_lost(folder, '{"after": 3, "count": 5, "waiting": 2}')
+    lost = [item.last + 1 - item.first for item in drain(spool_of(folder)) if isinstance(item, Gap)]
+    assert lost == ([5 - written] if written <= 2 else [])
+
+
+class Killed(BaseException):
+    """Everything ends here, as it does by SIGKILL."""
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(
+    done=st.lists(
+        st.tuples(
+            st.sampled_from(["report", "state", "drop"]),
+            st.sampled_from([0, 100]),
+            st.sampled_from([0, 70, 150, None]),
+        ),
+        max_size=8,
+    ),
+    killed_at=st.integers(0, 30),
+)
+# What waited finds room, and the count of what was dropped finds none; or that had no file yet.
+@example(done=[("state", 30, 0), ("drop", 0, 100)], killed_at=99)
+@example(done=[("drop", 0, 0)], killed_at=99)
+def test_whenever_a_program_is_killed_on_a_full_disk_all_it_did_is_there_or_counted(
+    done: list[tuple[str, int, int | None]], killed_at: int
+) -> None:
+    """Each call is made with so many bytes of room; what had not returned may be there or not."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    system, calls, returned = {"write": os.write, "ftruncate": os.ftruncate}, 0, 0
+
+    def mortal(name: str) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls > killed_at:
+                raise Killed
+            return system[name](*arguments)
+
+        return call
+
+    with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        folder = new_folder(Path(place))
+        writer = Spool(str(folder.spool))
+        patch.setattr("nsml._spool.notice", lambda _: None)
+        patch.setattr("nsml._spool._REOPEN_AFTER_S", 0.0)
+        patch.setattr("atexit.register", lambda _: None)
+        for name in system:
+            patch.setattr(os, name, mortal(name))
+        records = folder.spool / "1.records"
+        try:
+            for what, size, room in done:
+                # Never less than the count's own file, whose room is taken.
+                used = records.stat().st_size if records.exists() else LOST_BYTES
+                limit = before[0] if room is None else max(used + room, LOST_BYTES)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+                if what == "drop":
+                    writer.drop("too much of it")
+                else:
+                    data = json.dumps({"kind": "metric", "x": "x" * size}).encode()
+                    writer.append(data, must_arrive=what == "state")
+                returned += 1
+        except Killed:
+            pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            patch.undo()
+        items = drain(spool_of(folder))
+        told = sum(item.last + 1 - item.first for item in items if isinstance(item, Gap))
+        for record in chain.from_iterable(i.records for i in items if isinstance(i, Batch)):
+            kept = json.loads(record)
+            told += kept["count"] if kept["kind"] == "dropped" else 1
+    assert returned <= told <= returned + (1 if returned < len(done) else 0)
 
 
 def test_a_writer_that_never_had_a_file_may_have_counted(folder: ReplicaFolder) -> None:
