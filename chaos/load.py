@@ -425,6 +425,7 @@ class Load:
             "reports": reports,
             "lines": logs,
             "checkpoints": [one.name for one in saved if not is_lost(one)],
+            "checkpoints_lost": [one.name for one in saved if is_lost(one)],
             "media": shown,
             "media_lost": lost,
             "missing": missing,

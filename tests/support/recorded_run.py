@@ -55,7 +55,7 @@ def ended(name, steps, state="SUCCEEDED", **more):
     return {
         "session": name, "name": f"kim/None/{name}", "state": state, "attempt": 1, "exit_code": 0,
         "end": "CAUSE_COMPLETED", "reports": {"1.0": steps}, "lines": {"1.0": steps},
-        "checkpoints": ["1"], "media": {"1.0": [1]}, "media_lost": 0, "missing": 0,
+        "checkpoints": ["1"], "checkpoints_lost": [], "media": {"1.0": [1]}, "media_lost": 0, "missing": 0,
         "missing_bytes": 0, **more,
     }  # fmt: skip
 

@@ -188,6 +188,11 @@ def test_what_a_full_disk_took_is_a_gap_that_must_be_told_and_of_that_size():
     everything = {**hole, "media": {}, "checkpoints": []}
     assert full_disk({**everything, "missing": 3}) == set()
     assert full_disk({**everything, "missing": 2}) != set()
+    # A checkpoint may be listed as lost instead.
+    listed = {**everything, "checkpoints_lost": ["1"]}
+    assert full_disk({**listed, "missing": 2}) == set()
+    assert full_disk({**listed, "missing": 3}) != set()
+    assert full_disk({"checkpoints": [], "checkpoints_lost": ["1"]}) == set()
     # A line is the program's own to write again.
     assert full_disk({"lines": {"1.0": [0, 2]}, "missing": 1}) != set()
 
