@@ -29,6 +29,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_at
 from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link.channels import Link
 from nodeagent.link.control import Control, WrongPlatform
+from nodeagent.link.file_service import Files
 from nodeagent.link.outbox import Outbox
 from nodeagent.link.process_service import ProcessList
 from nodeagent.link.program_service import Programs
@@ -45,6 +46,7 @@ from nodeagent.replica.progress import Progress
 from nodeagent.replica.requests import Loads, RequestServer
 from nodeagent.replica.runner import Defaults, RunnerContext
 from nodeagent.runtimes.interface import DeviceGrant, Isolation
+from nodeagent.runtimes.visits import Visits
 from nodeagent.storage.cached_content import Stock
 from nodeagent.storage.checkpoints import Uploads
 from nodeagent.storage.datasets import Trees
@@ -100,6 +102,7 @@ class Agent:
         )
         processes = ProcessList(boot_id=parts.machine.boot_id, clock=parts.clock)
         stacks = PythonStacks(boot_id=parts.machine.boot_id)
+        visits = Visits(parts.machine.boot_id)
         self._tunnels = Tunnels(
             self._link,
             clock=parts.clock,
@@ -107,7 +110,8 @@ class Agent:
                 {
                     agent_services.PROCESSES: processes.serve,
                     agent_services.STACKS: stacks.serve,
-                    agent_services.PROGRAM: Programs(boot_id=parts.machine.boot_id).serve,
+                    agent_services.PROGRAM: Programs(visits).serve,
+                    agent_services.FILES: Files(visits).serve,
                 }
             ),
             has_sockets=parts.has_sockets,

@@ -81,6 +81,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "dashboard",
             "forward",
             "sh",
+            "cp",
             "export",
             "up",
             "down",
@@ -162,6 +163,7 @@ _OF_SESSIONS: Final = frozenset(
         "export",
         "forward",
         "sh",
+        "cp",
         "tensorboard",
         "visdom",
     }

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 MOST_OPEN: Final = 64
 """Tunnels of one user at once, without those to programs that were started in sessions."""
 MOST_PROGRAMS: Final = 128
-"""Programs in sessions that one user has started and is joined to."""
+"""Programs in sessions that one user has started and is joined to, and copies of files."""
 OPENED_AT_ONCE: Final = 200
 """Tunnels that one user opens as fast as it goes; further ones wait, at OPENED_PER_S."""
 OPENED_PER_S: Final = 20.0
@@ -59,6 +59,7 @@ AGENT_SERVICES: Final[Mapping[str, Action]] = {
     agent_services.PROCESSES: CHANGE,
     agent_services.STACKS: CHANGE,
     agent_services.PROGRAM: CHANGE,
+    agent_services.FILES: CHANGE,
 }
 """What agents themselves serve, and what a caller must be allowed to do with the session for it."""
 
@@ -227,8 +228,12 @@ class Tunnels:
 
     @contextlib.contextmanager
     def _counted(self, user: str, service: str) -> Iterator[None]:
-        is_program = service == agent_services.PROGRAM
-        most, what = (MOST_PROGRAMS, "programs") if is_program else (self._most_open, "tunnels")
+        is_program = service in agent_services.STARTED
+        most, what = (
+            (MOST_PROGRAMS, "programs and copies in sessions")
+            if is_program
+            else (self._most_open, "tunnels")
+        )
         if self._open[user, is_program] >= most:
             raise TooManyTunnels(f"you have {most} {what} open, and no more is allowed")
         self._open[user, is_program] += 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from nodeagent.runtimes.container_visits import ContainerVisits
-from nodeagent.runtimes.visits import NotAdmitted, NotStarted, Output, VisitOrder, Visits
+from nodeagent.runtimes.visits import NotAdmitted, NotStarted, Output, VisitOrder
 from nsml.common.concurrency import TaskGroup
 from nsml.spec import agent_services
 from nsml.spec.frames import Frames, NotFrames, framed
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from nodeagent.link.services import RunningReplica, Stream
-    from nodeagent.runtimes.visits import Visit
+    from nodeagent.runtimes.visits import Visit, Visits
 
 _LAST_CELL: Final = 10_000
 _MOST_VARIABLES: Final = 64
@@ -36,10 +36,10 @@ class NotAsked(ValueError):
 
 
 class Programs:
-    """Serves it; `boot_id` is of this boot."""
+    """Serves it."""
 
-    def __init__(self, *, boot_id: str) -> None:
-        self._visits = Visits(boot_id)
+    def __init__(self, visits: Visits) -> None:
+        self._visits = visits
         self._engines: dict[str, ContainerVisits] = {}
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:

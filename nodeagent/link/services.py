@@ -24,7 +24,7 @@ MOST_OF_NODE = 64
 """Open at once, of the services that look at a replica together."""
 MOST_PROGRAMS = 128
 MOST_PROGRAMS_OF_NODE = 512
-"""Joined to a client at once, of the programs that were started in a replica, and in all of the node."""
+"""Joined to a client at once, of programs that were started and copies, in a replica and in all of the node."""
 _FRAME_BYTES = 256 << 10
 _WAITING = 4
 """Frames that are taken before the service reads them."""
@@ -130,7 +130,7 @@ class Services:
         service = self._services.get(name)
         if service is None:
             raise ServiceUnreachable(f"its agent does not offer {name}: it may be too old")
-        is_program = name == agent_services.PROGRAM
+        is_program = name in agent_services.STARTED
         most = MOST_PROGRAMS if is_program else MOST_OF_REPLICA
         most_of_node = MOST_PROGRAMS_OF_NODE if is_program else MOST_OF_NODE
         key = (replica_id, is_program)

@@ -58,11 +58,15 @@ class NotStarted(NotAdmitted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisitOrder:
-    """What to start: an empty `argv` is a shell; `terminal` is rows and columns, None for three pipes."""
+    """What to start: an empty `argv` is a shell; `terminal` is rows and columns, None for three pipes.
+
+    `copy`: no program, but a copy of files (`nodeagent/shim/file_server.py`).
+    """
 
     argv: Sequence[str]
     environment: Mapping[str, str]
     terminal: tuple[int, int] | None
+    copy: Mapping[str, object] | None = None
 
 
 class Output(Enum):
@@ -319,10 +323,13 @@ async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
             "argv": list(order.argv),
             "env": dict(order.environment),
             "terminal": order.terminal,
+            "copy": order.copy,
         }
         # one message, and the kernel's usual room for one is less than what may be asked for
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_ORDER)
-        socket.send_fds(end, [json.dumps(words, ensure_ascii=False).encode()], theirs)
+        socket.send_fds(
+            end, [json.dumps(words, ensure_ascii=False).encode("utf-8", "surrogatepass")], theirs
+        )
         async with asyncio.timeout(_ADMITTED_WITHIN_S):
             said, given = await _received(end)
             if given:

@@ -17,6 +17,8 @@ import signal
 import time
 
 from nodeagent.engine.wire import Container
+from nodeagent.shim import visitor
+from nodeagent.shim.cgroups import Entrance
 from nodeagent.shim.keeper import Keeper, Opening, bring_up, end, group_held, has_ended, keep
 from nodeagent.shim.presence import JUDGED_WITHIN_S, Presence
 from nodeagent.shim.watch import OUT_OF_MEMORY, memory_excess, memory_message
@@ -77,6 +79,7 @@ class Contained:
         self._ended_at: float | None = None
         self._state: dict | None = None  # type: ignore[type-arg]
         self._is_known = False
+        self._visitors: list[int] = []
 
     def start(self) -> None:
         """Have the container made and started; `is_running` until that has failed. Raises OSError."""
@@ -180,7 +183,15 @@ class Contained:
         return excess
 
     def admit(self) -> None:
-        """Nobody: programs are started in a container by its engine."""
+        """Fork a visitor that copies files, if there is what to visit: programs are started by its engine. Raises OSError."""
+        if self._pidfd < 0 or has_ended(self._pidfd):
+            return
+        with contextlib.closing(visitor.Process(self.pid, os.dup(self._pidfd))) as first:
+            entrance = Entrance()
+            if self._group is not None:
+                with contextlib.suppress(OSError):  # the visitor says why
+                    entrance = self._group.open_entrance(cpus=None)
+            self._visitors.append(visitor.fork(self._folder, self._spec, first, entrance))
 
     def remark(self) -> str:
         """Nothing: how often its group refused something is gone with it."""
@@ -195,6 +206,7 @@ class Contained:
 
     def _hear(self) -> None:
         """Take what the keeper said, and see to it that there is one."""
+        self._visitors = [pid for pid in self._visitors if os.waitpid(pid, os.WNOHANG)[0] == 0]
         keeper = self._keeper
         if keeper is None or self._is_given_up:
             return

@@ -137,21 +137,9 @@ class Forked:
         if not self.is_running():
             return
         group = self._group
-        entrance = Entrance() if group is None else group.open_entrance(cpus=None)
-        shim = os.getpid()
-        first = None
-        try:
-            first = visitor.Process(self.pid)
-            if os.fork() == 0:
-                try:
-                    _end_with(shim)
-                    visitor.run(self._folder, self._spec, first, entrance, _end_with)
-                finally:
-                    os._exit(START_FAILED_CODE)
-        finally:
-            entrance.close()
-            if first is not None:
-                first.close()
+        with contextlib.closing(visitor.Process(self.pid)) as first:
+            entrance = Entrance() if group is None else group.open_entrance(cpus=None)
+            visitor.fork(self._folder, self._spec, first, entrance)
 
     def remark(self) -> str:
         """What its user should know of a bad end that it was not stopped for."""
@@ -273,14 +261,14 @@ def _fork_program(
     try:
         if isolation:
             namespaces.settle(is_required=isolation["pid"])
-        _end_with(shim)
+        namespaces.end_with(shim)
         entrance.join()
         _prepare_streams(output)
         process_limits.set_of(spec)
         if not isolation:
             if spec.get("account"):
                 namespaces.drop_privileges(spec.get("account"))
-                _end_with(shim)
+                namespaces.end_with(shim)
             entrance.limit()
             _exec_program(spec, report)
         # whoever the program is, it passes the folders that lead to what its root holds
@@ -294,14 +282,6 @@ def _fork_program(
     except BaseException as error:  # noqa: BLE001 - a forked child must not return to its caller
         _report(report, "FAILED", str(error))
     os._exit(START_FAILED_CODE)
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends; to be said again after a change of user."""
-    namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
-    # a parent outside our pid namespace reads as 0
-    if os.getppid() not in (parent, 0):
-        os._exit(START_FAILED_CODE)
 
 
 def _halt_descendants() -> None:
@@ -399,7 +379,7 @@ def _be_first_process(spec: dict, report: int, shim: int, entrance: Entrance) ->
     namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-init")
     namespaces.drop_privileges(spec.get("account"))
     namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
-    _end_with(shim)
+    namespaces.end_with(shim)
     seccomp.load()
     entrance.limit()
     program = _spawn_program(spec, report) if spec["namespace"]["pid"] else os.fork()

@@ -89,6 +89,7 @@ _ONLY_SHOWN = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
 CAP_SYS_PTRACE = 19
 """To look into processes of other users (capabilities(7))."""
 
+_FAILED_CODE = 127
 LAST_DESCRIPTOR = (1 << 31) - 1
 
 FIRST_OWNER = 0xFF000000
@@ -143,6 +144,14 @@ _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_void_p) + (ctypes.c_ulong,) * 3
 def prctl(option: int, argument: int | bytes = 0, second: int = 0) -> None:
     """Set a process attribute, by the call of that name; raises OSError."""
     _check(_libc.prctl(option, argument, second, 0, 0), f"prctl {option}")
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends; to be said again after a change of user."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # a parent outside our pid namespace reads as 0
+    if os.getppid() not in (parent, 0):
+        os._exit(_FAILED_CODE)
 
 
 def close_range(first: int, last: int) -> None:

@@ -11,8 +11,10 @@ with, for a program without a terminal, its three streams:
 {"argv": [...], "env": {...}, "terminal": [rows, columns] | null}
 ```
 
-An empty `argv` is a shell. The visitor enters the namespaces and forks the program, which joins the control group and
-becomes the account of the replica under the same filter of system calls. It answers, a JSON value a message:
+An empty `argv` is a shell. With a `copy` what becomes the account executes nothing, and copies files (`file_server.py`);
+that alone is asked for in containers, where programs are started by the engine. The visitor enters the namespaces and
+forks the program, which joins the control group and becomes the account of the replica under the same filter of system
+calls. It answers, a JSON value a message:
 
 ```
 {}                      with the other end of its terminal, where it has one
@@ -43,10 +45,11 @@ from nodeagent.shim.keeper import has_ended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
     from nodeagent.shim.cgroups import Entrance
+    from nodeagent.shim.namespaces import Account
 
 VISIT = signal.SIGRTMIN + 8
 """Signals of this kind are counted: as many visitors are forked as were asked for."""
@@ -71,17 +74,27 @@ _FOLDER = {"bash": "\\w "}
 """How a shell is asked for the current folder in its prompt; sh cannot be."""
 
 
-def run(
-    folder: str,
-    spec: dict,  # type: ignore[type-arg]
-    first: Process,
-    entrance: Entrance,
-    end_with: Callable[[int], None],
-) -> NoReturn:
-    """Be a visitor of the replica whose program, or its first process, is `first`; the caller has forked for it.
+def fork(folder: str, spec: dict, first: Process, entrance: Entrance) -> int:  # type: ignore[type-arg]
+    """Fork a visitor of the replica whose program, or its first process, is `first`; its pid. Raises OSError.
 
-    `end_with` has the kernel kill the calling process with the one that is named.
+    `entrance` is closed then.
     """
+    shim = os.getpid()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                namespaces.end_with(shim)
+                _run(folder, spec, first, entrance)
+            finally:
+                os._exit(_FAILED_CODE)
+    finally:
+        entrance.close()
+    return pid
+
+
+def _run(folder: str, spec: dict, first: Process, entrance: Entrance) -> NoReturn:  # type: ignore[type-arg]
+    """Be a visitor."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # the path may be longer than an address can be
     os.chdir(folder)
@@ -94,14 +107,14 @@ def run(
         os._exit(0)
     try:
         order = json.loads(message)
-        visit = _Visit(spec, order, streams, first)
+        visit = _Visit(spec, order, streams, first, entrance)
         visitor = os.getpid()
         told, tell = os.pipe2(os.O_CLOEXEC)
         program = os.fork()
         if program == 0:
-            end_with(visitor)
+            namespaces.end_with(visitor)
             entrance.join()  # not the visitor, which is the platform's
-            visit.become_program(end, tell, lambda: end_with(visitor))
+            visit.become_program(end, tell, visitor)
         os.close(tell)
         poll = select.poll()
         poll.register(told, select.POLLIN)
@@ -160,18 +173,37 @@ def _signal_in(message: bytes) -> int:
 class _Visit:
     """What is needed of the replica, opened before the rights that this takes are given up."""
 
-    def __init__(self, spec: dict, order: dict, streams: Sequence[int], first: Process) -> None:  # type: ignore[type-arg]
+    def __init__(
+        self,
+        spec: dict,  # type: ignore[type-arg]
+        order: dict,  # type: ignore[type-arg]
+        streams: Sequence[int],
+        first: Process,
+        entrance: Entrance,
+    ) -> None:
         self._spec = spec
         self._order = order
         self._streams = streams
-        self._isolation = spec["namespace"]
+        self._isolation = spec.get("namespace")
+        self._is_contained = "container" in spec
+        self._account = spec.get("account")
         self._opened: list[tuple[int, int]] = []
-        program = first.child() if self._isolation else first
-        self._env = {**_secrets_of(spec, program), **spec["env"], **order["env"]}
-        account = spec.get("account")
-        if account:
+        if self._account:
             for one in streams:  # /dev/stdout and its like open a pipe anew, which its owner may
-                os.fchown(one, account["uid"], account["gid"])
+                os.fchown(one, self._account["uid"], self._account["gid"])
+        self._copy = order.get("copy")
+        if self._copy:
+            from nodeagent.shim import file_server  # while it can be seen; shims do not carry it
+
+            file_server.prepare()
+        elif self._is_contained:
+            raise OSError(errno.EPERM, "programs are started in a container by its engine")
+        if self._is_contained:
+            self._open_container(first, is_limited=bool(entrance.member_files))
+            return
+        program = first.child() if self._isolation else first
+        if not self._copy:
+            self._env = {**_secrets_of(spec, program), **spec["env"], **order["env"]}
         if not self._isolation:
             return
         seccomp.assemble()
@@ -183,28 +215,53 @@ class _Visit:
         if pids is not None:
             namespaces.enter(pids, namespaces.CLONE_NEWPID)  # for the program, which is forked next
 
-    def become_program(
-        self, end: socket.socket, tell: int, stay_bound: Callable[[], None]
-    ) -> NoReturn:
+    def _open_container(self, first: Process, *, is_limited: bool) -> None:
+        """As its first process, which is the account's without any right."""
+        seccomp.assemble()
+        kinds = (("net", namespaces.CLONE_NEWNET), *_NAMESPACES)
+        self._account = _account_of(first.pid)
+        try:
+            self._opened = [(first.namespace(name), kind) for name, kind in kinds]
+            pids = first.namespace("pid")
+            first.check()
+            namespaces.enter(pids, namespaces.CLONE_NEWPID)
+        except PermissionError as error:
+            reason = "its node's agent is not root, and may not enter containers"
+            raise OSError(errno.EPERM, reason) from error
+        if not is_limited:
+            raise OSError(errno.ENOENT, "the control group of its container cannot be seen")
+        if _is_own(self._opened[-1][0]):
+            raise OSError(errno.EPERM, "its container is not apart from the agent")
+
+    def become_program(self, end: socket.socket, tell: int, visitor: int) -> NoReturn:
         """In the child of the visitor: enter, give up rights, and become the program, or tell why not."""
         try:
+            # else programs of the replica could look into it once it has no more rights than they; what it executes
+            # can be looked into again
+            namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
             for descriptor, kind in self._opened:
                 namespaces.enter(descriptor, kind)
             os.setsid()
-            process_limits.set_of(self._spec)
-            account = self._spec.get("account")
-            if self._isolation or account:
-                # from here on the rights of the program are enough to look into this process
-                namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
-                namespaces.drop_privileges(account)
-                stay_bound()
+            is_enclosed = self._isolation or self._is_contained
+            if not self._is_contained:
+                process_limits.set_of(self._spec)
+            if is_enclosed or self._account:
+                namespaces.drop_privileges(self._account)
+                namespaces.end_with(visitor)
+                namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)  # a change of user may undo it
             if self._order["terminal"] is not None:
                 _say(end, {}, [self._take_terminal()])
             else:
                 for number, stream in enumerate(self._streams):
                     os.dup2(stream, number)
-            if self._isolation:
+            if is_enclosed:
                 seccomp.load()
+            self._settle()
+            if self._copy:
+                os.close(tell)
+                from nodeagent.shim import file_server
+
+                file_server.serve(self._copy)
             self._execute()
         except (OSError, ValueError) as error:
             words = {"failed": (getattr(error, "strerror", None) or str(error))[:_MOST_WORDS]}
@@ -222,15 +279,20 @@ class _Visit:
             os.dup2(theirs, number)
         return ours
 
-    def _execute(self) -> NoReturn:
+    def _settle(self) -> None:
+        """As programs begin: signals, permissions of what is made, and where it is."""
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.umask(0o022)
-        for folder in (self._spec["cwd"], _HOME):
+        plan = self._spec.get("container")
+        cwd = plan["config"]["WorkingDir"] if plan else self._spec["cwd"]
+        for folder in (cwd, _HOME):
             with contextlib.suppress(OSError):
                 os.chdir(folder)
                 break
+
+    def _execute(self) -> NoReturn:
         argv = self._order["argv"]
         if argv:
             try:
@@ -260,12 +322,12 @@ class _NotStarted(OSError):
 class Process:
     """A process of the replica, of which something is looked up by its number: `check` then says that it was its own.
 
-    To be made while the number surely means it, as of a child that was not waited for.
+    To be made while the number surely means it, as of a child that was not waited for; or of a `pidfd`, which becomes its.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, pidfd: int = -1) -> None:
         self.pid = pid
-        self._pidfd = os.pidfd_open(pid)
+        self._pidfd = os.pidfd_open(pid) if pidfd < 0 else pidfd
 
     def check(self) -> None:
         """Its number is not somebody else's yet: it has not ended. Raises OSError."""
@@ -287,6 +349,24 @@ class Process:
     def close(self) -> None:
         """Know nothing of it any more."""
         os.close(self._pidfd)
+
+
+def _account_of(pid: int) -> Account:
+    """Whom a process runs as, as this machine calls them."""
+    lines = content_of(f"/proc/{pid}/status").split(
+        b"\n"
+    )  # its name may have other ends of lines in it
+    words = {line.partition(b":")[0]: line.split()[1:] for line in lines}
+    return {
+        "uid": int(words[b"Uid"][0]),
+        "gid": int(words[b"Gid"][0]),
+        "groups": [int(one) for one in words[b"Groups"]],
+    }
+
+
+def _is_own(mounts: int) -> bool:
+    """Whether these mounts are those of this process."""
+    return os.path.samestat(os.fstat(mounts), os.stat("/proc/self/ns/mnt"))
 
 
 def _child_of(first: int) -> int:

@@ -13,6 +13,7 @@ from nsml.client.rpc import DEADLINE_S, Rpc
 from nsml.common.clock import SystemClock
 
 if TYPE_CHECKING:
+    import os
     import random
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nsml.client.programs import RemoteProgram
     from nsml.client.tunnels import Tunnel
     from nsml.common.clock import Clock
+    from nsml.copying.messages import Report
     from nsml.v1 import accounts_pb2 as accounts
     from nsml.v1 import audit_pb2 as audit
     from nsml.v1 import backups_pb2 as backups
@@ -326,6 +328,34 @@ class Sessions:
         return open_program(
             self._rpc, reference, argv, rank=rank, environment=environment, terminal=terminal
         )
+
+    async def copy_out(
+        self,
+        reference: str,
+        path: str,
+        target: str | os.PathLike[str],
+        *,
+        rank: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Report:
+        """Copy files out of a running replica; see `nsml.client.files`."""
+        from nsml.client.files import copy_out
+
+        return await copy_out(self._rpc, reference, path, target, rank=rank, progress=progress)
+
+    async def copy_in(
+        self,
+        reference: str,
+        source: str | os.PathLike[str],
+        path: str,
+        *,
+        rank: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Report:
+        """Copy files into a running replica; see `nsml.client.files`."""
+        from nsml.client.files import copy_in
+
+        return await copy_in(self._rpc, reference, source, path, rank=rank, progress=progress)
 
     async def stacks(
         self, reference: str, *, rank: int = 0, with_locals: bool = False

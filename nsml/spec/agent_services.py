@@ -16,3 +16,8 @@ PROGRAM_INPUT_BYTES: Final = 1 << 20
 """How much input may be on its way to a program: an agent keeps that, so that it always hears what else its client says."""
 PROGRAM: Final = f"{PREFIX}program"
 """A program that is started in a replica: frames of ProgramRequest and ProgramResponse (`nsml.spec.frames`)."""
+FILES: Final = f"{PREFIX}files"
+"""A copy of files out of a replica, or into it: a FilesRequest, a FilesResponse, and what `nsml.copying` says."""
+
+STARTED: Final = frozenset({PROGRAM, FILES})
+"""Those that start a process in the replica, and may last as long as that."""

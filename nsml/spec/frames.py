@@ -33,6 +33,11 @@ class Frames:
         """Whether no message has begun and is not whole."""
         return not self._held
 
+    @property
+    def rest(self) -> bytes:
+        """What has come of a message that is not whole."""
+        return bytes(self._held)
+
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The messages that are whole with `data`. Raises NotFrames."""
         self._held += data

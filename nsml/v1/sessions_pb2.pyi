@@ -1033,6 +1033,24 @@ class ProgramEnded(_message.Message):
     is_lost: bool
     def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., is_lost: _Optional[bool] = ...) -> None: ...
 
+class FilesRequest(_message.Message):
+    __slots__ = ("path", "sends", "name")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SENDS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    path: bytes
+    sends: bool
+    name: bytes
+    def __init__(self, path: _Optional[bytes] = ..., sends: _Optional[bool] = ..., name: _Optional[bytes] = ...) -> None: ...
+
+class FilesResponse(_message.Message):
+    __slots__ = ("started", "refused")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    started: bool
+    refused: str
+    def __init__(self, started: _Optional[bool] = ..., refused: _Optional[str] = ...) -> None: ...
+
 class OpenTunnelRequest(_message.Message):
     __slots__ = ("target", "data", "end")
     TARGET_FIELD_NUMBER: _ClassVar[int]

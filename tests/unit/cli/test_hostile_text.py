@@ -28,6 +28,7 @@ OTHERS = {
     "nearly": ["model", "pull", "kim/mnist/1", EVIL[:-1]],
     "no such metric": ["plot", "kim/mnist/1", "-m", EVIL[:-1]],
     "a program": ["sh", "-T", "kim/mnist/1"],
+    "files": ["cp", "kim/mnist/1:x", "/nonexistent"],
     "a dry run": ["model", "rm", "kim/mnist/1", "*", "--dry-run"],
 }
 READ = {name: [*name.split(), *ARGUMENTS[name]] for name in sorted(set(READING) - LOCAL)}
@@ -68,7 +69,7 @@ def hostile(state, everything):
     call = process.threads[0].frames[0]
     call.function = call.file = call.locals[0].name = call.locals[0].value = EVIL
     state.stacks[0].processes.add(pid=8, command=EVIL, unseen=EVIL)
-    state.programs.refusal = EVIL
+    state.programs.refusal = state.files.refusal = EVIL
     state.images[node.name] = [nodes_pb2.NodeImage(name=EVIL)]
     return session
 

@@ -79,6 +79,7 @@ def test_what_changes_is_asked_and_what_stays_asks_or_writes_gets_the_terminal()
     assert way("nsml plot x --svg f.svg") is way("media x --export=d") is Way.HANDED
     assert way("stop -h") is Way.SHOWN
     assert way("sh x") is way("sh x -- df -h") is Way.HANDED
+    assert way("cp x:a b") is Way.HANDED
     assert way("sh -h") is way("sh --help -- df") is Way.SHOWN
 
 
@@ -127,6 +128,7 @@ def test_a_line_is_completed_by_what_may_stand_there():
     assert offers("diff kim/1/3 kin") == ["diff kim/1/3 'lee/kin 7/1'"]
     assert offers("diff kim/1/3 ") == ["diff kim/1/3 kim/mnist/1842", "diff kim/1/3 'lee/kin 7/1'"]
     assert offers("plot kim/1/3 ") == offers("forward kim/1/3 ") == offers("sh kim/1/3 ") == []
+    assert offers("cp 18") == ["cp kim/mnist/1842"]
     assert offers("sh 18") == ["sh kim/mnist/1842"]
     assert offers("theme high") == ["theme high-contrast"]
     assert offers("ctx ") == ["ctx lab", "ctx home"]

@@ -247,15 +247,17 @@ def test_a_user_has_so_many_and_no_more() -> None:
     on_virtual_time(test, most_open=2)
 
 
-def test_programs_in_sessions_are_counted_by_themselves() -> None:
+def test_programs_and_copies_in_sessions_are_counted_by_themselves() -> None:
     async def test(tunnels: Tunnels, nodes: Nodes) -> None:
         async with asyncio.TaskGroup() as group:
-            services = ["web", *[agent_services.PROGRAM] * MOST_PROGRAMS]
+            started = [agent_services.PROGRAM, agent_services.FILES]
+            services = ["web", *started * (MOST_PROGRAMS // 2)]
             held = [group.create_task(held_open(tunnels, service=one)) for one in services]
             for _ in held:
                 tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
-            with refused(TooManyTunnels, f"{MOST_PROGRAMS} programs"):
-                await held_open(tunnels, service=agent_services.PROGRAM)
+            for one in started:
+                with refused(TooManyTunnels, f"{MOST_PROGRAMS} programs and copies"):
+                    await held_open(tunnels, service=one)
             for task in held:
                 task.cancel()
 

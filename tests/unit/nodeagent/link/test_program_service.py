@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
-from nodeagent.link import program_service
 from nodeagent.link.program_service import Programs
 from nodeagent.link.services import RunningReplica
 from nodeagent.runtimes.visits import NotAdmitted, NotStarted, Output, VisitOrder
@@ -95,29 +94,27 @@ class Client:
 
 
 @pytest.fixture
-async def visit(monkeypatch: pytest.MonkeyPatch) -> Scripted:
-    scripted = Scripted()
+async def visit() -> Scripted:
+    return Scripted()
 
-    class Visits:
-        def __init__(self, boot_id: str) -> None:
-            assert boot_id == "boot"
 
-        @asynccontextmanager
-        async def started(
-            self, folder: ReplicaFolder, order: VisitOrder
-        ) -> AsyncIterator[Scripted]:
-            if order.argv == ("unknown",):
-                raise NotStarted("cannot start 'unknown'", 127)
-            if order.argv == ("refused",):
-                raise NotAdmitted("cannot start 'refused': it is not there")
-            scripted.order = order
-            try:
-                yield scripted
-            finally:
-                scripted.is_left = True
+class Visits:
+    """Lets every program in but one that is called `refused`."""
 
-    monkeypatch.setattr(program_service, "Visits", Visits)
-    return scripted
+    def __init__(self, visit: Scripted) -> None:
+        self._visit = visit
+
+    @asynccontextmanager
+    async def started(self, folder: ReplicaFolder, order: VisitOrder) -> AsyncIterator[Scripted]:
+        if order.argv == ("unknown",):
+            raise NotStarted("cannot start 'unknown'", 127)
+        if order.argv == ("refused",):
+            raise NotAdmitted("cannot start 'refused': it is not there")
+        self._visit.order = order
+        try:
+            yield self._visit
+        finally:
+            self._visit.is_left = True
 
 
 @pytest.fixture
@@ -129,8 +126,10 @@ def replica(tmp_path: Path) -> RunningReplica:
 
 
 @asynccontextmanager
-async def served(replica: RunningReplica, client: Client) -> AsyncIterator[asyncio.Task[None]]:
-    serving = asyncio.create_task(Programs(boot_id="boot").serve(replica, client))  # type: ignore[arg-type]
+async def served(
+    replica: RunningReplica, visit: Scripted, client: Client
+) -> AsyncIterator[asyncio.Task[None]]:
+    serving = asyncio.create_task(Programs(Visits(visit)).serve(replica, client))  # type: ignore[arg-type]
     try:
         yield serving
     finally:
@@ -151,7 +150,7 @@ async def test_signals_and_sizes_pass_by_what_the_program_does_not_take(
     client.say(SHELL, *[pb.ProgramRequest(input=b"x")] * 3)
     client.say(pb.ProgramRequest(signal=2), pb.ProgramRequest(input_end=True))
     visit.reads.clear()
-    async with served(replica, client):
+    async with served(replica, visit, client):
         await until(lambda: visit.done == [2])
         visit.reads.set()
         await until(lambda: visit.done == [2, b"x", b"x", b"x", "closed"])
@@ -165,7 +164,7 @@ async def test_what_may_be_on_its_way_is_kept_and_no_more(
     visit.reads.clear()
     piece = pb.ProgramRequest(input=b"x" * (128 << 10))
     client.say(SHELL, *[piece] * 8, pb.ProgramRequest(signal=2))
-    async with served(replica, client) as serving:
+    async with served(replica, visit, client) as serving:
         await until(lambda: visit.done == [2])
         assert client.taken == 0
         client.say(pb.ProgramRequest(input=b"x"))
@@ -198,7 +197,7 @@ async def test_what_a_client_says_reaches_the_program(
     said = b"".join(framed(one.SerializeToString()) for one in requests)
     for at in range(0, len(said), 7):
         client.say_bytes(said[at : at + 7])
-    async with served(replica, client) as serving:
+    async with served(replica, visit, client) as serving:
         await until(lambda: "closed" in visit.done)
         visit.written.put_nowait(None)
         visit.end.set_result((0, None))
@@ -221,7 +220,7 @@ async def test_its_end_is_said_after_all_that_it_wrote(
 ) -> None:
     client = Client()
     client.say(SHELL)
-    async with served(replica, client) as serving:
+    async with served(replica, visit, client) as serving:
         await until(lambda: client.told)
         client.reads.clear()
         for one in ((Output.STANDARD, b"out"), (Output.ERRORS, b"err"), None):
@@ -244,7 +243,7 @@ async def test_a_program_that_takes_nothing_more_still_ends_as_it_does(
 ) -> None:
     client, visit.takes = Client(), False
     client.say(SHELL, *[pb.ProgramRequest(input=b"x")] * 3, pb.ProgramRequest(signal=2))
-    async with served(replica, client) as serving:
+    async with served(replica, visit, client) as serving:
         await until(lambda: 2 in visit.done)
         visit.written.put_nowait(None)
         visit.end.set_result((0, None))
@@ -291,7 +290,7 @@ async def test_what_cannot_be_is_refused(
 ) -> None:
     client = Client()
     client.say_bytes(said)
-    async with served(replica, client) as serving:
+    async with served(replica, visit, client) as serving:
         await asyncio.wait_for(serving, 20)
     [only] = client.told
     assert why in only.refused
@@ -303,7 +302,7 @@ async def test_a_program_that_cannot_be_started_ends_as_in_a_shell(
 ) -> None:
     client = Client()
     client.say(pb.ProgramRequest(start=pb.StartProgram(argv=["unknown"])))
-    async with served(replica, client) as serving:
+    async with served(replica, visit, client) as serving:
         await asyncio.wait_for(serving, 20)
     assert client.told == [
         pb.ProgramResponse(started=True),
@@ -317,7 +316,7 @@ async def test_a_client_that_speaks_nonsense_later_is_left(
 ) -> None:
     client = Client()
     client.say(SHELL)
-    async with served(replica, client) as serving:
+    async with served(replica, visit, client) as serving:
         await until(lambda: client.told)
         client.say_bytes(b"\xff" * 8)
         await asyncio.wait_for(serving, 20)
@@ -331,6 +330,6 @@ async def test_a_replica_that_just_begins_lets_nobody_in(
     replica.folder.spec.unlink()
     client = Client()
     client.say(SHELL)
-    async with served(replica, client) as serving:
+    async with served(replica, visit, client) as serving:
         await asyncio.wait_for(serving, 20)
     assert client.told == [pb.ProgramResponse(refused="its program is just beginning")]

@@ -621,10 +621,11 @@ def test_a_node_has_so_many_services_open_and_no_more() -> None:
 
 
 def test_programs_that_are_started_keep_nobody_from_looking() -> None:
-    services = Services({agent_services.PROGRAM: _turn, agent_services.PROCESSES: _turn})
+    started = [agent_services.PROGRAM, agent_services.FILES]
+    services = Services(dict.fromkeys([*started, agent_services.PROCESSES], _turn))
     with ExitStack() as held:
-        for _ in range(MOST_PROGRAMS):
-            held.enter_context(services.taken(agent_services.PROGRAM, REPLICA))
+        for one in started * (MOST_PROGRAMS // 2):
+            held.enter_context(services.taken(one, REPLICA))
         held.enter_context(services.taken(agent_services.PROCESSES, REPLICA))
         with (
             pytest.raises(ServiceUnreachable, match=f"{MOST_PROGRAMS} are open for this replica"),

@@ -58,6 +58,7 @@ from nsml.v1 import (
     webhooks_pb2_grpc,
 )
 from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_files import Files
 from tests.unit.nsml.client.contract_programs import Scripted
 
 TOKEN = "secret-of-kim"
@@ -155,6 +156,7 @@ class State:
         }
         """By rank."""
         self.programs = Scripted()
+        self.files = Files()
         self.left_out_points = 0
         self.missing: list[int] = []
         self.let_go = Timestamp()
@@ -731,6 +733,9 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         if target.service == agent_services.PROGRAM:
             programs = self.state.programs
             yield from programs.serve(target, requests, is_there=context.is_active)
+            return
+        if target.service == agent_services.FILES:
+            yield from self.state.files.serve(target, requests)
             return
         answers = {"agent.processes": self.state.processes, "agent.stacks": self.state.stacks}
         answer = answers[target.service]

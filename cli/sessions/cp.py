@@ -1,0 +1,142 @@
+"""cp: files and folders out of a running session, or into it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from cli.app import App
+from cli.exits import CommandError, ExitCode
+from cli.group import command, pass_app
+from nsml.common.text import visible
+from nsml.common.units import counted, size_text
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.copying.messages import Report
+
+_RANK = re.compile(r"([0-9]{1,9}):(.*)", re.DOTALL)
+_SHOWN_IN_ERROR = 3
+
+
+class _Remote(NamedTuple):
+    """A path in a replica."""
+
+    session: str
+    rank: int
+    path: str
+
+
+@command(
+    "cp",
+    examples=[
+        "nsml cp @last:checkpoints .",
+        "nsml cp kim/mnist/3:/tmp/profile.json profile.json",
+        "nsml cp data.csv 12:1:data/",
+    ],
+)
+@click.argument("source", metavar="[SESSION[:RANK]:]SOURCE")
+@click.argument("target", metavar="[SESSION[:RANK]:]TARGET")
+@pass_app
+def cp(app: App, *, source: str, target: str) -> int:
+    """Copy files and folders out of a running session, or into it.
+
+    One side is SESSION:PATH or SESSION:RANK:PATH, relative to where the program was started; a local
+    name with a colon is written ./NAME. Folders are copied with all that is in them; FOLDER/. is what
+    is in it. If the target is a folder, or ends with /, the copy gets into it under its own name.
+
+    Links in folders stay links, and permissions and times are kept. Files replace those that differ;
+    files of the same size and time are skipped. A copy that was interrupted is resumed by the same
+    command, large files in their middle: until a file is whole it is called .nsml-cp-*.
+
+    Sockets, pipes, devices and what cannot be read are left out and listed, as are links that would
+    lead out of a local copy; the exit code is then 9. Own sessions; administrators all.
+    """
+    there, here = _sides(source, target)
+    from cli.progress import Progress
+
+    progress = Progress(app, "copying")
+
+    def shown(done: int, total: int) -> None:
+        progress.update(min(done, total), total)
+
+    async def copy(client: Client) -> Report:
+        from nsml.client.errors import ConnectionLost
+
+        session, rank, path = there
+        try:
+            if source is here:
+                return await client.sessions.copy_in(session, here, path, rank=rank, progress=shown)
+            return await client.sessions.copy_out(session, path, here, rank=rank, progress=shown)
+        except ConnectionLost as error:
+            raise CommandError(
+                error.message,
+                code=ExitCode.UNAVAILABLE,
+                why=visible(error.why),
+                advice="the same command goes on where this one stopped",
+            ) from error
+
+    try:
+        report = app.call(copy, waits=False)
+    except OSError as error:
+        what = "read" if source is here else "written"
+        reason = error.strerror or str(error)
+        raise CommandError(f"{here!r} cannot be {what}", why=reason) from error
+    finally:
+        progress.close()
+    app.say(_words(report))
+    return _judged(app, report)
+
+
+def _sides(source: str, target: str) -> tuple[_Remote, str]:
+    """The side in a session, and the local one."""
+    remotes = _remote(source), _remote(target)
+    match remotes:
+        case (None, _Remote() as there):
+            return there, source
+        case (_Remote() as there, None):
+            return there, target
+        case (None, None):
+            raise click.UsageError("neither is in a session: write SESSION:PATH")
+    raise click.UsageError("both are in a session: copy to a local file first")
+
+
+def _remote(text: str) -> _Remote | None:
+    """None for a local path: it has no colon, or begins as only paths do."""
+    session, colon, rest = text.partition(":")
+    if not colon or not session or text.startswith(("/", ".", "~")):
+        return None
+    found = _RANK.fullmatch(rest)
+    rank, path = (int(found[1]), found[2]) if found else (0, rest)
+    return _Remote(session, rank, path or ".")
+
+
+def _words(report: Report) -> str:
+    words = f"copied {counted(report.files, 'file')} ({size_text(report.file_bytes)})"
+    if not report.skipped:
+        return words
+    return f"{words}, {report.skipped} {'was' if report.skipped == 1 else 'were'} there already"
+
+
+def _judged(app: App, report: Report) -> int:
+    """The exit code; names what is not there."""
+    if not report.failed:
+        return ExitCode.OK
+    named = [f"{_shown(path)}: {visible(why)}" for path, why in report.failures]
+    for line in named:
+        app.say(f"left out: {line}")
+    more = report.failed - len(named)
+    if more > 0:
+        app.say(f"and {more} more")
+    is_part = bool(report.files or report.skipped)
+    raise CommandError(
+        f"{counted(report.failed, 'thing')} of it {'was' if report.failed == 1 else 'were'} not copied",
+        code=ExitCode.PARTLY if is_part else ExitCode.FAILED,
+        why="; ".join(named[:_SHOWN_IN_ERROR]) if app.is_quiet else "",
+    )
+
+
+def _shown(path: bytes) -> str:
+    return visible(path.decode(errors="replace")) or "."

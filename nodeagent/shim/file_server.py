@@ -1,0 +1,91 @@
+"""Copies files out of and into a replica: what a visitor becomes for `nsml cp`, in place of a program.
+
+It is the account of the replica, within its namespaces and its limits, without any right that its programs lack: what
+they cannot read or write, the kernel keeps from it. It speaks on its standard streams (`nsml.copying`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+from nodeagent.shim import namespaces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import NoReturn
+
+_STREAMS = 3
+_READ_BYTES = 1 << 17
+
+
+def prepare() -> None:
+    """Load what this needs, while it can be seen: shims do not carry it. Raises OSError."""
+    import fcntl  # noqa: F401
+    import gc
+
+    try:
+        import nsml.copying.receiver
+        import nsml.copying.sender  # noqa: F401
+    except ImportError as error:
+        raise OSError(errno.ENOENT, f"its agent was replaced: {error}") from error
+    gc.enable()
+
+
+def serve(order: dict) -> NoReturn:  # type: ignore[type-arg]
+    """Do one copy and exit. `order`: `path` is sent if `sends`; else what comes is put there, perhaps as `name`."""
+    try:
+        _copy(order)
+    finally:
+        os._exit(0)
+
+
+def _copy(order: dict) -> None:  # type: ignore[type-arg]
+    # nothing is loaded from what the session's user can write; nor does a process of theirs look into this one,
+    # which executes nothing and so stays as the visitor made it
+    sys.path.clear()
+    sys.meta_path.clear()
+    namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-cp")
+    namespaces.close_range(_STREAMS, namespaces.LAST_DESCRIPTOR)
+    from nsml.copying.messages import NotUnderstood, Refused, refused_message
+    from nsml.copying.receiver import Receiver
+    from nsml.copying.sender import Sender
+
+    path = order["path"].encode("utf-8", "surrogateescape")
+    try:
+        if order["sends"]:
+            _carry_out(Sender(path).steps())
+        else:
+            receiver = Receiver(
+                path, order["name"].encode("utf-8", "surrogateescape"), keeps_inside=False
+            )
+            _carry_out(receiver.steps())
+    except (NotUnderstood, Refused):
+        pass
+    except OSError as error:
+        _write(refused_message(error))
+
+
+def _carry_out(steps: Generator[bytes, bytes, None]) -> None:
+    """Raises OSError, NotUnderstood, Refused."""
+    said = next(steps)
+    while True:
+        try:
+            if said:
+                _write(said)
+                said = next(steps)
+            else:
+                came = os.read(0, _READ_BYTES)
+                if not came:
+                    return  # its client is gone
+                said = steps.send(came)
+        except StopIteration:
+            return
+
+
+def _write(data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(1, rest) :]

@@ -1,0 +1,208 @@
+"""Copies of files out of and into running sessions, through the control plane.
+
+report = await client.sessions.copy_out("@last", "checkpoints", "here")
+report = await client.sessions.copy_in("@last", "data.csv", "data.csv")
+
+Both go on where an earlier copy was broken off, and leave out what is there already: same size, same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from nsml.client.errors import (
+    ClientError,
+    ConnectionLost,
+    Denied,
+    NotFound,
+    StateConflict,
+    Unavailable,
+    Unsupported,
+)
+from nsml.client.tunnels import open_agent_service
+from nsml.copying.messages import Incoming, NotUnderstood, Refused
+from nsml.copying.receiver import Receiver
+from nsml.copying.sender import Sender
+from nsml.spec import agent_services
+from nsml.spec.frames import Frames, NotFrames, framed
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from contextlib import AbstractAsyncContextManager
+
+    from nsml.client.rpc import Rpc
+    from nsml.client.tunnels import Tunnel
+    from nsml.copying.messages import Report
+
+    Progress = Callable[[int, int], None]
+    """Is told how many bytes of how many are there; 0 where it is not known how many."""
+
+
+async def copy_out(
+    rpc: Rpc,
+    reference: str,
+    path: str,
+    target: str | os.PathLike[str],
+    *,
+    rank: int = 0,
+    progress: Progress | None = None,
+) -> Report:
+    """Copy a file or folder of a replica to `target`, or into it if that is a folder.
+
+    Raises:
+        NotFound, Denied, StateConflict: it cannot be read there.
+        OSError: it cannot be written here.
+        ConnectionLost: the connection broke; another call goes on.
+        ClientError: as `nsml.client.tunnels.open_tunnel`.
+    """
+    if os.open not in os.supports_dir_fd:
+        raise Unsupported("files cannot be copied out of sessions to this system")
+    receiver = Receiver(os.fsencode(target), own_name(os.fsencode(path)), keeps_inside=True)
+    start = pb.FilesRequest(path=os.fsencode(path), sends=True)
+    async with _opened(rpc, reference, rank) as tunnel:
+        return await _copied(tunnel, start, receiver, progress)
+
+
+async def copy_in(
+    rpc: Rpc,
+    reference: str,
+    source: str | os.PathLike[str],
+    path: str,
+    *,
+    rank: int = 0,
+    progress: Progress | None = None,
+) -> Report:
+    """Copy a file or folder to `path` in a replica, or into it if that is a folder there. Raises as `copy_out`."""
+    sender = await asyncio.to_thread(Sender, os.fsencode(source))
+    name = own_name(os.fsencode(source))
+    start = pb.FilesRequest(path=os.fsencode(path), sends=False, name=name)
+    async with _opened(rpc, reference, rank) as tunnel:
+        return await _copied(tunnel, start, sender, progress)
+
+
+def _opened(rpc: Rpc, reference: str, rank: int) -> AbstractAsyncContextManager[Tunnel]:
+    what = "files of sessions"
+    return open_agent_service(rpc, reference, agent_services.FILES, rank=rank, what=what)
+
+
+def own_name(path: bytes) -> bytes:
+    """What a copy of it is called in a folder; empty where only what is in it is meant, as of "." and "a/."."""
+    name = os.path.basename(path.rstrip(b"/"))  # noqa: PTH119 - of bytes
+    return b"" if name in {b".", b".."} else name
+
+
+async def _copied(
+    tunnel: Tunnel, start: pb.FilesRequest, side: Receiver | Sender, progress: Progress | None
+) -> Report:
+    try:
+        await _write(tunnel, framed(start.SerializeToString()))
+        rest = await _begun(tunnel)
+        await _carry_out(tunnel, side, rest, progress)
+    except NotUnderstood as error:
+        raise Unavailable("the node's answer cannot be understood") from error
+    except Refused as error:
+        raise _refusal(error, os.fsdecode(start.path)) from error
+    if side.report is None:
+        raise ConnectionLost("the connection to the session broke")
+    # The other side has left, or does: no end is said to it, which might not be passed on any more.
+    return side.report
+
+
+async def _begun(tunnel: Tunnel) -> bytes:
+    """Bytes that came with the word that the copy begins. Raises ClientError."""
+    frames = Frames()
+    said: list[bytes] = []
+    try:
+        while not said:
+            data = await _read(tunnel)
+            said += frames.feed(data)
+        first = pb.FilesResponse.FromString(said[0])
+    except (NotFrames, DecodeError) as error:
+        raise NotUnderstood from error
+    if first.WhichOneof("kind") == "refused":
+        raise StateConflict("no files can be copied in this session", why=first.refused)
+    if not first.started:
+        raise NotUnderstood
+    return b"".join(map(framed, said[1:])) + frames.rest
+
+
+async def _carry_out(
+    tunnel: Tunnel, side: Receiver | Sender, came: bytes, progress: Progress | None
+) -> None:
+    """Do this side's part. Raises NotUnderstood, Refused, OSError, ClientError."""
+    steps = _Steps(side.steps())
+    said = await asyncio.to_thread(steps.next, b"")
+    try:
+        while said is not None:
+            if said:
+                await _write(tunnel, said)
+            else:
+                came = came or await _read(tunnel)
+            given, came = (b"", came) if said else (came, b"")
+            said = await asyncio.to_thread(steps.next, given)
+            if progress is not None:
+                progress(side.done_bytes, side.total_bytes)
+    finally:
+        await asyncio.to_thread(steps.close)
+
+
+class _Steps:
+    """Steps that may be left in the middle of one."""
+
+    def __init__(self, steps: Generator[bytes, bytes, None]) -> None:
+        self._steps = steps
+        self._turn = threading.Lock()
+
+    def next(self, came: bytes) -> bytes | None:
+        """What is to be sent; empty: more is to be read; None: it is over."""
+        with self._turn:
+            try:
+                return self._steps.send(came) if came else next(self._steps)
+            except StopIteration:
+                return None
+
+    def close(self) -> None:
+        """Leave them: what is open is closed."""
+        with self._turn:
+            self._steps.close()
+
+
+async def _read(tunnel: Tunnel) -> bytes:
+    try:
+        data = await tunnel.read()
+    except Unavailable as error:
+        raise _broken(error) from error
+    if not data:
+        raise ConnectionLost("the connection to the session broke", why="its end was not said")
+    return data
+
+
+async def _write(tunnel: Tunnel, data: bytes) -> None:
+    """Send it. Raises Refused: the other side has left, and said why."""
+    try:
+        await tunnel.write(data)
+    except Unavailable as error:
+        steps = Incoming().next()
+        next(steps)
+        try:
+            while True:
+                steps.send(await tunnel.read() or b"\xff" * 4)
+        except (StopIteration, NotUnderstood, ClientError):
+            raise _broken(error) from error
+
+
+def _broken(error: Unavailable) -> ConnectionLost:
+    return ConnectionLost(error.message, why=error.why)
+
+
+def _refusal(error: Refused, path: str) -> ClientError:
+    """The error of the session's side, by what the system calls it."""
+    kinds = {"ENOENT": NotFound, "EACCES": Denied, "EPERM": Denied}
+    kind = kinds.get(error.name, ClientError)
+    return kind(f"{path!r} in the session cannot be copied", why=str(error), reason="FILES")

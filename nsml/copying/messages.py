@@ -1,0 +1,242 @@
+"""What the two sides of a copy say: frames (`nsml.spec.frames`), each a letter and what belongs to it.
+
+```
+sender                          receiver
+B  whether it is a folder, bytes
+                                G  go on; or R, why not
+E  entries, a part of them
+                                W  for each file among them, from which byte it is wanted; -1: it is there
+N  its size and time, if it was written since it was listed
+C  a piece of the first file that is wanted
+X  its end, and why it is not whole, if it is not
+...                             the next file, the next part
+D  that was all
+                                F  what was done
+```
+
+One side speaks at a time. All but C is JSON; names are bytes, which JSON has as Python's `surrogateescape` writes
+them. Entries come in order of depth: a folder before what is in it, and all that is in it before anything else.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsml.spec.frames import MOST_BYTES, Frames, NotFrames, framed
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+BEGIN: Final = b"B"
+GO: Final = b"G"
+REFUSED: Final = b"R"
+ENTRIES: Final = b"E"
+WANTED: Final = b"W"
+CONTENT: Final = b"C"
+NOW: Final = b"N"
+CONTENT_END: Final = b"X"
+DONE: Final = b"D"
+FINISHED: Final = b"F"
+
+PIECE_BYTES: Final = 128 << 10
+"""Of a file in one message."""
+MOST_ENTRIES: Final = 512
+MOST_NAME_BYTES: Final = 24 << 10
+"""Of the paths in one message, which JSON may write in six times as many."""
+MOST_PATH_BYTES: Final = 4096
+_MOST_REASON: Final = 500
+MOST_NAMED: Final = 20
+"""Failures that a report names; it counts all."""
+HAS_ALL: Final = -1
+
+FILE: Final = "file"
+FOLDER: Final = "folder"
+SYMLINK: Final = "symlink"
+HARD_LINK: Final = "link"
+LEFT_OUT: Final = "left"
+KINDS: Final = frozenset({FILE, FOLDER, SYMLINK, HARD_LINK, LEFT_OUT})
+
+TEMPORARY: Final = b".nsml-cp-"
+"""What names of files begin with that are not whole yet; none that begins so is copied."""
+
+
+class NotUnderstood(ValueError):
+    """The other side says what it must not."""
+
+
+class Refused(Exception):
+    """The other side does not go on; the message says why, for people, and `name` what the system calls that."""
+
+    def __init__(self, why: str, name: str = "") -> None:
+        super().__init__(why)
+        self.name = name
+
+
+class Entry(NamedTuple):
+    """One thing in a tree.
+
+    `path` is below what is copied, empty for that itself. `target`: of a symbolic link what it says, of a hard link
+    the path of an earlier file, of what is left out why.
+    """
+
+    path: bytes
+    kind: str
+    mode: int = 0
+    mtime_ns: int = 0
+    size: int = 0
+    target: bytes = b""
+
+
+class Report(NamedTuple):
+    """What was done: files and bytes that came, and files that were there.
+
+    `failures` are the first of those that are not there now, or not as they should be, and why.
+    """
+
+    files: int
+    file_bytes: int
+    skipped: int
+    failed: int
+    failures: list[tuple[bytes, str]]
+
+
+def message(kind: bytes, value: Any = None) -> bytes:
+    """A message as it is sent: of JSON, or the bytes of a piece."""
+    body = value if kind == CONTENT else json.dumps(value).encode()
+    whole: bytes = kind + body
+    if len(whole) > MOST_BYTES:
+        raise ValueError("a message is too long")
+    return framed(whole)
+
+
+def entries_message(entries: list[Entry]) -> bytes:
+    """A part of the entries, as it is sent."""
+    rows = [[_text(one.path), *one[1:5], _text(one.target)] for one in entries]
+    return message(ENTRIES, rows)
+
+
+def entries_of(value: Any) -> list[Entry]:
+    """What such a message says. Raises NotUnderstood."""
+    try:
+        return [_entry(*row) for row in value]
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise NotUnderstood("entries") from error
+
+
+def report_message(report: Report) -> bytes:
+    """A report, as it is sent."""
+    failures = [[_text(path), why] for path, why in report.failures]
+    return message(FINISHED, [*report[:4], failures])
+
+
+def report_of(value: Any) -> Report:
+    """What such a message says. Raises NotUnderstood."""
+    try:
+        files, file_bytes, skipped, failed, failures = value
+        named = [(_bytes(path), str(why)[:_MOST_REASON]) for path, why in failures[:MOST_NAMED]]
+        for count in (files, file_bytes, skipped, failed):
+            if _whole(count) >= 1 << 63:
+                raise ValueError  # noqa: TRY301
+        return Report(files, file_bytes, skipped, failed, named)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise NotUnderstood("a report") from error
+
+
+class Incoming:
+    """The messages of the other side."""
+
+    def __init__(self) -> None:
+        self._frames = Frames()
+        self._came: deque[bytes] = deque()
+
+    def next(self) -> Generator[bytes, bytes, tuple[bytes, Any]]:
+        """The next one: its letter, and what it says. Raises NotUnderstood, Refused."""
+        while not self._came:
+            data = yield b""
+            try:
+                self._came += self._frames.feed(data)
+            except NotFrames as error:
+                raise NotUnderstood("no messages") from error
+        whole = self._came.popleft()
+        kind, body = whole[:1], whole[1:]
+        if kind == CONTENT:
+            return kind, body
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise NotUnderstood("no JSON") from error
+        if kind == REFUSED:
+            raise _refusal(value)
+        return kind, value
+
+    def expect(self, wanted: bytes) -> Generator[bytes, bytes, Any]:
+        """What the next one says, which must be of this kind. Raises NotUnderstood, Refused."""
+        kind, value = yield from self.next()
+        if kind != wanted:
+            raise NotUnderstood(f"{kind!r} instead of {wanted!r}")
+        return value
+
+
+def _entry(  # noqa: PLR0917 - a row
+    path: str, kind: str, mode: int, mtime_ns: int, size: int, target: str
+) -> Entry:
+    made = Entry(_bytes(path), kind, _whole(mode), int(mtime_ns), _whole(size), _bytes(target))
+    if kind not in KINDS or abs(made.mtime_ns) >= 1 << 63 or max(made.size, made.mode) >= 1 << 63:
+        raise ValueError
+    if b"\0" in made.target:
+        raise ValueError
+    check_path(made.path)
+    return made
+
+
+def flags_of(*names: str) -> int:
+    """Flags of `os.open`, as far as this system has them."""
+    flags = 0
+    for name in (*names, "O_CLOEXEC", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    return flags
+
+
+def refused_message(error: OSError) -> bytes:
+    """Why this side does not go on, as it is sent."""
+    return message(REFUSED, [reason_of(error), errno.errorcode.get(error.errno or 0, "")])
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says of an error, without the path."""
+    return error.strerror or str(error)
+
+
+def _refusal(value: Any) -> Exception:
+    match value:
+        case [str(why), str(name)]:
+            return Refused(why[:_MOST_REASON], name)
+    return NotUnderstood("a refusal")
+
+
+def check_path(path: bytes) -> None:
+    """Raise NotUnderstood for what leads elsewhere than below the folder that it is in."""
+    parts = path.split(b"/") if path else []
+    if len(path) > MOST_PATH_BYTES or any(
+        part in {b"", b".", b".."} or b"\0" in part or part.startswith(TEMPORARY) for part in parts
+    ):
+        raise NotUnderstood("a path")
+
+
+def _whole(number: int) -> int:
+    if not isinstance(number, int) or number < 0:
+        raise ValueError
+    return number
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,282 @@
+"""The side of a copy that has the files."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import platform
+import stat
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from nsml.copying.messages import (
+    BEGIN,
+    CONTENT,
+    CONTENT_END,
+    DONE,
+    FILE,
+    FINISHED,
+    FOLDER,
+    GO,
+    HARD_LINK,
+    HAS_ALL,
+    LEFT_OUT,
+    MOST_ENTRIES,
+    MOST_NAME_BYTES,
+    MOST_PATH_BYTES,
+    NOW,
+    PIECE_BYTES,
+    SYMLINK,
+    TEMPORARY,
+    WANTED,
+    Entry,
+    Incoming,
+    NotUnderstood,
+    entries_message,
+    flags_of,
+    message,
+    reason_of,
+    report_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from typing import Any
+
+    from nsml.copying.messages import Report
+
+_MOST_LINKED_BYTES: Final = 16 << 20
+"""For files with several names, which are remembered; the further names of others are copied as files of their own."""
+_LINKED_BYTES: Final = 250
+"""What one takes beside its path."""
+_MOST_COUNTED: Final = 200_000
+"""Entries that are looked at beforehand, to know how much there is."""
+_DEEPEST: Final = 200
+_READS: Final = flags_of("O_NOFOLLOW", "O_NONBLOCK")
+
+
+class Sender:
+    """Sends one file or folder; raises OSError if it is not there, is neither, or cannot be read.
+
+    A link that is named itself is followed; those in a folder are sent as links. `done_bytes` of `total_bytes` are
+    sent, or were there; the total is 0 where it is not known.
+    """
+
+    def __init__(self, path: bytes) -> None:
+        self._root = os.path.realpath(path, strict=True)
+        mode = os.stat(self._root).st_mode
+        self.is_folder = stat.S_ISDIR(mode)
+        if not self.is_folder and not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is neither a file nor a folder")
+        if path.endswith(b"/") and not self.is_folder:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        os.close(os.open(self._root, _READS))  # else all of it would be a failure
+        self._linked: dict[tuple[int, int, int, int], bytes] = {}
+        self._linked_bytes = 0
+        self.done_bytes = 0
+        self.total_bytes = self._counted()
+        self.report: Report | None = None
+
+    def steps(self) -> Generator[bytes, bytes, None]:
+        """Send it all; `report` then says what the other side did. Raises NotUnderstood, Refused."""
+        incoming = Incoming()
+        yield message(BEGIN, [self.is_folder, self.total_bytes, self._origin()])
+        yield from incoming.expect(GO)
+        for entries in _parts(self._entries()):
+            yield entries_message(entries)
+            files = [one for one in entries if one.kind == FILE]
+            wanted = yield from incoming.expect(WANTED)
+            yield from self._contents(files, _starts(wanted, files))
+        yield message(DONE)
+        self.report = report_of((yield from incoming.expect(FINISHED)))
+
+    def _origin(self) -> str:
+        """What tells this folder from others: what is left of a copy of another is not gone on with."""
+        now = os.stat(self._root)
+        words = f"{platform.node()} {now.st_dev} {now.st_ino} ".encode() + self._root
+        return hashlib.sha256(words).hexdigest()[:16]
+
+    def _contents(self, files: list[Entry], starts: list[int]) -> Iterator[bytes]:
+        held = bytearray()
+        for entry, start in zip(files, starts, strict=True):
+            if start == HAS_ALL:
+                self.done_bytes += entry.size
+                continue
+            self.done_bytes += start
+            why = ""
+            try:
+                for kind, value in self._pieces(entry, start):
+                    held += message(kind, value)
+                    if kind == CONTENT:
+                        self.done_bytes += len(value)
+                    if len(held) >= PIECE_BYTES:
+                        yield bytes(held)
+                        held.clear()
+            except OSError as error:
+                why = reason_of(error)
+            held += message(CONTENT_END, why)
+        if held:
+            yield bytes(held)
+
+    def _pieces(self, entry: Entry, start: int) -> Iterator[tuple[bytes, Any]]:
+        """The content of a file, as it is now. Raises OSError, also where it is changed meanwhile."""
+        descriptor = os.open(self._at(entry.path), _READS)
+        try:
+            first = os.fstat(descriptor)
+            is_listed = _facts(first) == (entry.size, entry.mtime_ns)
+            if not stat.S_ISREG(first.st_mode) or (start and not is_listed):
+                raise _Changed
+            if not is_listed:
+                yield NOW, _facts(first)
+            os.lseek(descriptor, start, os.SEEK_SET)
+            left, summed = first.st_size - start, 0
+            while left:
+                piece = os.read(descriptor, min(PIECE_BYTES, left))
+                if not piece:
+                    raise _Changed
+                left -= len(piece)
+                summed = zlib.crc32(piece, summed)
+                yield CONTENT, piece
+            now = os.fstat(descriptor)
+            if _facts(now) != _facts(first):
+                # what has only grown, as a log does, is copied as it was; what begins as it did before has
+                if start or now.st_size < first.st_size:
+                    raise _Changed
+                if _summed(descriptor, first.st_size) != summed:
+                    raise _Changed
+            if not now.st_size and os.read(descriptor, 1):
+                raise OSError(errno.EINVAL, "the kernel makes it up as it is read")
+        finally:
+            os.close(descriptor)
+
+    def _at(self, path: bytes) -> bytes:
+        return os.path.join(self._root, path) if path else self._root
+
+    def _counted(self) -> int:
+        total = 0
+        for number, (_, found) in enumerate(self._walk()):
+            if number >= _MOST_COUNTED:
+                return 0
+            if isinstance(found, os.stat_result) and stat.S_ISREG(found.st_mode):
+                total += found.st_size
+        return total
+
+    def _entries(self) -> Iterator[Entry]:
+        for path, found in self._walk():
+            if isinstance(found, str):
+                yield Entry(path, LEFT_OUT, target=found.encode(errors="replace")[:200])
+            else:
+                yield self._entry(path, found)
+
+    def _entry(self, path: bytes, found: os.stat_result) -> Entry:
+        mode, mtime_ns = stat.S_IMODE(found.st_mode), found.st_mtime_ns
+        if stat.S_ISDIR(found.st_mode):
+            return Entry(path, FOLDER, mode, mtime_ns)
+        if stat.S_ISLNK(found.st_mode):
+            try:
+                return Entry(path, SYMLINK, mode, mtime_ns, target=os.readlink(self._at(path)))
+            except OSError as error:
+                return Entry(path, LEFT_OUT, target=(reason_of(error)).encode())
+        if not stat.S_ISREG(found.st_mode):
+            return Entry(path, LEFT_OUT, target=_what(found.st_mode).encode())
+        if found.st_nlink > 1:
+            key = (
+                found.st_dev,
+                found.st_ino,
+                *_facts(found),
+            )  # the number may be another file's by now
+            if key in self._linked:
+                return Entry(path, HARD_LINK, mode, mtime_ns, target=self._linked[key])
+            if self._linked_bytes < _MOST_LINKED_BYTES:
+                self._linked[key] = path
+                self._linked_bytes += len(path) + _LINKED_BYTES
+        return Entry(path, FILE, mode, mtime_ns, found.st_size)
+
+    def _walk(self) -> Iterator[tuple[bytes, os.stat_result | str]]:
+        """Paths and what they are, or why that cannot be known; one folder is open for each level."""
+        yield b"", os.stat(self._root)
+        levels: list[tuple[bytes, Any]] = []
+        if self.is_folder:
+            levels.append((b"", os.scandir(self._root)))
+        try:
+            while levels:
+                above, listing = levels[-1]
+                try:
+                    found = next(listing, None)
+                except OSError as error:
+                    found = None
+                    yield above, reason_of(error)
+                if found is None:
+                    listing.close()
+                    levels.pop()
+                    continue
+                if found.name.startswith(TEMPORARY):
+                    continue
+                path = above + b"/" + found.name if above else found.name
+                try:
+                    if len(path) > MOST_PATH_BYTES or len(levels) > _DEEPEST:
+                        raise OSError(errno.ENAMETOOLONG, "too deep")  # noqa: TRY301
+                    facts = found.stat(follow_symlinks=False)
+                    below = os.scandir(found.path) if stat.S_ISDIR(facts.st_mode) else None
+                except OSError as error:
+                    shown = path if len(path) <= MOST_PATH_BYTES else above
+                    yield shown, reason_of(error)
+                    continue
+                if below is not None:
+                    levels.append((path, below))
+                yield path, facts
+        finally:
+            for _, listing in levels:
+                listing.close()
+
+
+class _Changed(OSError):
+    def __init__(self) -> None:
+        super().__init__(errno.EAGAIN, "it was changed while it was copied")
+
+
+def _facts(now: os.stat_result) -> tuple[int, int]:
+    return now.st_size, now.st_mtime_ns
+
+
+def _summed(descriptor: int, size: int) -> int:
+    """The sum of so many bytes, from the beginning. Raises OSError."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    summed, left = 0, size
+    while left and (piece := os.read(descriptor, min(PIECE_BYTES, left))):
+        summed = zlib.crc32(piece, summed)
+        left -= len(piece)
+    return summed
+
+
+def _what(mode: int) -> str:
+    if stat.S_ISSOCK(mode):
+        return "a socket"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a device"
+
+
+def _parts(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    """As many as go into a message."""
+    part: list[Entry] = []
+    name_bytes = 0
+    for one in entries:
+        part.append(one)
+        name_bytes += len(one.path) + len(one.target)
+        if len(part) >= MOST_ENTRIES or name_bytes >= MOST_NAME_BYTES:
+            yield part
+            part, name_bytes = [], 0
+    if part:
+        yield part
+
+
+def _starts(wanted: Any, files: list[Entry]) -> list[int]:
+    """Where the other side wants each file from. Raises NotUnderstood."""
+    if (
+        not isinstance(wanted, list)
+        or len(wanted) != len(files)
+        or not all(isinstance(start, int) for start in wanted)
+        or not all(HAS_ALL <= start <= one.size for start, one in zip(wanted, files, strict=True))
+    ):
+        raise NotUnderstood("which files are wanted")
+    return wanted

@@ -1,0 +1,150 @@
+"""`nsml cp`: which side is where, what is said, and what it ends with."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nsml.copying.messages import Entry, entries_message, message
+
+EVIL = "\x1b[2Jx\n\u202e"
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def inside(tmp_path, state):
+    """The files of the session."""
+    state.files.folder = tmp_path / "inside"
+    (state.files.folder / "d/sub").mkdir(parents=True)
+    (state.files.folder / "d/one").write_bytes(b"one")
+    (state.files.folder / "d/sub/two").write_bytes(b"two")
+    return state.files.folder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch, everything):
+    """The local folder, in which it is called."""
+    made = tmp_path / "here"
+    made.mkdir()
+    monkeypatch.chdir(made)
+    return made
+
+
+def test_out_and_in(nsml, state, inside, here):
+    out = nsml("cp", "kim/mnist/1:d", "out")
+    assert (out.stdout, out.stderr) == ("", "copied 2 files (6 Bytes)\n")
+    assert (here / "out/sub/two").read_bytes() == b"two"
+    again = nsml("cp", "@last:0:d/.", "out")
+    assert again.stderr == "copied 0 files (0 Bytes), 2 were there already\n"
+    back = nsml("cp", "./out", "kim/mnist/1:")
+    assert back.stderr == "copied 2 files (6 Bytes)\n"
+    assert (inside / "out/sub/two").read_bytes() == b"two"
+    assert [(one.path, one.sends, one.name) for one in state.files.requests] == [
+        (b"d", True, b""),
+        (b"d/.", True, b""),
+        (b".", False, b"out"),
+    ]
+    assert nsml("cp", "-q", "kim/mnist/1:d/one", ".").stderr == ""
+    assert (here / "one").read_bytes() == b"one"
+
+
+def test_the_rank(nsml, state, inside):
+    nsml("cp", "kim/mnist/1:2:d", "out")
+    nsml("cp", "kim/mnist/1:./2:d", "out", check=False)
+    assert [one.rank for one in state.files.targets] == [2, 0]
+    assert state.files.requests[1].path == b"./2:d"
+
+
+@pytest.mark.parametrize(
+    "words", [["a", "b"], ["@last:a", "@last:b"], ["./a:b", "c"], ["/a:b", "c"], ["@last:a"], [":a", "b"]]
+)  # fmt: skip
+def test_one_side_is_in_a_session(nsml, state, words):
+    result = nsml("cp", *words, check=False)
+    assert (result.code, result.stdout) == (2, "")
+    assert state.files.requests == []
+
+
+def test_what_is_left_out_is_named_and_ends_with_9(nsml, inside, here):
+    os.mkfifo(inside / "d" / os.fsdecode(f"p{EVIL}".encode()))
+    (inside / "d/out").symlink_to("/etc")
+    result = nsml("cp", "@last:d", "out", check=False)
+    assert (result.code, result.stdout) == (9, "")
+    assert "copied 2 files" in result.stderr
+    assert "left out: out: a link that leads out of what is copied\n" in result.stderr
+    assert "a pipe\n" in result.stderr
+    assert "2 things of it were not copied" in result.stderr
+    assert not {"\x1b", "\u202e"} & set(result.stderr)
+    quiet = nsml("cp", "-q", "@last:d", "out", check=False)
+    assert quiet.code == 9
+    assert "a pipe" in quiet.stderr
+    os.mkfifo(inside / "d/sub/pipe")
+    (inside / "d/sub/two").unlink()
+    nothing = nsml("cp", "@last:d/sub", "nothing", check=False)
+    assert nothing.code == 1
+    assert (here / "nothing").is_dir()
+
+
+def test_what_is_not_there_or_not_allowed(nsml, state, inside, here):
+    missing = nsml("cp", "@last:no-such", "out", check=False)
+    assert (missing.code, missing.stdout) == (5, "")
+    assert "'no-such' in the session cannot be copied" in missing.stderr
+    assert "No such file or directory" in missing.stderr
+    nowhere = nsml("cp", "@last:d", "no/such", check=False)
+    assert (nowhere.code, nowhere.stdout) == (1, "")
+    assert "'no/such' cannot be written" in nowhere.stderr
+    unread = nsml("cp", "no-such", "@last:", check=False)
+    assert (unread.code, unread.stdout) == (1, "")
+    assert "'no-such' cannot be read" in unread.stderr
+    state.files.refusal = "its program is just beginning"
+    refused = nsml("cp", "@last:d", "out", check=False)
+    assert (refused.code, refused.stdout) == (6, "")
+    assert "its program is just beginning" in refused.stderr
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_a_broken_copy_says_so_and_goes_on(nsml, state, inside, here, is_out):
+    source = inside / "big" if is_out else here / "big"
+    source.write_bytes(os.urandom(4 * MEGABYTE))
+    words = ["@last:big", "out"] if is_out else ["big", "@last:out"]
+    state.files.breaks_after = 3 * MEGABYTE
+    broken = nsml("cp", *words, check=False)
+    assert (broken.code, broken.stdout) == (3, "")
+    assert "the same command goes on" in broken.stderr
+    state.files.breaks_after = float("inf")
+    whole = nsml("cp", *words)
+    assert "copied 1 file (1." in whole.stderr
+    assert ((here if is_out else inside) / "out").read_bytes() == source.read_bytes()
+
+
+def test_why_the_other_side_stopped_in_the_middle_is_said(nsml, inside, here):
+    (here / "d").write_bytes(b"x")
+    (inside / "file").write_bytes(b"")
+    result = nsml("cp", "d", "@last:file/x", check=False)
+    assert result.code == 1
+    assert "Not a directory" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\xff" * 8,
+        message(b"B", [True, 0]) + entries_message([Entry(b"a", "file")]).replace(b'"a"', b'"/"'),
+        message(b"R", [EVIL, "ENOENT"]),
+        message(b"R", [EVIL, EVIL]),
+        message(b"B", [True, 0]),
+    ],
+)
+def test_a_hostile_session_reaches_neither_disk_nor_terminal(nsml, state, here, said):
+    state.files.said = said
+    result = nsml("cp", "@last:x", "out", check=False)
+    assert result.code in {1, 3, 5}
+    assert not {"\x1b", "\u202e"} & set(result.stderr)
+    assert not (here / "out").exists()
+
+
+def test_progress_on_a_terminal(nsml, inside):
+    (inside / "big").write_bytes(b"x" * 4 * MEGABYTE)
+    shown = nsml("cp", "@last:big", "out", terminal=True)
+    assert "100% of 4.2 MB" in shown.stderr
