@@ -166,6 +166,19 @@ class Actions:
             return
         self._app.ask_command(f"forward {shell_word(session.name)} ")
 
+    def enter(self, sessions: Sequence[Session], *, rank: int = 0) -> None:
+        """Give the terminal to a shell in one session, until that ends."""
+        if self._app.refuses_action("entered"):
+            return
+        if len(sessions) != 1:
+            self._app.say("a shell is started in one session")
+            return
+        (session,) = sessions
+        if session.state in ENDED_STATES:
+            self._app.say(f"no shell: {session.name} has ended")
+            return
+        self._app.obey(shell_line(["sh", f"{session.name}:{rank}" if rank else session.name]))
+
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into the folder in which the dashboard was started, once that is confirmed."""
         from nsml.client.checkpoints import folder_of, pull

@@ -154,6 +154,10 @@ class Dashboard(Shell):
             self.pop_screen()
         self.switch_mode(mode)
 
+    def obey(self, line: str) -> None:
+        """Do what a command line says."""
+        self.prompt.obey(line)
+
     def ask_command(self, begun: str = "") -> None:
         """Ask for a command that begins like this."""
         self.prompt.ask(begun)

@@ -101,6 +101,9 @@ class SessionActions(Protocol):
     def forward(self, sessions: Sequence[Session]) -> None:
         """Begin the command that forwards a port of one."""
 
+    def enter(self, sessions: Sequence[Session], *, rank: int = 0) -> None:
+        """Start a shell in one."""
+
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into a folder."""
 
@@ -673,6 +676,10 @@ class Shell(App[None]):
     @abstractmethod
     def compare(self, sessions: Sequence[Session]) -> None:
         """Sessions side by side, on a screen of their own."""
+
+    @abstractmethod
+    def obey(self, line: str) -> None:
+        """Do what a command line says."""
 
     @abstractmethod
     def ask_command(self, begun: str = "") -> None:

@@ -45,7 +45,17 @@ NAMES: Final = {
 }
 """Screens that are always there, as the line of them calls them."""
 LIVE_ONLY_ACTIONS: Final = frozenset(
-    {"stop", "remove", "memo", "forward", "new_run", "screen.pull", "refresh_all", "copy_last"}
+    {
+        "stop",
+        "remove",
+        "memo",
+        "forward",
+        "shell",
+        "new_run",
+        "screen.pull",
+        "refresh_all",
+        "copy_last",
+    }
 )
 """What a story does not offer, neither as keys nor to be found; whoever presses a key that would act is told why."""
 _BOLD: Final = Style(bold=True)
@@ -260,6 +270,10 @@ class Frame(LinesUnderMouse, Screen[None]):
     def action_forward(self) -> None:
         """Forward a port of what is chosen."""
         self.dashboard.actions.forward(self.chosen())
+
+    def action_shell(self) -> None:
+        """Start a shell in what is chosen."""
+        self.dashboard.actions.enter(self.chosen())
 
     def action_memo(self) -> None:
         """Write a memo to what is chosen."""

@@ -34,6 +34,7 @@ _COMMANDS: Final = {
     "stop": "nsml stop NAME",
     "memo": "nsml memo NAME TEXT",
     "forward": "nsml forward NAME PORT",
+    "shell": "nsml sh NAME",
     "compare": "nsml diff NAME NAME",
     "filter": "nsml ps --filter",
 }

@@ -165,6 +165,7 @@ class SessionScreen(ChartScreen):
         Binding("ctrl+k", "stop", "Stop", id="session.stop"),
         Binding("ctrl+d", "remove", "Remove", show=False, id="session.remove"),
         Binding("m", "memo", "Memo", id="session.memo"),
+        Binding("s", "shell", "Shell", show=False, id="session.shell"),
         Binding("F", "forward", "Forward port", show=False, id="session.forward"),
     ]
 
@@ -384,6 +385,11 @@ class SessionScreen(ChartScreen):
 
         chosen = [str(self.model.shown.rank)]
         self.app.push_screen(Picker("Log of", choices, chosen=chosen), go)
+
+    def action_shell(self) -> None:
+        """Start a shell in it; where the log of a replica is in front, in that one."""
+        rank = self.model.shown.rank if self._has_ranks() else 0
+        self.dashboard.actions.enter(self.chosen(), rank=rank)
 
     def action_search(self) -> None:
         """Ask for a text to look for in the log."""

@@ -82,6 +82,7 @@ class SessionsScreen(Frame):
         Binding("o", "sort", "Sort", id="sessions.sort"),
         Binding("v", "preview", "Preview", id="sessions.preview"),
         Binding("m", "memo", "Memo", id="sessions.memo"),
+        Binding("s", "shell", "Shell", show=False, id="sessions.shell"),
         Binding("F", "forward", "Forward port", show=False, id="sessions.forward"),
         Binding("ctrl+d", "remove", "Remove", show=False, id="sessions.remove"),
         Binding("u", "unmark", "Unmark all", show=False, id="sessions.unmark"),

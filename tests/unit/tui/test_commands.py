@@ -426,3 +426,34 @@ async def test_themes_are_listed_where_none_is_named():
         await until(pilot, lambda: app._notifications)
         (told,) = [one.message for one in app._notifications]
         assert told.startswith(f"this is {app.theme} · themes: dark, light")
+
+
+async def test_a_key_gives_the_terminal_to_a_shell(make_dashboard, server, tmp_path, monkeypatch):
+    """In the session under the cursor; where the log of a replica is in front, in that one."""
+    started = tmp_path / "started"
+    program = tmp_path / "nsml"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {started}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("tui.running.program", lambda: str(program))
+    monkeypatch.setattr(prompt, "_until_read", lambda: None)
+    server.state.add("kim/old/1", state=pb.SESSION_STATE_SUCCEEDED)
+    spec = pb.SessionSpec(entry="main.py", replica_count=2)
+    server.state.add("kim/mnist/2", spec=spec)
+    dashboard = make_dashboard(cli_environ={"PATH": os.environ["PATH"]})
+    monkeypatch.setattr(type(dashboard), "suspend", contextlib.nullcontext)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "2 of 2 sessions")
+        await pilot.press("s")
+        assert started.read_text() == "sh kim/mnist/2\n"
+        await pilot.press("enter", "l")
+        await shows(pilot, "of rank 0")
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(dashboard.screen, Picker))
+        await pilot.press("1", "enter")
+        await until(pilot, lambda: dashboard.model.shown.rank == 1)
+        await pilot.press("s")
+        assert started.read_text().splitlines()[1:] == ["sh kim/mnist/2:1"]
+        await pilot.press("escape", "down", "s")
+        await until(pilot, lambda: dashboard._notifications)
+        assert "kim/old/1 has ended" in [one.message for one in dashboard._notifications][-1]
+        assert len(started.read_text().splitlines()) == 2
