@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import stat
+import time
 import zlib
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +54,8 @@ _LINKED_BYTES: Final = 250
 _MOST_COUNTED: Final = 200_000
 """Entries that are looked at beforehand, to know how much there is."""
 _DEEPEST: Final = 200
+_TICK_NS: Final = 20_000_000
+"""What is written within one tick of the kernel's clock has one time; such a tick is 10 ms at most."""
 _READS: Final = flags_of("O_NOFOLLOW", "O_NONBLOCK")
 
 
@@ -123,7 +126,7 @@ class Sender:
         """The content of a file, as it is now. Raises OSError, also where it is changed meanwhile."""
         descriptor = os.open(self._at(entry.path), _READS)
         try:
-            first = os.fstat(descriptor)
+            first, is_settled = _settled(descriptor)
             is_listed = _facts(first) == (entry.size, entry.mtime_ns)
             if not stat.S_ISREG(first.st_mode) or (start and not is_listed):
                 raise _Changed
@@ -139,9 +142,12 @@ class Sender:
                 summed = zlib.crc32(piece, summed)
                 yield CONTENT, piece
             now = os.fstat(descriptor)
-            if _facts(now) != _facts(first):
+            # what its owner says of the time of writing may be wrong: the time of the last change is the kernel's
+            is_same = _facts(now) == _facts(first) and now.st_ctime_ns == first.st_ctime_ns
+            if not (is_same and is_settled):
                 # what has only grown, as a log does, is copied as it was; what begins as it did before has
-                if start or now.st_size < first.st_size:
+                is_rewritten = now.st_mtime_ns != first.st_mtime_ns and now.st_size <= first.st_size
+                if start or is_rewritten or now.st_size < first.st_size:
                     raise _Changed
                 if _summed(descriptor, first.st_size) != summed:
                     raise _Changed
@@ -238,6 +244,20 @@ class _Changed(OSError):
 
 def _facts(now: os.stat_result) -> tuple[int, int]:
     return now.st_size, now.st_mtime_ns
+
+
+def _is_fresh(now: os.stat_result) -> bool:
+    """Whether it was written so lately that another write would not be seen in its times."""
+    return 0 <= time.time_ns() - now.st_ctime_ns < _TICK_NS
+
+
+def _settled(descriptor: int) -> tuple[os.stat_result, bool]:
+    """What it is, and whether its times would tell of a further write: never of what is written all the time."""
+    now = os.fstat(descriptor)
+    if _is_fresh(now):
+        time.sleep(_TICK_NS / 1e9)
+        now = os.fstat(descriptor)
+    return now, not _is_fresh(now)
 
 
 def _summed(descriptor: int, size: int) -> int:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+import time
 import tracemalloc
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml.copying import receiver as receiving
+from nsml.copying import sender as sending_side
 from nsml.copying.messages import (
     BEGIN,
     CONTENT,
@@ -272,6 +274,60 @@ def once(path: Path, change: Callable[[Path], None]) -> Callable[[int], None]:
             left.pop()(path)
 
     return meanwhile
+
+
+def rewritten_in_secret(path: Path) -> None:
+    before = path.stat()
+    path.write_bytes(b"b" * before.st_size)
+    os.utime(path, ns=(before.st_mtime_ns, before.st_mtime_ns))
+
+
+def test_who_lies_about_times_is_not_believed(tmp_path: Path) -> None:
+    source = tmp_path / "big"
+    source.write_bytes(b"a" * 4 * MEGABYTE)
+    os.utime(source, ns=(1, 1))
+    change = once(source, rewritten_in_secret)
+    report, _ = copied(source, tmp_path / "out", meanwhile=change)
+    assert report.failures == [(b"", "it was changed while it was copied")]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_write_within_one_tick_of_the_clock_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times say nothing: here they are those of before, whatever is written."""
+    source = tmp_path / "big"
+    source.write_bytes(b"a" * 4 * MEGABYTE)
+    looked: list[os.stat_result] = []
+
+    def frozen(
+        descriptor: int, fstat: Callable[[int], os.stat_result] = os.fstat
+    ) -> os.stat_result:
+        looked.append(fstat(descriptor))
+        return looked[0]
+
+    def change(path: Path) -> None:
+        path.write_bytes(b"b" * 4 * MEGABYTE)
+
+    monkeypatch.setattr(sending_side, "_TICK_NS", 10**12)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    sender = Sender(os.fsencode(source))
+    entry = Entry(b"", FILE, 0, source.stat().st_mtime_ns, 4 * MEGABYTE)
+    pieces = sender._pieces(entry, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", frozen)
+        next(pieces)
+        change(source)
+        with pytest.raises(OSError, match="it was changed"):
+            list(pieces)
+
+
+def test_a_change_of_permissions_is_none_of_content(tmp_path: Path) -> None:
+    source = tmp_path / "big"
+    source.write_bytes(b"a" * 4 * MEGABYTE)
+    change = once(source, lambda path: path.chmod(0o640))
+    report, _ = copied(source, tmp_path / "out", meanwhile=change)
+    assert (report.files, report.failed) == (1, 0)
 
 
 def test_a_log_that_grows_is_copied_as_it_was(tmp_path: Path) -> None:
