@@ -87,7 +87,7 @@ def cp(app: App, *, source: str, target: str) -> int:
     finally:
         progress.close()
     app.say(_words(report))
-    return _judged(app, report)
+    return _judged(app, report, source if source is here else there.path)
 
 
 def _sides(source: str, target: str) -> tuple[_Remote, str]:
@@ -100,7 +100,9 @@ def _sides(source: str, target: str) -> tuple[_Remote, str]:
             return there, target
         case (None, None):
             raise click.UsageError("neither is in a session: write SESSION:PATH")
-    raise click.UsageError("both are in a session: copy to a local file first")
+    raise click.UsageError(
+        "both are in a session: copy to a local file first; a local name with a colon is written ./NAME"
+    )
 
 
 def _remote(text: str) -> _Remote | None:
@@ -120,11 +122,11 @@ def _words(report: Report) -> str:
     return f"{words}, {report.skipped} {'was' if report.skipped == 1 else 'were'} there already"
 
 
-def _judged(app: App, report: Report) -> int:
-    """The exit code; names what is not there."""
+def _judged(app: App, report: Report, whole: str) -> int:
+    """The exit code; names what is not there. `whole`: what was to be copied."""
     if not report.failed:
         return ExitCode.OK
-    named = [f"{_shown(path)}: {visible(why)}" for path, why in report.failures]
+    named = [f"{_shown(path) or visible(whole)}: {visible(why)}" for path, why in report.failures]
     for line in named:
         app.say(f"left out: {line}")
     more = report.failed - len(named)
@@ -139,4 +141,4 @@ def _judged(app: App, report: Report) -> int:
 
 
 def _shown(path: bytes) -> str:
-    return visible(path.decode(errors="replace")) or "."
+    return visible(path.decode(errors="replace"))

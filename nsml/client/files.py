@@ -107,7 +107,7 @@ async def _copied(
     except NotUnderstood as error:
         raise Unavailable("the node's answer cannot be understood") from error
     except Refused as error:
-        raise _refusal(error, os.fsdecode(start.path)) from error
+        raise _refusal(error, start) from error
     if side.report is None:
         raise ConnectionLost("the connection to the session broke")
     # The other side has left, or does: no end is said to it, which might not be passed on any more.
@@ -201,8 +201,10 @@ def _broken(error: Unavailable) -> ConnectionLost:
     return ConnectionLost(error.message, why=error.why)
 
 
-def _refusal(error: Refused, path: str) -> ClientError:
+def _refusal(error: Refused, start: pb.FilesRequest) -> ClientError:
     """The error of the session's side, by what the system calls it."""
     kinds = {"ENOENT": NotFound, "EACCES": Denied, "EPERM": Denied}
     kind = kinds.get(error.name, ClientError)
-    return kind(f"{path!r} in the session cannot be copied", why=str(error), reason="FILES")
+    what = "copied" if start.sends else "written"
+    path = os.fsdecode(start.path)
+    return kind(f"{path!r} in the session cannot be {what}", why=str(error), reason="FILES")

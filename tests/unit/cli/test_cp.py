@@ -65,6 +65,12 @@ def test_one_side_is_in_a_session(nsml, state, words):
     assert state.files.requests == []
 
 
+def test_who_means_a_local_name_with_a_colon_is_told_how_to_write_it(nsml):
+    result = nsml("cp", "a:b", "@last:", check=False)
+    assert result.code == 2
+    assert "./NAME" in result.stderr
+
+
 def test_what_is_left_out_is_named_and_ends_with_9(nsml, inside, here):
     os.mkfifo(inside / "d" / os.fsdecode(f"p{EVIL}".encode()))
     (inside / "d/out").symlink_to("/etc")
@@ -123,7 +129,14 @@ def test_why_the_other_side_stopped_in_the_middle_is_said(nsml, inside, here):
     (inside / "file").write_bytes(b"")
     result = nsml("cp", "d", "@last:file/x", check=False)
     assert result.code == 1
+    assert "'file/x' in the session cannot be written" in result.stderr
     assert "Not a directory" in result.stderr
+
+
+def test_a_single_file_that_is_left_out_is_named(nsml, inside, here):
+    result = nsml("cp", "/proc/version", "@last:version", check=False)
+    assert result.code == 1
+    assert "left out: /proc/version: the kernel makes it up" in result.stderr
 
 
 @pytest.mark.parametrize(
