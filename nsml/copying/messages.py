@@ -81,7 +81,7 @@ class Entry(NamedTuple):
     """One thing in a tree.
 
     `path` is below what is copied, empty for that itself. `target`: of a symbolic link what it says, of a hard link
-    the path of an earlier file, of what is left out why.
+    the path of an earlier file, of what is left out why; of a file what tells its versions apart.
     """
 
     path: bytes

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 NOTED_BYTES: Final = 1 << 20
 """Files of this size or more go on in their middle."""
-_MOST_NOTE: Final = 64
+_MOST_NOTE: Final = 256
 _MOST_REASON: Final = 200
 _TRIES: Final = 3
 _LEAVES_WITHIN_S: Final = 5.0
@@ -431,7 +431,7 @@ class _Unfinished:
         """It is not what was listed any more. Raises OSError, NotUnderstood: there are bytes of that."""
         if self._at:
             raise NotUnderstood("another file")
-        self._entry = self._entry._replace(size=size, mtime_ns=mtime_ns)
+        self._entry = self._entry._replace(size=size, mtime_ns=mtime_ns, target=b"")
         self._write_note()
 
     def write(self, data: bytes) -> None:
@@ -501,7 +501,7 @@ def _temporary(name: bytes) -> bytes:
 
 
 def _noted(entry: Entry) -> bytes:
-    return b"%d %d" % (entry.size, entry.mtime_ns)
+    return b"%d %d " % (entry.size, entry.mtime_ns) + entry.target[: _MOST_NOTE // 2]
 
 
 def _part_of(folder: int, entry: Entry, name: bytes) -> int:

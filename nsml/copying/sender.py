@@ -128,7 +128,8 @@ class Sender:
         try:
             first, is_settled = _settled(descriptor)
             is_listed = _facts(first) == (entry.size, entry.mtime_ns)
-            if not stat.S_ISREG(first.st_mode) or (start and not is_listed):
+            is_version = is_listed and _version(first) == entry.target
+            if not stat.S_ISREG(first.st_mode) or (start and not is_version):
                 raise _Changed
             if not is_listed:
                 yield NOW, _facts(first)
@@ -197,7 +198,7 @@ class Sender:
             if self._linked_bytes < _MOST_LINKED_BYTES:
                 self._linked[key] = path
                 self._linked_bytes += len(path) + _LINKED_BYTES
-        return Entry(path, FILE, mode, mtime_ns, found.st_size)
+        return Entry(path, FILE, mode, mtime_ns, found.st_size, _version(found))
 
     def _walk(self) -> Iterator[tuple[bytes, os.stat_result | str]]:
         """Paths and what they are, or why that cannot be known; one folder is open for each level."""
@@ -244,6 +245,11 @@ class _Changed(OSError):
 
 def _facts(now: os.stat_result) -> tuple[int, int]:
     return now.st_size, now.st_mtime_ns
+
+
+def _version(now: os.stat_result) -> bytes:
+    """What its owner cannot keep while its content changes."""
+    return b"%d %d" % (now.st_ino, now.st_ctime_ns)
 
 
 def _is_fresh(now: os.stat_result) -> bool:

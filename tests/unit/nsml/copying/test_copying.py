@@ -292,6 +292,16 @@ def test_who_lies_about_times_is_not_believed(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_part_of_what_was_rewritten_in_secret_is_not_gone_on_with(tmp_path: Path) -> None:
+    source = tmp_path / "big"
+    source.write_bytes(b"a" * 4 * MEGABYTE)
+    with pytest.raises(Broken):
+        copied(source, tmp_path / "out", breaks_after=2 * MEGABYTE)
+    rewritten_in_secret(source)
+    copied(source, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"b" * 4 * MEGABYTE
+
+
 def test_a_write_within_one_tick_of_the_clock_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
