@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """The exit codes of every command. `run --wait` and `sh` pass on those of programs instead."""
+    """The exit codes of every command. `run --wait`, `sh` and `ssh` pass on those of programs instead."""
 
     OK = 0
     """Done."""

@@ -318,6 +318,19 @@ class ProgramCommand(Command):
         return super().parse_args(ctx, args)
 
 
+class WrappingCommand(Command):
+    """A command whose first argument is its own, and all that follows of another program, which it runs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `--` behind the first argument: what looks like an option there is none of ours."""
+        left = iter(args)
+        for one in _typed(self.get_params(ctx), left):
+            if one.option is None and one.words != [_END] and not one.words[0].startswith("-"):
+                rest = list(left)
+                return super().parse_args(ctx, [*args[: len(args) - len(rest)], _END, *rest])
+        return super().parse_args(ctx, args)
+
+
 def _typed(params: Iterable[click.Parameter], left: Iterator[str]) -> Iterator[Typed]:
     """Read a line as click does, up to `--`, which is the last operand then."""
     options = {

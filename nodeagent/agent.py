@@ -35,6 +35,7 @@ from nodeagent.link.process_service import ProcessList
 from nodeagent.link.program_service import Programs
 from nodeagent.link.renewal import keep_renewed
 from nodeagent.link.services import Services
+from nodeagent.link.ssh_service import SshServers
 from nodeagent.link.stack_service import PythonStacks
 from nodeagent.link.tunnels import Tunnels
 from nodeagent.machine.addresses import is_port_free
@@ -112,6 +113,7 @@ class Agent:
                     agent_services.STACKS: stacks.serve,
                     agent_services.PROGRAM: Programs(visits).serve,
                     agent_services.FILES: Files(visits).serve,
+                    agent_services.SSH: SshServers(visits).serve,
                 }
             ),
             has_sockets=parts.has_sockets,

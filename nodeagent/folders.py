@@ -9,6 +9,7 @@
     exit.json    the exit record                         shim writes, atomically and durably, last
     .reserve     room for exit.json on a full disk       shim takes it at its start
     stop.json    the order {reason, grace_s, notice_s}   agent writes, then signals the shim
+    ssh_host_key what its ssh server proves itself with  agent writes at the first connection, 0600
     contact      its mtime moves while the agent has contact with the control plane
     app/         the session's working copy of its code  seen as /app
     tmp/         private scratch space                   seen as /tmp
@@ -126,6 +127,11 @@ class ReplicaFolder:
     def stop(self) -> Path:
         """The agent's stop order."""
         return self.path / "stop.json"
+
+    @property
+    def ssh_host_key(self) -> Path:
+        """The private half of its host key; not there before the first connection."""
+        return self.path / "ssh_host_key"
 
     @property
     def contact(self) -> Path:

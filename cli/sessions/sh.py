@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cli.app import App
-from cli.arguments import WholeRange, session_argument
+from cli.arguments import session_argument
 from cli.exits import CommandError, ExitCode
 from cli.group import ProgramCommand, command, pass_app
 from cli.sessions.byte_streams import ByteInput, ByteOutput
 from cli.sessions.escapes import Escapes, Leave
+from cli.sessions.replicas import RANK, replica_of
 from nsml.common.text import visible
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ _READ_AHEAD: Final = 32
 """Pieces of input that wait for the program: as long as they do, what is typed for nsml is seen."""
 _NOT_THERE: Final = 127
 _SHELL_SYNTAX: Final = frozenset(" |&;<>$*")
-_RANK: Final = WholeRange(0)
 _RESET: Final = "\x1b[?47l\x1b[?1000;1002;1003;1006;2004l\x1b[?25h\x1b[0m\n\x1b[J"
 """The program left the terminal anyhow: no other screen, no mouse, no marked pastes, a cursor, no colour."""
 
@@ -55,7 +55,7 @@ _RESET: Final = "\x1b[?47l\x1b[?1000;1002;1003;1006;2004l\x1b[?25h\x1b[0m\n\x1b[
 )
 @session_argument(metavar="SESSION[:RANK]")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM ARG...]")
-@click.option("--rank", type=_RANK, metavar="R", help="Run in this replica.")
+@click.option("--rank", type=RANK, metavar="R", help="Run in this replica.")
 @click.option(
     "-t/-T",
     "--tty/--no-tty",
@@ -86,7 +86,7 @@ def sh(
     The exit code is the program's, 128+N after signal N, or 255 if it is unknown because the
     connection broke or the session ended. You can enter your own sessions; administrators all.
     """
-    session, rank = _replica(session, rank)
+    session, rank = replica_of(session, rank)
     if has_terminal and not app.stdin.isatty():
         raise CommandError("-t needs a terminal as stdin", code=ExitCode.USAGE)
     if has_terminal is None:
@@ -124,17 +124,6 @@ def sh(
 
 def _line(error: ClientError) -> str:
     return f"error: {error.message}: {error.why}".rstrip(": ")
-
-
-def _replica(reference: str, rank: int | None) -> tuple[str, int]:
-    """Which session, and which replica of it."""
-    session, colon, written = reference.rpartition(":")
-    if not (colon and session and written.isdecimal()):
-        return reference, rank or 0
-    number = _RANK.convert(written, None, click.get_current_context())
-    if rank not in {None, number}:
-        raise click.UsageError(f"{reference} and --rank {rank} name two replicas")
-    return session, number
 
 
 def _size(app: App) -> tuple[int, int]:

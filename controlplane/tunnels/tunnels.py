@@ -60,6 +60,7 @@ AGENT_SERVICES: Final[Mapping[str, Action]] = {
     agent_services.STACKS: CHANGE,
     agent_services.PROGRAM: CHANGE,
     agent_services.FILES: CHANGE,
+    agent_services.SSH: CHANGE,
 }
 """What agents themselves serve, and what a caller must be allowed to do with the session for it."""
 
@@ -230,7 +231,7 @@ class Tunnels:
     def _counted(self, user: str, service: str) -> Iterator[None]:
         is_program = service in agent_services.STARTED
         most, what = (
-            (MOST_PROGRAMS, "programs and copies in sessions")
+            (MOST_PROGRAMS, "programs, copies and ssh connections in sessions")
             if is_program
             else (self._most_open, "tunnels")
         )

@@ -33,6 +33,8 @@ class ShimClaim:
     child: int | None
     admits: bool
     """It lets visitors in; shims of earlier versions end at the signal that asks for that."""
+    admits_ssh: bool = False
+    """Those become ssh servers, too."""
 
 
 def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
@@ -47,13 +49,19 @@ def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
             boot_id=str(content["boot_id"]),
             child=content.get("child"),
             admits=content.get("admits") is True,
+            admits_ssh=content.get("admits_ssh") is True,
         )
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
         # cut short by a power loss: whoever it was, it is of another boot
         return ShimClaim(
-            pid=0, start_ticks=0, claimed_ticks=0, boot_id="", child=None, admits=False
+            pid=0,
+            start_ticks=0,
+            claimed_ticks=0,
+            boot_id="",
+            child=None,
+            admits=False,
         )
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 import termios
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from nodeagent.safe_paths import path_of
 from nodeagent.shim.visitor import SOCKET, VISIT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from nodeagent.folders import ReplicaFolder
     from nodeagent.runtimes.records import ShimClaim
@@ -37,6 +38,8 @@ _TERMINAL_BYTES: Final = 4 << 10
 _LINGER_S: Final = 1.0
 """How long after the program's end what it has left in the background may be silent and hold its output open."""
 _ADMITTED_WITHIN_S: Final = 5.0
+_SERVES_WITHIN_S: Final = 20.0
+"""An ssh server imports much first."""
 _LOOKS: Final = 10
 LOOK_S: Final = 0.1
 """Between looks whether the replica's program has ended with what was killed."""
@@ -236,15 +239,8 @@ class Visits:
     @asynccontextmanager
     async def started(self, folder: ReplicaFolder, order: VisitOrder) -> AsyncIterator[Visit]:
         """A program in a replica, while the context lasts. Raises NotAdmitted."""
-        claim = await asyncio.to_thread(read_claim, folder)
-        if claim is None or not is_alive(claim, self._boot_id):
-            raise NotAdmitted("its program does not run here")
-        if not claim.admits:
-            raise NotAdmitted("it was started by an earlier version of nsml, and lets nobody in")
+        end = await self._entered(folder, lambda claim: claim.admits)
         try:
-            door = self._doors.setdefault(str(folder.path), asyncio.Lock())
-            async with door:
-                end = await self._admitted(folder, claim)
             visit = await _begun(end, order)
         except OSError as error:
             raise NotAdmitted(error.strerror or str(error)) from error
@@ -252,6 +248,40 @@ class Visits:
             yield visit
         finally:
             visit.close()
+
+    @asynccontextmanager
+    async def ssh_server(
+        self, folder: ReplicaFolder, host_key: str
+    ) -> AsyncIterator[socket.socket]:
+        """A connection to an ssh server in a replica, which ends with the context. Raises NotAdmitted.
+
+        `host_key` is the private half, in OpenSSH's form.
+        """
+        end = await self._entered(folder, lambda claim: claim.admits_ssh)
+        try:
+            connection = await _served(end, host_key)
+        except OSError as error:
+            raise NotAdmitted(error.strerror or str(error)) from error
+        try:
+            yield connection
+        finally:
+            connection.close()
+            end.close()
+
+    async def _entered(
+        self, folder: ReplicaFolder, admits: Callable[[ShimClaim], bool]
+    ) -> socket.socket:
+        """The connection of a visitor. Raises NotAdmitted."""
+        claim = await asyncio.to_thread(read_claim, folder)
+        if claim is None or not is_alive(claim, self._boot_id):
+            raise NotAdmitted("its program does not run here")
+        if not admits(claim):
+            raise NotAdmitted("it was started by an earlier version of nsml, and lets nobody in")
+        try:
+            async with self._doors.setdefault(str(folder.path), asyncio.Lock()):
+                return await self._admitted(folder, claim)
+        except OSError as error:
+            raise NotAdmitted(error.strerror or str(error)) from error
 
     async def _admitted(self, folder: ReplicaFolder, claim: ShimClaim) -> socket.socket:
         """The connection of a visitor that the shim has forked. Raises OSError, NotAdmitted."""
@@ -349,6 +379,30 @@ async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
         for one in [*theirs, *([] if is_begun else streams)]:
             os.close(one)
         if not is_begun:
+            end.close()
+
+
+async def _served(end: socket.socket, host_key: str) -> socket.socket:
+    """The connection to the ssh server that the visitor becomes. Raises OSError, NotAdmitted."""
+    ours, theirs = socket.socketpair()
+    is_begun = False
+    try:
+        ours.setblocking(False)  # noqa: FBT003
+        words = {"ssh": {"host_key": host_key, "path": sys.path}, "env": {}}
+        socket.send_fds(end, [json.dumps(words).encode()], [theirs.fileno()])
+        async with asyncio.timeout(_SERVES_WITHIN_S):
+            said, _ = await _received(end)
+        if "pid" not in said:
+            raise NotAdmitted(str(said.get("failed") or "its program has just ended"))
+        is_begun = True
+    except TimeoutError as late:
+        raise NotAdmitted(f"nothing began within {_SERVES_WITHIN_S:g} s") from late
+    else:
+        return ours
+    finally:
+        theirs.close()
+        if not is_begun:
+            ours.close()
             end.close()
 
 

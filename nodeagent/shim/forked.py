@@ -389,7 +389,7 @@ def _be_first_process(spec: dict, report: int, shim: int, entrance: Entrance) ->
     # in both processes: an order that comes before the program has a group would be lost
     with contextlib.suppress(OSError):
         os.setpgid(program, program)
-    close_all_but(report)
+    namespaces.close_all_but(report)
     while True:
         received = signal.sigwaitinfo(WATCHED)
         if received.si_signo in ORDERS:
@@ -402,15 +402,6 @@ def _be_first_process(spec: dict, report: int, shim: int, entrance: Entrance) ->
                 os._exit(0)
             if pid == 0:
                 break
-
-
-def close_all_but(*kept: int) -> None:
-    """Close every descriptor of this process that is not in `kept`, standard streams included."""
-    first = 0
-    for one in sorted(kept):
-        namespaces.close_range(first, one - 1)
-        first = one + 1
-    namespaces.close_range(first, namespaces.LAST_DESCRIPTOR)
 
 
 def _report(descriptor: int, kind: str, text: str) -> None:

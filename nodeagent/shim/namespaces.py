@@ -165,6 +165,15 @@ def close_range(first: int, last: int) -> None:
                 os.close(int(name))
 
 
+def close_all_but(*kept: int) -> None:
+    """Close every descriptor of this process that is not in `kept`, standard streams included."""
+    first = 0
+    for one in sorted(kept):
+        close_range(first, one - 1)
+        first = one + 1
+    close_range(first, LAST_DESCRIPTOR)
+
+
 def new_network() -> None:
     """Put the calling thread into a new network namespace, without any interface that is up."""
     _check(_libc.unshare(CLONE_NEWNET), "unshare network namespace")

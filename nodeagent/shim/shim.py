@@ -88,6 +88,7 @@ def run(folder: str, network: int | None = None) -> NoReturn:
         "claimed_ticks": int(_boot_time() * os.sysconf("SC_CLK_TCK")),
         "boot_id": spec["boot_id"],
         "admits": True,
+        "admits_ssh": True,
     }
     if not _claim(folder, claim):
         os._exit(0)

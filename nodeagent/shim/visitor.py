@@ -12,9 +12,16 @@ with, for a program without a terminal, its three streams:
 ```
 
 An empty `argv` is a shell. With a `copy` what becomes the account executes nothing, and copies files (`file_server.py`);
-that alone is asked for in containers, where programs are started by the engine. The visitor enters the namespaces and
-forks the program, which joins the control group and becomes the account of the replica under the same filter of system
-calls. It answers, a JSON value a message:
+that alone is asked for in containers, where programs are started by the engine. With `ssh` it becomes an ssh server of
+one connection, which comes with the order (`ssh_server.py`; what it imports is found on `path`, and nothing of the
+replica's is):
+
+```
+{"ssh": {"host_key": key, "path": [...]}, "env": {...}}
+```
+
+The visitor enters the namespaces and forks the program, which joins the control group and becomes the account of the
+replica under the same filter of system calls. It answers, a JSON value a message:
 
 ```
 {}                      with the other end of its terminal, where it has one
@@ -37,6 +44,7 @@ import select
 import signal
 import socket
 import struct
+import sys
 import termios
 
 from nodeagent.shim import namespaces, process_limits, scripts, seccomp
@@ -45,11 +53,15 @@ from nodeagent.shim.keeper import has_ended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
     from nodeagent.shim.cgroups import Entrance
     from nodeagent.shim.namespaces import Account
+
+    Serve = Callable[
+        [socket.socket, str, Mapping[str, str], Mapping[str, str], Callable[[], None]], None
+    ]
 
 VISIT = signal.SIGRTMIN + 8
 """Signals of this kind are counted: as many visitors are forked as were asked for."""
@@ -191,11 +203,14 @@ class _Visit:
         if self._account:
             for one in streams:  # /dev/stdout and its like open a pipe anew, which its owner may
                 os.fchown(one, self._account["uid"], self._account["gid"])
+        self._serve = _ssh_server(order["ssh"]["path"]) if "ssh" in order else None
         self._copy = order.get("copy")
         if self._copy:
             from nodeagent.shim import file_server  # while it can be seen; shims do not carry it
 
             file_server.prepare()
+        elif self._serve is not None and self._is_contained:
+            raise OSError(errno.EPERM, "no ssh server is started in a container")
         elif self._is_contained:
             raise OSError(errno.EPERM, "programs are started in a container by its engine")
         if self._is_contained:
@@ -249,6 +264,8 @@ class _Visit:
                 namespaces.drop_privileges(self._account)
                 namespaces.end_with(visitor)
                 namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)  # a change of user may undo it
+            if self._serve is not None:
+                self._be_server(self._serve, tell)
             if self._order["terminal"] is not None:
                 _say(end, {}, [self._take_terminal()])
             else:
@@ -268,6 +285,26 @@ class _Visit:
             code = {"code": error.code} if isinstance(error, _NotStarted) else {}
             os.write(tell, json.dumps({**words, **code}).encode())
         os._exit(_FAILED_CODE)
+
+    def _be_server(self, serve: Serve, tell: int) -> NoReturn:
+        """Serve the connection that came with the order. Nothing is executed: what is open is closed here."""
+        [connection] = self._streams
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in range(_STREAMS):
+            os.dup2(nowhere, number)
+        namespaces.close_all_but(*range(_STREAMS), connection, tell)
+        if self._isolation:
+            seccomp.load()
+        self._settle()
+        namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-ssh")
+        serve(
+            socket.socket(fileno=connection),
+            self._order["ssh"]["host_key"],
+            self._env,
+            {shell: self._prompt(shell) for shell in _SHELLS},
+            lambda: os.close(tell),
+        )
+        os._exit(0)
 
     def _take_terminal(self) -> int:
         """A new terminal for this process, which is the leader of a session; its other end."""
@@ -292,6 +329,10 @@ class _Visit:
                 os.chdir(folder)
                 break
 
+    def _prompt(self, shell: str) -> str:
+        place = f"{self._env.get('NSML_SESSION_NAME', 'nsml')}:{self._env.get('NSML_RANK', 0)}"
+        return f"{place} {_FOLDER.get(os.path.basename(shell), '')}$ "
+
     def _execute(self) -> NoReturn:
         argv = self._order["argv"]
         if argv:
@@ -302,13 +343,22 @@ class _Visit:
                 reason = scripts.why_not_started(argv[0], path, error.errno or 0)
                 code = NOT_THERE if error.errno == errno.ENOENT else NOT_EXECUTABLE
                 raise _NotStarted(f"cannot start {argv[0]!r}: {reason}", code) from error
-        place = f"{self._env.get('NSML_SESSION_NAME', 'nsml')}:{self._env.get('NSML_RANK', 0)}"
         for shell in _SHELLS:
             name = os.path.basename(shell)
-            own = {"SHELL": shell, "PS1": f"{place} {_FOLDER.get(name, '')}$ "}
+            own = {"SHELL": shell, "PS1": self._prompt(shell)}
             with contextlib.suppress(OSError):
                 os.execve(shell, [name], {**self._env, **own})  # noqa: S606
         raise _NotStarted("there is no shell", NOT_THERE)
+
+
+def _ssh_server(path: Sequence[str]) -> Serve:
+    """What serves ssh, imported while it can be found: a shim's own path has the standard library alone. Raises OSError."""
+    sys.path += [one for one in path if one not in sys.path]
+    try:
+        from nodeagent.shim import ssh_server
+    except ImportError as error:
+        raise OSError(errno.ENOENT, f"its node cannot serve ssh: {error}") from error
+    return ssh_server.run
 
 
 class _NotStarted(OSError):

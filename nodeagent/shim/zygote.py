@@ -154,7 +154,7 @@ def _fork(work: Callable[[], NoReturn]) -> int:
 
 
 def _wait_for_folder(end: socket.socket) -> NoReturn:
-    forked.close_all_but(0, 1, 2, end.fileno())
+    namespaces.close_all_but(0, 1, 2, end.fileno())
     namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-spare")
     # until it is a shim, a signal is no order to it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, forked.WATCHED)
@@ -170,5 +170,5 @@ def _be_shim(folder: bytes, given: list[int]) -> NoReturn:
     for one in given[:1]:
         os.dup2(one, 0)
     network = given[1] if len(given) > 1 else None
-    forked.close_all_but(0, 1, 2, *given[1:])
+    namespaces.close_all_but(0, 1, 2, *given[1:])
     shim.run(os.fsdecode(folder), network)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nsml.client.channel import Channel
     from nsml.client.endpoints import Endpoints
     from nsml.client.programs import RemoteProgram
+    from nsml.client.ssh import SshServer
     from nsml.client.tunnels import Tunnel
     from nsml.common.clock import Clock
     from nsml.copying.messages import Report
@@ -356,6 +357,12 @@ class Sessions:
         from nsml.client.files import copy_in
 
         return await copy_in(self._rpc, reference, source, path, rank=rank, progress=progress)
+
+    def open_ssh(self, reference: str, *, rank: int = 0) -> AbstractAsyncContextManager[SshServer]:
+        """An ssh server in a running replica; see `nsml.client.ssh`."""
+        from nsml.client.ssh import open_ssh
+
+        return open_ssh(self._rpc, reference, rank=rank)
 
     async def stacks(
         self, reference: str, *, rank: int = 0, with_locals: bool = False

@@ -18,6 +18,8 @@ PROGRAM: Final = f"{PREFIX}program"
 """A program that is started in a replica: frames of ProgramRequest and ProgramResponse (`nsml.spec.frames`)."""
 FILES: Final = f"{PREFIX}files"
 """A copy of files out of a replica, or into it: a FilesRequest, a FilesResponse, and what `nsml.copying` says."""
+SSH: Final = f"{PREFIX}ssh"
+"""An ssh server in a replica: one SshAnswer in a frame from the agent, then the bytes of ssh both ways."""
 
-STARTED: Final = frozenset({PROGRAM, FILES})
+STARTED: Final = frozenset({PROGRAM, FILES, SSH})
 """Those that start a process in the replica, and may last as long as that."""

@@ -50,3 +50,14 @@ class Frames:
                 return
             yield bytes(self._held[_HEADER.size : end])
             del self._held[:end]
+
+
+def first_of(held: bytes) -> tuple[bytes, bytes] | None:
+    """The first message and what follows it, which may be no message; None while it is not whole. Raises NotFrames."""
+    if len(held) < _HEADER.size:
+        return None
+    (size,) = _HEADER.unpack_from(held)
+    if size > MOST_BYTES:
+        raise NotFrames(f"a message of {size} bytes")
+    end = _HEADER.size + size
+    return None if len(held) < end else (held[_HEADER.size : end], held[end:])

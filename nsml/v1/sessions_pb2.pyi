@@ -1051,6 +1051,14 @@ class FilesResponse(_message.Message):
     refused: str
     def __init__(self, started: _Optional[bool] = ..., refused: _Optional[str] = ...) -> None: ...
 
+class SshAnswer(_message.Message):
+    __slots__ = ("host_key", "refused")
+    HOST_KEY_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    host_key: str
+    refused: str
+    def __init__(self, host_key: _Optional[str] = ..., refused: _Optional[str] = ...) -> None: ...
+
 class OpenTunnelRequest(_message.Message):
     __slots__ = ("target", "data", "end")
     TARGET_FIELD_NUMBER: _ClassVar[int]

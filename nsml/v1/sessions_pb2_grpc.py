@@ -296,7 +296,8 @@ class SessionServiceServicer:
         agent.processes: the agent sends one ReplicaProcesses, and `end`. And agent.stacks: the client sends
         one StacksRequest and `end`, the agent one ReplicaStacks and `end`. And agent.program, which starts
         a program in the replica: both sides send messages, each behind its length in four bytes, the most
-        significant first: ProgramRequest and ProgramResponse.
+        significant first: ProgramRequest and ProgramResponse. And agent.ssh: the agent sends one SshAnswer
+        behind its length; then both sides speak SSH.
 
         The first request is the target; the first response, without data, says that the program's
         socket has taken the connection. From then on both sides send data and, when they have sent
@@ -306,8 +307,8 @@ class SessionServiceServicer:
         one back.
         PERMISSION_DENIED: somebody else's visible session. FAILED_PRECONDITION: it does not run, or
         (reason NO_SUCH_SERVICE) nobody listens there, or there is no such service of agents, or the node has
-        too many open. RESOURCE_EXHAUSTED with reason TOO_MANY_TUNNELS: the caller has 64, or 128 programs in
-        sessions. UNAVAILABLE with reason NODE_UNAVAILABLE: the node is not connected to this control plane or
+        too many open. RESOURCE_EXHAUSTED with reason TOO_MANY_TUNNELS: the caller has 64, or 128 programs and
+        ssh connections in sessions. UNAVAILABLE with reason NODE_UNAVAILABLE: the node is not connected to this control plane or
         does not answer within 10 s. UNAVAILABLE: later, the tunnel broke.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -29,6 +29,8 @@ OTHERS = {
     "no such metric": ["plot", "kim/mnist/1", "-m", EVIL[:-1]],
     "a program": ["sh", "-T", "kim/mnist/1"],
     "files": ["cp", "kim/mnist/1:x", "/nonexistent"],
+    "no ssh": ["ssh-proxy", "kim/mnist/1.nsml"],
+    "no such host": ["ssh-proxy", f"{EVIL}.nsml"],
     "a dry run": ["model", "rm", "kim/mnist/1", "*", "--dry-run"],
 }
 READ = {name: [*name.split(), *ARGUMENTS[name]] for name in sorted(set(READING) - LOCAL)}
@@ -55,6 +57,7 @@ def hostile(state, everything):
     lost = state.checkpoints[session.id][-1]
     lost.CopyFrom(state.checkpoints[session.id][0])
     lost.name, lost.why_lost, lost.state = f"{EVIL}lost", EVIL, CHECKPOINT_STATE_LOST
+    state.ssh_answer.refused = EVIL
     state.datasets[0].message = EVIL
     node = state.nodes[0]
     node.host = node.device_note = node.pod = node.agent_version = EVIL

@@ -61,6 +61,18 @@ class Scripted:
     async def ended(self) -> tuple[int | None, int | None]:
         return await self.end  # type: ignore[no-any-return]
 
+    @asynccontextmanager
+    async def started(self, folder: ReplicaFolder, order: VisitOrder) -> AsyncIterator[Scripted]:
+        if order.argv == ("unknown",):
+            raise NotStarted("cannot start 'unknown'", 127)
+        if order.argv == ("refused",):
+            raise NotAdmitted("cannot start 'refused': it is not there")
+        self.order = order
+        try:
+            yield self
+        finally:
+            self.is_left = True
+
 
 class Client:
     """The other end of the stream: what it says, and what it is told."""

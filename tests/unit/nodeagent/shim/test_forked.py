@@ -84,7 +84,7 @@ def test_a_fork_keeps_the_descriptors_that_it_is_told_to_alone(is_old: bool) -> 
         f"if {is_old}: namespaces._SYS_CLOSE_RANGE = 100_000\n"
         "for _ in range(9): os.dup(0)\n"
         "os.dup2(0, 700); os.dup2(0, 800); os.dup2(0, 900)\n"
-        "forked.close_all_but(1, 5, 800)\n"
+        "namespaces.close_all_but(1, 5, 800)\n"
         "left = []\n"
         "for number in range(1000):\n"
         "    try: os.fstat(number); left.append(number)\n"

@@ -27,6 +27,7 @@ from nsml.content.digests import digest_of
 from nsml.content.manifest import decode
 from nsml.spec import agent_services
 from nsml.spec.attempt_points import FirstSteps, place_of
+from nsml.spec.frames import framed
 from nsml.v1 import (
     accounts_pb2,
     accounts_pb2_grpc,
@@ -157,6 +158,7 @@ class State:
         """By rank."""
         self.programs = Scripted()
         self.files = Files()
+        self.ssh_answer = pb.SshAnswer(host_key="ssh-ed25519 AAAAC3Nz+/==")
         self.left_out_points = 0
         self.missing: list[int] = []
         self.let_go = Timestamp()
@@ -737,6 +739,9 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         if target.service == agent_services.FILES:
             yield from self.state.files.serve(target, requests)
             return
+        if target.service == agent_services.SSH:
+            yield from self._ssh(requests)
+            return
         answers = {"agent.processes": self.state.processes, "agent.stacks": self.state.stacks}
         answer = answers[target.service]
         asked = list(iter(lambda: next(requests), pb.OpenTunnelRequest(end=True)))
@@ -746,6 +751,17 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         yield pb.OpenTunnelResponse(data=answer.SerializeToString())
         yield pb.OpenTunnelResponse(end=True)
         assert list(requests) == []
+
+    def _ssh(self, requests):
+        """A server that says what it is told; its first bytes come with the answer, in pieces."""
+        first = framed(self.state.ssh_answer.SerializeToString()) + b"SSH-2.0-test\r\n"
+        for start in range(0, len(first), 7):
+            yield pb.OpenTunnelResponse(data=first[start : start + 7])
+        for request in requests:
+            if request.end:
+                break
+            yield pb.OpenTunnelResponse(data=request.data)
+        yield pb.OpenTunnelResponse(end=True)
 
 
 class Content(content_pb2_grpc.ContentServiceServicer):

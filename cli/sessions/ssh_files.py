@@ -1,0 +1,124 @@
+"""How OpenSSH reaches sessions: names of hosts, its options, and the file of host keys that it checks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cli.exits import CommandError, ExitCode
+from nsml.client import contexts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cli.app import App
+
+_HOST: Final = re.compile(r"(?:([0-9]{1,9})\.)?([^\x00-\x20\x7f]{1,200})\.nsml", re.IGNORECASE)
+_LAST: Final = "last"
+"""A host cannot begin with @: ssh takes what is before that for a user."""
+_MOST_KEYS: Final = 500
+_UNSAFE: Final = re.compile(r'["\n\r\\]|\$\{')
+
+
+def host_of(session_id: str, rank: int) -> str:
+    """The name of a replica as a host; with a session's id it has no character that is special anywhere."""
+    return f"{rank}.{session_id}.nsml"
+
+
+def replica_at(host: str) -> tuple[str, int]:
+    """The session and rank that a host means: SESSION.nsml, or RANK.SESSION.nsml."""
+    found = _HOST.fullmatch(host)
+    if found is None:
+        raise CommandError(
+            f"{host!r} is not a session as a host",
+            code=ExitCode.USAGE,
+            why="it is written SESSION.nsml, or RANK.SESSION.nsml for a replica other than the first",
+        )
+    reference = f"@{_LAST}" if found[2] == _LAST else found[2]
+    return reference, int(found[1] or 0)
+
+
+def options(app: App, host: str) -> list[tuple[str, str]]:
+    """What ssh has to be told for a host, as it stands in its configuration: the first value of each counts.
+
+    The proxy writes the host key to the file before ssh is to check it.
+    """
+    proxy = [str(Path(sys.executable).parent / "nsml")]
+    if app.flags.context:
+        proxy += ["--context", app.flags.context]
+    command = shlex.join([*proxy, "ssh-proxy"]).replace("%", "%%")
+    return [
+        # ssh gives it to a shell
+        ("ProxyCommand", f"{command} -- {host}"),
+        ("UserKnownHostsFile", _quoted(str(_known_hosts(app)).replace("%", "%%"))),
+        ("GlobalKnownHostsFile", "/dev/null"),
+        ("StrictHostKeyChecking", "yes"),
+        ("HostKeyAlgorithms", "ssh-ed25519"),
+        ("VerifyHostKeyDNS", "no"),
+        ("UpdateHostKeys", "no"),
+        ("CheckHostIP", "no"),
+        ("CanonicalizeHostname", "no"),
+        ("ForwardAgent", "no"),
+        ("ForwardX11", "no"),
+    ]
+
+
+def _quoted(text: str) -> str:
+    if _UNSAFE.search(text):
+        raise CommandError(
+            f"ssh cannot be told of the file {text!r}",
+            advice="set NSML_CONFIG_DIR to a folder with a simpler name",
+        )
+    return f'"{text}"'
+
+
+def block(app: App) -> str:
+    """The part of ssh's configuration for all sessions."""
+    lines = [f"    {name} {value}" for name, value in options(app, "'%n'")]
+    # %n is within quotes, which a name with one would leave. What matches no block leads nowhere.
+    return "\n".join(['Host *.nsml "!*\'*"', *lines, ""])
+
+
+def _known_hosts(app: App) -> Path:
+    return Path(contexts.config_folder(app.environ)).absolute() / "ssh_known_hosts"
+
+
+def note_host_key(app: App, host: str, key: str) -> None:
+    """Have ssh expect this key of a host, and no other."""
+    file = _known_hosts(app)
+    # as ssh looks for it
+    name = host.lower()
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(file.with_name(f"{file.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lines = _lines(file)
+        line = f"{name} {key}"
+        if line in lines:
+            return
+        others = [one for one in lines if one.split(" ", 1)[0] != name]
+        contexts.write_private(file, "\n".join([*others[-_MOST_KEYS:], line, ""]))
+    finally:
+        os.close(lock)
+
+
+def _lines(file: Path) -> Sequence[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return ()
+
+
+def configuration(app: App) -> Path:
+    """The file of ours that ssh's own may include."""
+    return Path(contexts.config_folder(app.environ)).absolute() / "ssh_config"
+
+
+def include_line(app: App) -> str:
+    """What stands in ssh's own configuration then."""
+    return f"Include {_quoted(str(configuration(app)))}"

@@ -1,0 +1,121 @@
+"""The service agent.ssh: an ssh server in a replica, of which the agent passes on the bytes.
+
+Each replica has a host key of its own, made here at the first connection. Its private half stays in the replica's
+folder, for the agent alone; its public half is told to the client within the tunnel, before any byte of ssh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+)
+
+from nodeagent.runtimes.visits import NotAdmitted
+from nsml.common.concurrency import TaskGroup
+from nsml.spec.frames import framed
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nodeagent.link.services import RunningReplica, Stream
+    from nodeagent.runtimes.visits import Visits
+
+_PIECE_BYTES: Final = 256 << 10
+
+
+class _HostKey(NamedTuple):
+    private: str
+    public: str
+
+
+class SshServers:
+    """Serves it."""
+
+    def __init__(self, visits: Visits) -> None:
+        self._visits = visits
+
+    async def serve(self, replica: RunningReplica, stream: Stream) -> None:
+        """Join a client to a server of its own, until one of them leaves."""
+        try:
+            await asyncio.to_thread(_check_is_process, replica.folder.spec)
+            key = await asyncio.to_thread(_host_key, replica.folder.ssh_host_key)
+            async with self._visits.ssh_server(replica.folder, key.private) as server:
+                await _say(stream, pb.SshAnswer(host_key=key.public))
+                await _relay(stream, server)
+        except* NotAdmitted as error:
+            await _say(stream, pb.SshAnswer(refused=str(error.exceptions[0])))
+
+
+async def _say(stream: Stream, answer: pb.SshAnswer) -> None:
+    await stream.write(framed(answer.SerializeToString()))
+
+
+def _check_is_process(spec: Path) -> None:
+    """Raise NotAdmitted for a container: only its engine can start something in it."""
+    try:
+        plan = json.loads(spec.read_bytes()).get("container")
+    except (OSError, ValueError) as error:
+        raise NotAdmitted("its program is just beginning") from error
+    if plan:
+        raise NotAdmitted("it runs in a container, where nsml sh and nsml forward work")
+
+
+def _host_key(path: Path) -> _HostKey:
+    """That of a replica, made if there is none. Raises NotAdmitted."""
+    try:
+        with suppress(FileNotFoundError):
+            return _read(path.read_bytes())
+        made = Ed25519PrivateKey.generate().private_bytes(
+            Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
+        )
+        # whole at once: two clients may come first
+        staged = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
+        try:
+            with os.fdopen(
+                os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+            ) as file:
+                file.write(made)
+            with suppress(FileExistsError):
+                os.link(staged, path)
+        finally:
+            staged.unlink(missing_ok=True)
+        return _read(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise NotAdmitted(f"its host key: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _read(private: bytes) -> _HostKey:
+    key = load_ssh_private_key(private, None)
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return _HostKey(private.decode(), public.decode())
+
+
+async def _relay(stream: Stream, server: socket.socket) -> None:
+    """Until the server ends; a client that leaves cancels this."""
+    loop = asyncio.get_running_loop()
+
+    async def take() -> None:
+        with suppress(ConnectionError):  # it has ended, as `give` sees
+            while data := await stream.read():
+                await loop.sock_sendall(server, data)
+            server.shutdown(socket.SHUT_WR)
+
+    async with TaskGroup() as group:
+        taking = group.create_task(take())
+        with suppress(ConnectionError):
+            while data := await loop.sock_recv(server, _PIECE_BYTES):
+                await stream.write(data)
+        taking.cancel()
