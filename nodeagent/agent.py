@@ -32,7 +32,7 @@ from nodeagent.link.control import Control, WrongPlatform
 from nodeagent.link.file_service import Files
 from nodeagent.link.outbox import Outbox
 from nodeagent.link.process_service import ProcessList
-from nodeagent.link.program_service import Programs
+from nodeagent.link.program_service import NodePrograms, Programs
 from nodeagent.link.renewal import keep_renewed
 from nodeagent.link.services import Services
 from nodeagent.link.ssh_service import SshServers
@@ -71,6 +71,9 @@ _LISTED_EVERY_S = 15.0
 _RETRY_S = (0.2, 1.0)
 _REQUESTS_PER_S = 10.0
 """Of one replica's program, each a call of the control plane; and connections for them."""
+_NO_NODE_SHELL = (
+    "node_shell is off in its agent's settings; the machine's owner can set node_shell = true"
+)
 _LOOK_AGAIN_S = (5.0, 600.0)
 """First and longest pause; what is looked for may take a container each time."""
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 128
@@ -114,7 +117,9 @@ class Agent:
                     agent_services.PROGRAM: Programs(visits).serve,
                     agent_services.FILES: Files(visits).serve,
                     agent_services.SSH: SshServers(visits).serve,
-                }
+                },
+                node_services={agent_services.NODE_PROGRAM: NodePrograms(settings.node).serve},
+                off={} if settings.node_shell else {agent_services.NODE_PROGRAM: _NO_NODE_SHELL},
             ),
             has_sockets=parts.has_sockets,
         )
@@ -264,6 +269,7 @@ class Agent:
                 pb.AGENT_ABILITY_IMAGES,
                 pb.AGENT_ABILITY_PORTS,
                 pb.AGENT_ABILITY_SERVICES,
+                pb.AGENT_ABILITY_NODE_SERVICES,
             ],
         )
 

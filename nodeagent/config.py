@@ -238,6 +238,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The unit of systemd beside the agent's own that replicas get their control groups in; it must not
     be restarted with the agent's. `deploy/systemd/nsml-agent.service` sets it. Empty: there is none."""
 
+    node_shell: bool = False
+    """Whether administrators of the platform may start shells and programs on this machine, as the agent's account
+    (`nsml node sh`)."""
+
     sample_interval_s: float = 1.0
     """Time between two readings of the node."""
 

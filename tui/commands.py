@@ -106,6 +106,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
     "node": {
         "ls": Way.SHOWN,
         "show": Way.SHOWN,
+        "sh": Way.HANDED,
         "drain": Way.HANDED,
         "resume": Way.HANDED,
         "fence": Way.HANDED,

@@ -10,6 +10,7 @@ import click
 
 from cli.app import App
 from cli.arguments import NODE, SESSION
+from cli.cluster.node_sh import sh
 from cli.cluster.node_targets import chosen_nodes, names_of, nodes_argument, nodes_words
 from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
@@ -428,5 +429,5 @@ def _write_node(app: App, node: Node) -> None:
     app.write(visible(f"{node.name}  {_state(node)}{f'  {why}' if why else ''}"))
 
 
-for _command in (ls, show, drain, resume, fence, rm):
+for _command in (ls, show, sh, drain, resume, fence, rm):
     node.add_command(_command)

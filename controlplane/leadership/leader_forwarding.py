@@ -243,6 +243,17 @@ class Relay:
         """Whether another control plane leads."""
         return not self._leading.term
 
+    async def where_needed(
+        self,
+        method: str,
+        messages: tuple[type[Message], type[Message]],
+        requests: AsyncIterator[Any],
+        context: Context,
+    ) -> AsyncGenerator[Any, None] | None:
+        """As `stream`, for what the leader alone can answer; None where that is us."""
+        await self._leading.settled(LEADER_WITHIN_S)
+        return self.stream(method, messages, requests, context) if self.is_needed else None
+
     async def stream(
         self,
         method: str,

@@ -304,12 +304,13 @@ def _orders_message(
 
 def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
     """A tunnel that an agent is to dial."""
+    replica = agents_pb2.ReplicaId(
+        session_id=order.session_id, attempt=order.attempt, rank=order.rank
+    )
     return agents_pb2.ControlResponse(
         open_tunnel=agents_pb2.OpenTunnel(
             tunnel_id=order.tunnel_id,
-            replica=agents_pb2.ReplicaId(
-                session_id=order.session_id, attempt=order.attempt, rank=order.rank
-            ),
+            replica=replica if order.session_id else None,
             service=order.service,
             only_checks=order.only_checks,
         )

@@ -105,4 +105,6 @@ def _nodes(core: Core) -> NodeServicer:
         states=core.shared(node_states),
         joining=core.shared(joining),
         images=core.shared(node_images),
+        tunnels=core.shared(tunnels),
+        relay=core.shared(relay),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from controlplane.access.current import require_user
+from controlplane.access.current import note_target, require_user
 from controlplane.core.paging import page_size
 from controlplane.domain.conditions import Condition, ConditionName, gravest_first
 from controlplane.domain.errors import NotFound, NotLeader
@@ -27,8 +28,9 @@ from controlplane.nodes.convert import (
 )
 from controlplane.state.agent_connections import ImageAction
 from controlplane.state.conditions import found_elsewhere
+from controlplane.tunnels.frames import first_frame, passing
 from controlplane.wire.chunking import parts_of
-from controlplane.wire.errors import Context, answering
+from controlplane.wire.errors import Context, answering, streaming
 from controlplane.wire.resources import (
     device_message,
     isolation_name,
@@ -43,16 +45,25 @@ from nsml.v1 import nodes_pb2_grpc
 from nsml.v1.resources_pb2 import ImageState, ImageStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from controlplane.access.joining import Joining
     from controlplane.core.core import Core
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Node, Session
     from controlplane.history.values import NodeSample
+    from controlplane.leadership.leader_forwarding import Relay
     from controlplane.nodes.node_images import NodeImages
     from controlplane.nodes.node_states import NodeStates
     from controlplane.nodes.nodes import NodeKeeper
+    from controlplane.tunnels.tunnels import Tunnels
     from controlplane.usage.usage import Usages
 
 
@@ -76,6 +87,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         states: NodeStates,
         joining: Joining,
         images: NodeImages,
+        tunnels: Tunnels,
+        relay: Relay,
     ) -> None:
         self._core = core
         self._keeper = keeper
@@ -83,6 +96,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self._states = states
         self._joining = joining
         self._images = images
+        self._tunnels = tunnels
+        self._relay = relay
 
     @answering
     async def ListNodes(  # noqa: N802 - named by the contract
@@ -232,6 +247,38 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
                 outcome=outcome,
             )
         return status
+
+    @streaming
+    async def OpenNodeTunnel(  # noqa: N802
+        self, requests: AsyncIterator[pb.OpenNodeTunnelRequest], context: Context
+    ) -> AsyncGenerator[pb.OpenNodeTunnelResponse, None]:
+        """The client's end of a tunnel to a node."""
+        frames = aiter(requests)
+        kinds = (pb.OpenNodeTunnelRequest, pb.OpenNodeTunnelResponse)
+        # the leader alone can ask agents to dial
+        relayed = await self._relay.where_needed(
+            "NodeService/OpenNodeTunnel", kinds, frames, context
+        )
+        async with aclosing(relayed or self._tunnel(require_user(), frames)) as responses:
+            async for response in responses:
+                yield response
+
+    async def _tunnel(
+        self, who: UserCaller, frames: AsyncIterator[pb.OpenNodeTunnelRequest]
+    ) -> AsyncGenerator[pb.OpenNodeTunnelResponse, None]:
+        target = (await first_frame(frames)).target
+        note_target(f"{target.node} {target.service}")
+        name = check_node(target.node)
+        if name not in self._core.state.nodes:
+            raise NotFound(f"there is no node {name}", attempt="nsml node ls")
+        async with self._tunnels.opened_to_node(who, name, service=target.service) as tunnel:
+            yield pb.OpenNodeTunnelResponse()
+            passing_on = passing(
+                frames, into=tunnel.down, out=tunnel.up, pacing=self._tunnels.pacing
+            )
+            async with aclosing(passing_on) as passed:
+                async for one in passed:
+                    yield pb.OpenNodeTunnelResponse(data=one.data, end=one.end, gone=one.gone)
 
     @answering
     async def GetCluster(  # noqa: N802

@@ -354,16 +354,19 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, requests: AsyncIterator[pb.OpenTunnelRequest], context: Context
     ) -> AsyncGenerator[pb.OpenTunnelResponse, None]:
         """The client's end of a tunnel."""
-        who, frames = require_user(), aiter(requests)
-        await self._do.relay.settled()
-        if self._do.relay.is_needed:  # the leader alone can ask agents to dial
-            kinds = (pb.OpenTunnelRequest, pb.OpenTunnelResponse)
-            async with aclosing(
-                self._do.relay.stream("SessionService/OpenTunnel", kinds, frames, context)
-            ) as relayed:
-                async for response in relayed:
-                    yield response
-            return
+        frames = aiter(requests)
+        kinds = (pb.OpenTunnelRequest, pb.OpenTunnelResponse)
+        # the leader alone can ask agents to dial
+        relayed = await self._do.relay.where_needed(
+            "SessionService/OpenTunnel", kinds, frames, context
+        )
+        async with aclosing(relayed or self._tunnel(require_user(), frames)) as responses:
+            async for response in responses:
+                yield response
+
+    async def _tunnel(
+        self, who: UserCaller, frames: AsyncIterator[pb.OpenTunnelRequest]
+    ) -> AsyncGenerator[pb.OpenTunnelResponse, None]:
         target = (await first_frame(frames)).target
         session = await self._core.references.find(who, target.session)
         note_target(f"{session.name} {target.service} in rank {target.rank}")

@@ -36,17 +36,18 @@ class Ability(enum.Enum):
     IMAGES = "images of the node"
     PORTS = "TCP ports of sessions"
     SERVICES = "what runs inside a session"
+    NODE_SERVICES = "programs on the node itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelOrder:
-    """What an agent is asked: to dial, with this id, for the socket of a replica's program."""
+    """What an agent is asked: to dial, with this id, for a service of a replica; without a session, of the node."""
 
     tunnel_id: str
-    session_id: str
-    attempt: int
-    rank: int
     service: str
+    session_id: str = ""
+    attempt: int = 0
+    rank: int = 0
     only_checks: bool = False
 
 

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_OPEN: Final = 64
-"""Tunnels of one user at once, without those to programs that were started in sessions."""
+"""Tunnels of one user at once, without those to programs that were started in sessions and on nodes."""
 MOST_PROGRAMS: Final = 128
-"""Programs in sessions that one user has started and is joined to, and copies of files."""
+"""Programs in sessions and on nodes that one user has started and is joined to, copies of files and ssh connections."""
 OPENED_AT_ONCE: Final = 200
 """Tunnels that one user opens as fast as it goes; further ones wait, at OPENED_PER_S."""
 OPENED_PER_S: Final = 20.0
@@ -62,7 +62,9 @@ AGENT_SERVICES: Final[Mapping[str, Action]] = {
     agent_services.FILES: CHANGE,
     agent_services.SSH: CHANGE,
 }
-"""What agents themselves serve, and what a caller must be allowed to do with the session for it."""
+"""What agents themselves serve for a replica, and what a caller must be allowed to do with the session for it."""
+NODE_SERVICES: Final = frozenset({agent_services.NODE_PROGRAM})
+"""What they serve for the node itself: for administrators, as the access table has it."""
 
 _SERVICE: Final = re.compile(r"[a-z0-9-]{1,32}")
 _LAST_PORT: Final = 65_535
@@ -152,24 +154,52 @@ class Tunnels:
             NodeUnavailable: the agent is not connected, or does not dial in time.
         """
         node = _node_of(caller, session, rank, service)
-        tunnel_id = self._random_bytes(16).hex()
         order = TunnelOrder(
-            tunnel_id=tunnel_id,
+            tunnel_id=self._new_id(),
             session_id=session.id,
             attempt=session.attempt,
             rank=rank,
             service=service,
             only_checks=only_checks,
         )
-        with self._counted(caller.user.name, service):
+        async with self._dialled(caller, node, order) as tunnel:
+            _log.info("tunnel.opened", session=session.name, rank=rank, service=service)
+            yield tunnel
+
+    @contextlib.asynccontextmanager
+    async def opened_to_node(
+        self, caller: UserCaller, node: str, *, service: str
+    ) -> AsyncIterator[Tunnel]:
+        """A tunnel to a node itself, of which the caller is an administrator, while the context lasts.
+
+        Raises:
+            StateConflict: the agent is too old.
+            NoSuchService: the agent does not serve this, or refuses.
+            TooManyTunnels, NodeUnavailable: as `opened`.
+        """
+        if service not in NODE_SERVICES:
+            raise _not_offered(service)
+        order = TunnelOrder(tunnel_id=self._new_id(), service=service)
+        async with self._dialled(caller, node, order) as tunnel:
+            _log.info("tunnel.opened", node=node, by=caller.user.name, service=service)
+            yield tunnel
+
+    def _new_id(self) -> str:
+        return self._random_bytes(16).hex()
+
+    @contextlib.asynccontextmanager
+    async def _dialled(
+        self, caller: UserCaller, node: str, order: TunnelOrder
+    ) -> AsyncIterator[Tunnel]:
+        """A tunnel that the agent of `node` has been asked for and has dialled."""
+        with self._counted(caller.user.name, order.service):
             await self._wait_for_turn(caller.user.name)
-            tunnel = self._asked[tunnel_id] = Tunnel(node=node)
+            tunnel = self._asked[order.tunnel_id] = Tunnel(node=node)
             try:
                 await self._ask(tunnel, order)
-                _log.info("tunnel.opened", session=session.name, rank=rank, service=service)
                 yield tunnel
             finally:
-                self._asked.pop(tunnel_id, None)
+                self._asked.pop(order.tunnel_id, None)
                 tunnel.client_left()
 
     def is_awaited(self, tunnel_id: str) -> bool:
@@ -199,6 +229,8 @@ class Tunnels:
             link.check(Ability.PORTS)
         if order.service in AGENT_SERVICES:
             link.check(Ability.SERVICES)
+        if order.service in NODE_SERVICES:
+            link.check(Ability.NODE_SERVICES)
         link.open_tunnel(order)
         try:
             async with asyncio.timeout(self._answer_within_s):
@@ -209,6 +241,8 @@ class Tunnels:
                 why=f"its agent did not dial within {self._answer_within_s:g} s",
             ) from late
         if error:
+            if order.service in NODE_SERVICES:
+                raise NoSuchService(f"node {tunnel.node} refuses this", why=error)
             if order.service in AGENT_SERVICES:
                 raise NoSuchService(f"node {tunnel.node} does not answer this now", why=error)
             if order.service.isdigit():
@@ -231,7 +265,7 @@ class Tunnels:
     def _counted(self, user: str, service: str) -> Iterator[None]:
         is_program = service in agent_services.STARTED
         most, what = (
-            (MOST_PROGRAMS, "programs, copies and ssh connections in sessions")
+            (MOST_PROGRAMS, "programs, copies and ssh connections")
             if is_program
             else (self._most_open, "tunnels")
         )
@@ -246,6 +280,13 @@ class Tunnels:
                 del self._open[user, is_program]
 
 
+def _not_offered(service: str) -> NoSuchService:
+    return NoSuchService(
+        f"this control plane does not offer {service[:80]!r}",
+        why="it knows no such service of agents",
+    )
+
+
 def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> str:
     """The node that runs the replica, after everything that can be refused at once."""
     if may(caller, AGENT_SERVICES.get(service, CHANGE), session) is not ALLOW:
@@ -255,10 +296,7 @@ def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> s
         )
     if service.startswith(agent_services.PREFIX):
         if service not in AGENT_SERVICES:
-            raise NoSuchService(
-                f"this control plane does not offer {service[:80]!r}",
-                why="it knows no such service of agents",
-            )
+            raise _not_offered(service)
     elif not _SERVICE.fullmatch(service):
         raise InvalidRequest(
             f"{service[:80]!r} is no name of a service", why="1 to 32 of a-z, 0-9 and -"

@@ -1,4 +1,4 @@
-"""The service agent.program: a program started in a replica, its streams and how it ended.
+"""The services agent.program and agent.node-program: a program started in a replica, or on the node.
 
 What it writes is read as fast as the other end takes it, and how it ended is said after all of that.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
 from nodeagent.runtimes.container_visits import ContainerVisits
+from nodeagent.runtimes.node_visits import NodeVisits
 from nodeagent.runtimes.visits import NotAdmitted, NotStarted, Output, VisitOrder
 from nsml.common.concurrency import TaskGroup
 from nsml.spec import agent_services
@@ -21,7 +23,7 @@ from nsml.spec.frames import Frames, NotFrames, framed
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from nodeagent.link.services import RunningReplica, Stream
@@ -35,8 +37,22 @@ class NotAsked(ValueError):
     """What is to be started cannot be; the message says why, for people."""
 
 
+class NodePrograms:
+    """Serves those on the node of this name."""
+
+    def __init__(self, node: str) -> None:
+        self._visits = NodeVisits(node)
+
+    async def serve(self, stream: Stream) -> None:
+        """Start what the first message says, until it has ended or the client is gone."""
+        await _serve(stream, self._started)
+
+    async def _started(self, order: VisitOrder) -> AbstractAsyncContextManager[Visit]:
+        return self._visits.started(order)
+
+
 class Programs:
-    """Serves it."""
+    """Serves those in replicas."""
 
     def __init__(self, visits: Visits) -> None:
         self._visits = visits
@@ -44,20 +60,7 @@ class Programs:
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
         """Start what the first message says, until it has ended or the client is gone."""
-        requests, refused = _requests(stream), ""
-        try:
-            order = _order(await anext(requests, pb.ProgramRequest()))
-            async with await self._started(replica, order) as visit:
-                await _say(stream, pb.ProgramResponse(started=True))
-                await _Attached(visit, stream).run(requests)
-        except* (NotFrames, DecodeError):
-            refused = "what its client says cannot be understood"
-        except* NotStarted as error:
-            await _say_not_started(stream, error.exceptions[0])
-        except* (NotAdmitted, NotAsked) as error:
-            refused = str(error.exceptions[0])
-        if refused:
-            await _say(stream, pb.ProgramResponse(refused=refused))
+        await _serve(stream, partial(self._started, replica))
 
     async def _started(
         self, replica: RunningReplica, order: VisitOrder
@@ -73,6 +76,25 @@ class Programs:
         path = str(plan["socket"])
         engine = self._engines.setdefault(path, ContainerVisits(Path(path)))
         return engine.started(str(plan["name"]), order)
+
+
+async def _serve(
+    stream: Stream, started: Callable[[VisitOrder], Awaitable[AbstractAsyncContextManager[Visit]]]
+) -> None:
+    requests, refused = _requests(stream), ""
+    try:
+        order = _order(await anext(requests, pb.ProgramRequest()))
+        async with await started(order) as visit:
+            await _say(stream, pb.ProgramResponse(started=True))
+            await _Attached(visit, stream).run(requests)
+    except* (NotFrames, DecodeError):
+        refused = "what its client says cannot be understood"
+    except* NotStarted as error:
+        await _say_not_started(stream, error.exceptions[0])
+    except* (NotAdmitted, NotAsked) as error:
+        refused = str(error.exceptions[0])
+    if refused:
+        await _say(stream, pb.ProgramResponse(refused=refused))
 
 
 def _order(request: pb.ProgramRequest) -> VisitOrder:

@@ -1,4 +1,4 @@
-"""What the agent itself serves at the end of a tunnel, beside what programs serve: by name, for a replica.
+"""What the agent itself serves at the end of a tunnel, beside what programs serve: by name, for a replica or the node.
 
 The control plane has decided who may be led here. Names are those of `nsml.spec.agent_services`, which no program can take.
 """
@@ -25,6 +25,8 @@ MOST_OF_NODE = 64
 MOST_PROGRAMS = 128
 MOST_PROGRAMS_OF_NODE = 512
 """Joined to a client at once, of programs that were started and copies, in a replica and in all of the node."""
+MOST_ON_NODE = 32
+"""Open at once, of the services for the node itself."""
 _FRAME_BYTES = 256 << 10
 _WAITING = 4
 """Frames that are taken before the service reads them."""
@@ -111,14 +113,30 @@ class Stream:
 
 
 Service = Callable[[RunningReplica, Stream], Awaitable[None]]
+NodeService = Callable[[Stream], Awaitable[None]]
 
 
 class Services:
-    """The services of an agent by name, and how many are in use."""
+    """The services of an agent by name, and how many are in use.
 
-    def __init__(self, services: Mapping[str, Service]) -> None:
+    Args:
+        services: for a replica.
+        node_services: for the node itself.
+        off: why a service is not offered that this agent has.
+    """
+
+    def __init__(
+        self,
+        services: Mapping[str, Service],
+        *,
+        node_services: Mapping[str, NodeService] | None = None,
+        off: Mapping[str, str] | None = None,
+    ) -> None:
         self._services = services
+        self._node_services = node_services or {}
+        self._off = off or {}
         self._open: Counter[tuple[ReplicaId, bool]] = Counter()
+        self._open_on_node = 0
 
     @contextmanager
     def taken(self, name: str, replica_id: ReplicaId) -> Iterator[Service]:
@@ -129,7 +147,7 @@ class Services:
         """
         service = self._services.get(name)
         if service is None:
-            raise ServiceUnreachable(f"its agent does not offer {name}: it may be too old")
+            raise _not_offered(name)
         is_program = name in agent_services.STARTED
         most = MOST_PROGRAMS if is_program else MOST_OF_REPLICA
         most_of_node = MOST_PROGRAMS_OF_NODE if is_program else MOST_OF_NODE
@@ -146,3 +164,27 @@ class Services:
             self._open[key] -= 1
             if not self._open[key]:
                 del self._open[key]
+
+    @contextmanager
+    def taken_on_node(self, name: str) -> Iterator[NodeService]:
+        """A service for the node itself, which counts as open while the context lasts.
+
+        Raises:
+            ServiceUnreachable: there is none of this name, or too many are open, or it is not offered.
+        """
+        if name in self._off:
+            raise ServiceUnreachable(self._off[name])
+        service = self._node_services.get(name)
+        if service is None:
+            raise _not_offered(name)
+        if self._open_on_node >= MOST_ON_NODE:
+            raise ServiceUnreachable(f"{MOST_ON_NODE} are open on the node already")
+        self._open_on_node += 1
+        try:
+            yield service
+        finally:
+            self._open_on_node -= 1
+
+
+def _not_offered(name: str) -> ServiceUnreachable:
+    return ServiceUnreachable(f"its agent does not offer {name}: it may be too old")

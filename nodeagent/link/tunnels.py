@@ -26,7 +26,13 @@ import structlog
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link.channels import Link
 from nodeagent.link.outbox import replica_of
-from nodeagent.link.services import RunningReplica, Services, ServiceUnreachable, Stream
+from nodeagent.link.services import (
+    NodeService,
+    RunningReplica,
+    Services,
+    ServiceUnreachable,
+    Stream,
+)
 from nodeagent.link.tcp_ports import listener_on, port_of
 from nodeagent.replica.user_sockets import UserConnection, close_user_socket
 from nodeagent.safe_paths import allow, open_folder, path_of
@@ -131,12 +137,17 @@ class Tunnels:
     async def _offer(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
         """The life of a tunnel to a service of the agent."""
         first = pb.TunnelRequest(tunnel_id=order.tunnel_id)
-        service = None
+        service: NodeService | None = None
         with ExitStack() as held:
             try:
-                replica = self._running(replica_id)
-                offered = held.enter_context(self._services.taken(order.service, replica.id))
-                service = None if order.only_checks else partial(offered, replica)
+                if order.HasField("replica"):
+                    replica = self._running(replica_id)
+                    offered = self._services.taken(order.service, replica.id)
+                    service = partial(held.enter_context(offered), replica)
+                else:
+                    service = held.enter_context(self._services.taken_on_node(order.service))
+                if order.only_checks:
+                    service = None
             except ServiceUnreachable as error:
                 first.error = str(error)
             dialled = self._link.dial("AgentService/Tunnel", pb.TunnelRequest, pb.TunnelResponse)

@@ -28,9 +28,9 @@ from nodeagent.runtimes.visits import (
     NotStarted,
     Output,
 )
+from nodeagent.shim.client_program import NOT_EXECUTABLE, NOT_THERE
 from nodeagent.shim.files import content_of
 from nodeagent.shim.keeper import has_ended
-from nodeagent.shim.visitor import NOT_EXECUTABLE, NOT_THERE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

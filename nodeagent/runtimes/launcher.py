@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 def shim_command(module: str, *arguments: str) -> list[str]:
-    """The command line of `nodeagent.shim.shim` or `nodeagent.shim.zygote` on a bare interpreter.
+    """The command line of a module of `nodeagent.shim`, such as `zygote`, on a bare interpreter.
 
     Through an import and not as a script, because only imports are compiled once.
     """
@@ -99,6 +99,12 @@ def start_directly(
     with _in_memory(secrets) as given:
         child = _spawn(command, stdin=given, pass_fds=passed)
     return StartedShim(child.pid, os.pidfd_open(child.pid), child)
+
+
+def start_node_visitor(node: str, end: int) -> subprocess.Popen[bytes]:
+    """Start a visitor of the node itself, which is to be reaped, with the descriptor `end`. Raises OSError."""
+    command = shim_command("node_visitor", node, str(end))
+    return _spawn(command, stdin=subprocess.DEVNULL, pass_fds=(end,))
 
 
 @contextlib.contextmanager

@@ -114,11 +114,16 @@ class Visit(Protocol):
 class ProcessVisit:
     """`Visit` of what a visitor started: `end` is its socket, `streams` this side of the standard streams.
 
-    `beside` is the process of the replica's program.
+    `beside` is the process of the replica's program; None: it runs in no replica.
     """
 
     def __init__(
-        self, end: socket.socket, streams: Sequence[int], beside: int, *, has_terminal: bool
+        self,
+        end: socket.socket,
+        streams: Sequence[int],
+        beside: int | None,
+        *,
+        has_terminal: bool,
     ) -> None:
         self._end = end
         self._beside = beside
@@ -209,17 +214,10 @@ class ProcessVisit:
         """See `Visit`."""
         said, _ = await _received(self._end)
         self._is_over.set()
-        if said.get("signal") == signal.SIGKILL and await self._is_alone():
+        is_killed = said.get("signal") == signal.SIGKILL
+        if is_killed and self._beside is not None and await _ends(self._beside):
             return None, None
         return said.get("code"), said.get("signal")
-
-    async def _is_alone(self) -> bool:
-        """Whether the replica's program has ended, too: what is beside it is killed then."""
-        for _ in range(_LOOKS):
-            if not _runs(self._beside):
-                return True
-            await asyncio.sleep(LOOK_S)
-        return False
 
     def close(self) -> None:
         """Leave: the program gets SIGHUP unless it has ended."""
@@ -241,7 +239,7 @@ class Visits:
         """A program in a replica, while the context lasts. Raises NotAdmitted."""
         end = await self._entered(folder, lambda claim: claim.admits)
         try:
-            visit = await _begun(end, order)
+            visit = await begun(end, order)
         except OSError as error:
             raise NotAdmitted(error.strerror or str(error)) from error
         try:
@@ -310,6 +308,15 @@ class Visits:
         return end
 
 
+async def _ends(beside: int) -> bool:
+    """Whether the replica's program has ended, too: what is beside it is killed then."""
+    for _ in range(_LOOKS):
+        if not _runs(beside):
+            return True
+        await asyncio.sleep(LOOK_S)
+    return False
+
+
 def _runs(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -335,7 +342,7 @@ def _all_there(terminal: int) -> bytes:
     return b"".join(pieces)
 
 
-async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
+async def begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
     """What the visitor starts. Raises OSError, NotAdmitted."""
     theirs: list[int] = []
     streams: list[int] = []
@@ -371,7 +378,7 @@ async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
             raise NotAdmitted(str(said.get("failed") or "its program has just ended"))
         is_begun = True
         return ProcessVisit(
-            end, streams, int(said["beside"]), has_terminal=order.terminal is not None
+            end, streams, said.get("beside"), has_terminal=order.terminal is not None
         )
     except TimeoutError as late:
         raise NotAdmitted(f"nothing began within {_ADMITTED_WITHIN_S:g} s") from late
@@ -388,7 +395,10 @@ async def _served(end: socket.socket, host_key: str) -> socket.socket:
     is_begun = False
     try:
         ours.setblocking(False)  # noqa: FBT003
-        words = {"ssh": {"host_key": host_key, "path": sys.path}, "env": {}}
+        words = {
+            "ssh": {"host_key": host_key, "path": [one for one in sys.path if one.startswith("/")]},
+            "env": {},
+        }
         socket.send_fds(end, [json.dumps(words).encode()], [theirs.fileno()])
         async with asyncio.timeout(_SERVES_WITHIN_S):
             said, _ = await _received(end)

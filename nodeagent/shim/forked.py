@@ -95,11 +95,11 @@ class Forked:
         if self.pid and self._status is None:
             self._signal(signal.SIGKILL)
         if not self._is_bounded:
-            _halt_descendants()
+            halt_descendants()
         if self._group is not None:
             self._note_refused_forks(self._group)
             self._group.kill()
-        _signal_all(_descendants(os.getpid()), signal.SIGKILL)
+        signal_all(descendants(os.getpid()), signal.SIGKILL)
 
     def is_gone(self) -> bool:
         """Whether no process of it is left; with the last one its group goes."""
@@ -284,15 +284,15 @@ def _fork_program(
     os._exit(START_FAILED_CODE)
 
 
-def _halt_descendants() -> None:
+def halt_descendants() -> None:
     """Stop all of them before any is killed: the place of a killed one would be forked into again."""
     with _first_in_line():
         halted: set[int] = set()
         for _ in range(_MOST_HALTS):
-            found = set(_descendants(os.getpid()))
+            found = set(descendants(os.getpid()))
             if found <= halted:
                 return
-            _signal_all(found - halted, signal.SIGSTOP)
+            signal_all(found - halted, signal.SIGSTOP)
             halted = found
 
 
@@ -312,7 +312,7 @@ def _first_in_line() -> Iterator[None]:
             os.sched_setscheduler(0, os.SCHED_OTHER, usual)
 
 
-def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
     """Signal those that are there; what became another user (sudo) is not ours to end, and is waited for."""
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -411,7 +411,7 @@ def _report(descriptor: int, kind: str, text: str) -> None:
         os.write(descriptor, line.encode(errors="replace") + b"\n")
 
 
-def _descendants(ancestor: int) -> list[int]:
+def descendants(ancestor: int) -> list[int]:
     """Every process below `ancestor`, as /proc shows them.
 
     Zombies too: what lost only its first thread looks like one, and lives.
@@ -436,7 +436,7 @@ def _descendants(ancestor: int) -> list[int]:
 def children_of(ancestor: int) -> list[int]:
     """Every process below `ancestor` by the kernel's own lists, which cost no look at all others.
 
-    Something that forks meanwhile can be missed; for what must be complete there is `_descendants`.
+    Something that forks meanwhile can be missed; for what must be complete there is `descendants`.
     """
     found: list[int] = []
     todo = [ancestor]
@@ -452,7 +452,7 @@ def children_of(ancestor: int) -> list[int]:
                 below = [int(word) for word in words]
             except FileNotFoundError:
                 if pid == ancestor:
-                    return _descendants(ancestor)  # a kernel without these lists
+                    return descendants(ancestor)  # a kernel without these lists
                 continue
             except OSError:
                 continue

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import encodings.idna  # noqa: F401 - later it could not be found
 import fcntl
 import gc
+import importlib
 import logging
 import os
-import pwd  # noqa: F401 - the same, for asyncssh
 import re
 import signal
 import struct
@@ -28,6 +27,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import asyncssh
 from asyncssh.stream import SSHServerStreamSession
+
+# What is imported late by others could not be found then.
+for _late in ("concurrent.futures.thread", "encodings.ascii", "encodings.idna", "grp", "pwd"):
+    importlib.import_module(_late)
 
 if TYPE_CHECKING:
     import socket
@@ -86,6 +89,10 @@ def run(
     """
     gc.enable()
     logging.disable()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # errors here; programs get them as usual
+        signal.signal(number, signal.SIG_IGN)
+    # asyncssh looks for a configuration there, and fails where nothing says where that is
+    os.environ["HOME"] = environment.get("HOME", "/")
     asyncio.run(_serve(connection, host_key, _Place(environment, shells), begun))
 
 

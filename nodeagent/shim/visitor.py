@@ -5,49 +5,30 @@ no more to do with it than with any other descendant: what a visitor starts coun
 ends with the replica, at every level of isolation.
 
 The visitor connects to the socket `visits` in the replica's folder, where the agent waits, and is given one order
-with, for a program without a terminal, its three streams:
+(`client_program.py`). It enters the namespaces and forks the program, which joins the control group and becomes the
+account of the replica under the same filter of system calls. Beside the program's number it says that of the replica's
+own, `beside`. What ignores that the agent has left goes on.
+
+Two orders are for no program. What becomes the account executes nothing then, and is
 
 ```
-{"argv": [...], "env": {...}, "terminal": [rows, columns] | null}
+{"copy": {...}, ...}                                    a copy of files (`file_server.py`), in containers, too
+{"ssh": {"host_key": key, "path": [...]}, "env": {...}} an ssh server of the one connection that comes with it
 ```
 
-An empty `argv` is a shell. With a `copy` what becomes the account executes nothing, and copies files (`file_server.py`);
-that alone is asked for in containers, where programs are started by the engine. With `ssh` it becomes an ssh server of
-one connection, which comes with the order (`ssh_server.py`; what it imports is found on `path`, and nothing of the
-replica's is):
-
-```
-{"ssh": {"host_key": key, "path": [...]}, "env": {...}}
-```
-
-The visitor enters the namespaces and forks the program, which joins the control group and becomes the account of the
-replica under the same filter of system calls. It answers, a JSON value a message:
-
-```
-{}                      with the other end of its terminal, where it has one
-{"pid": n, "beside": n} it has begun, beside the replica's program; or {"failed": why}, with a "code" where it is the program's fault
-{"code": n}             or {"signal": n}: how the program ended
-```
-
-When the agent's end is closed the program gets SIGHUP, as when a terminal is closed; what ignores that goes on.
-`{"signal": n}` from the agent goes to the program's group.
+(`ssh_server.py`; what that imports is found on `path`, and nothing of the replica's is). Containers are entered for
+copies alone: their engine starts programs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
-import json
 import os
-import select
 import signal
 import socket
-import struct
 import sys
-import termios
 
-from nodeagent.shim import namespaces, process_limits, scripts, seccomp
+from nodeagent.shim import client_program, namespaces, process_limits, seccomp
 from nodeagent.shim.files import content_of
 from nodeagent.shim.keeper import has_ended
 
@@ -66,10 +47,6 @@ if TYPE_CHECKING:
 VISIT = signal.SIGRTMIN + 8
 """Signals of this kind are counted: as many visitors are forked as were asked for."""
 SOCKET = "visits"
-_SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
-_MOST_ORDER = 1 << 20
-_MOST_REASON = 4096
-_STREAMS = 3
 _NAMESPACES = (
     ("ipc", namespaces.CLONE_NEWIPC),
     ("cgroup", namespaces.CLONE_NEWCGROUP),
@@ -77,13 +54,7 @@ _NAMESPACES = (
 )
 """Those that the program itself enters, the one last in which nothing of the agent's is to be seen."""
 _HOME = "/"
-_FAILED_CODE = 127
 _BEGINS_OR_ENDS = "its program is just beginning or ending"
-NOT_THERE, NOT_EXECUTABLE = 127, 126
-"""What shells end with when a program is not there, and when it cannot be executed."""
-_MOST_WORDS = 500
-_FOLDER = {"bash": "\\w "}
-"""How a shell is asked for the current folder in its prompt; sh cannot be."""
 
 
 def fork(folder: str, spec: dict, first: Process, entrance: Entrance) -> int:  # type: ignore[type-arg]
@@ -99,7 +70,7 @@ def fork(folder: str, spec: dict, first: Process, entrance: Entrance) -> int:  #
                 namespaces.end_with(shim)
                 _run(folder, spec, first, entrance)
             finally:
-                os._exit(_FAILED_CODE)
+                os._exit(client_program.FAILED_CODE)
     finally:
         entrance.close()
     return pid
@@ -111,75 +82,24 @@ def _run(folder: str, spec: dict, first: Process, entrance: Entrance) -> NoRetur
     # the path may be longer than an address can be
     os.chdir(folder)
     end.connect(SOCKET)
-    message, streams, _, _ = socket.recv_fds(end, _MOST_ORDER, _STREAMS)
-    for one in streams:
-        # the program's own three are copies: when it closes those, all are closed
-        os.set_inheritable(one, False)  # noqa: FBT003
-    if not message:
-        os._exit(0)
     try:
-        order = json.loads(message)
+        order, streams = client_program.received(end)
+        if order is None:
+            os._exit(0)
         visit = _Visit(spec, order, streams, first, entrance)
         visitor = os.getpid()
-        told, tell = os.pipe2(os.O_CLOEXEC)
-        program = os.fork()
-        if program == 0:
+
+        def become(tell: int) -> NoReturn:
             namespaces.end_with(visitor)
             entrance.join()  # not the visitor, which is the platform's
             visit.become_program(end, tell, visitor)
-        os.close(tell)
-        poll = select.poll()
-        poll.register(told, select.POLLIN)
-        poll.register(end, select.POLLIN)
-        if told not in {descriptor for descriptor, _ in poll.poll()}:
-            # the agent has left: its user may have halted what has not begun, which would stay for ever
-            os.kill(program, signal.SIGKILL)
-            os._exit(_FAILED_CODE)
-        # closed by what it executes
-        failure = os.read(told, _MOST_REASON)
-        _say(end, json.loads(failure) if failure else {"pid": program, "beside": first.pid})
+
+        program = client_program.started(end, streams, become, {"beside": first.pid})
     except OSError as error:
-        _say(end, {"failed": str(error)})
-        os._exit(_FAILED_CODE)
-    for one in streams:
-        os.close(one)
-    _watch(end, program)
+        client_program.say(end, {"failed": str(error)})
+        os._exit(client_program.FAILED_CODE)
+    client_program.watch(end, program)
     os._exit(0)
-
-
-def _say(end: socket.socket, words: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
-    with contextlib.suppress(OSError):  # the agent died
-        socket.send_fds(end, [json.dumps(words).encode()], descriptors)
-
-
-def _watch(end: socket.socket, program: int) -> None:
-    """Pass on signals until the program has ended, and say how."""
-    pidfd = os.pidfd_open(program)
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    poll.register(end, select.POLLIN)
-    while True:
-        ready = {descriptor for descriptor, _ in poll.poll()}
-        if pidfd in ready:
-            break
-        message = end.recv(_MOST_ORDER)
-        with contextlib.suppress(OSError, OverflowError):
-            os.killpg(program, _signal_in(message))
-            if not message:
-                os.killpg(program, signal.SIGCONT)  # what is halted hears of nothing else
-        if not message:
-            poll.unregister(end)
-    _, status = os.waitpid(program, 0)
-    code = os.waitstatus_to_exitcode(status)
-    _say(end, {"code": code} if code >= 0 else {"signal": -code})
-
-
-def _signal_in(message: bytes) -> int:
-    """What the agent asks for; that it is gone is a hangup."""
-    try:
-        return int(json.loads(message)["signal"]) if message else signal.SIGHUP
-    except (ValueError, KeyError, TypeError):
-        return 0
 
 
 class _Visit:
@@ -264,91 +184,52 @@ class _Visit:
                 namespaces.drop_privileges(self._account)
                 namespaces.end_with(visitor)
                 namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)  # a change of user may undo it
-            if self._serve is not None:
-                self._be_server(self._serve, tell)
-            if self._order["terminal"] is not None:
-                _say(end, {}, [self._take_terminal()])
+            if self._serve is None:
+                client_program.take_streams(end, self._order, self._streams)
             else:
-                for number, stream in enumerate(self._streams):
-                    os.dup2(stream, number)
+                self._leave_streams(tell)
             if is_enclosed:
                 seccomp.load()
-            self._settle()
+            client_program.settle(self._folders())
+            if self._serve is not None:
+                self._be_server(self._serve, tell)
             if self._copy:
                 os.close(tell)
                 from nodeagent.shim import file_server
 
                 file_server.serve(self._copy)
-            self._execute()
+            client_program.execute(self._order["argv"], self._env, place=self._place())
         except (OSError, ValueError) as error:
-            words = {"failed": (getattr(error, "strerror", None) or str(error))[:_MOST_WORDS]}
-            code = {"code": error.code} if isinstance(error, _NotStarted) else {}
-            os.write(tell, json.dumps({**words, **code}).encode())
-        os._exit(_FAILED_CODE)
+            client_program.tell_failure(tell, error)
+
+    def _leave_streams(self, tell: int) -> None:
+        """Have nothing open but the connection that came with the order: of a server nothing is executed."""
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        streams = range(client_program.STREAMS)
+        for number in streams:
+            os.dup2(nowhere, number)
+        namespaces.close_all_but(*streams, *self._streams, tell)
 
     def _be_server(self, serve: Serve, tell: int) -> NoReturn:
-        """Serve the connection that came with the order. Nothing is executed: what is open is closed here."""
-        [connection] = self._streams
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for number in range(_STREAMS):
-            os.dup2(nowhere, number)
-        namespaces.close_all_but(*range(_STREAMS), connection, tell)
-        if self._isolation:
-            seccomp.load()
-        self._settle()
         namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-ssh")
+        [connection] = self._streams
         serve(
             socket.socket(fileno=connection),
             self._order["ssh"]["host_key"],
             self._env,
-            {shell: self._prompt(shell) for shell in _SHELLS},
+            {one: client_program.prompt(one, self._place()) for one in client_program.SHELLS},
             lambda: os.close(tell),
         )
         os._exit(0)
 
-    def _take_terminal(self) -> int:
-        """A new terminal for this process, which is the leader of a session; its other end."""
-        ours, theirs = os.openpty()
-        rows, columns = self._order["terminal"]
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
-        for number in range(_STREAMS):
-            os.dup2(theirs, number)
-        return ours
-
-    def _settle(self) -> None:
-        """As programs begin: signals, permissions of what is made, and where it is."""
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.umask(0o022)
+    def _folders(self) -> Sequence[str]:
+        """Where programs begin: the first that can be entered."""
         plan = self._spec.get("container")
-        cwd = plan["config"]["WorkingDir"] if plan else self._spec["cwd"]
-        for folder in (cwd, _HOME):
-            with contextlib.suppress(OSError):
-                os.chdir(folder)
-                break
+        return plan["config"]["WorkingDir"] if plan else self._spec["cwd"], _HOME
 
-    def _prompt(self, shell: str) -> str:
-        place = f"{self._env.get('NSML_SESSION_NAME', 'nsml')}:{self._env.get('NSML_RANK', 0)}"
-        return f"{place} {_FOLDER.get(os.path.basename(shell), '')}$ "
-
-    def _execute(self) -> NoReturn:
-        argv = self._order["argv"]
-        if argv:
-            try:
-                os.execvpe(argv[0], argv, self._env)  # noqa: S606
-            except OSError as error:
-                path = self._env.get("PATH", os.defpath)
-                reason = scripts.why_not_started(argv[0], path, error.errno or 0)
-                code = NOT_THERE if error.errno == errno.ENOENT else NOT_EXECUTABLE
-                raise _NotStarted(f"cannot start {argv[0]!r}: {reason}", code) from error
-        for shell in _SHELLS:
-            name = os.path.basename(shell)
-            own = {"SHELL": shell, "PS1": self._prompt(shell)}
-            with contextlib.suppress(OSError):
-                os.execve(shell, [name], {**self._env, **own})  # noqa: S606
-        raise _NotStarted("there is no shell", NOT_THERE)
+    def _place(self) -> str:
+        """What prompts begin with."""
+        return f"{self._env.get('NSML_SESSION_NAME', 'nsml')}:{self._env.get('NSML_RANK', 0)}"
 
 
 def _ssh_server(path: Sequence[str]) -> Serve:
@@ -359,14 +240,6 @@ def _ssh_server(path: Sequence[str]) -> Serve:
     except ImportError as error:
         raise OSError(errno.ENOENT, f"its node cannot serve ssh: {error}") from error
     return ssh_server.run
-
-
-class _NotStarted(OSError):
-    """The program itself cannot be executed."""
-
-    def __init__(self, words: str, code: int) -> None:
-        super().__init__(errno.ENOENT, words)
-        self.code = code
 
 
 class Process:

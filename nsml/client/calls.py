@@ -536,6 +536,19 @@ class Nodes:
         request = pb.RemoveNodeRequest(name=name, revoke=revoke)
         await self._rpc.unary("NodeService/RemoveNode", request, pb.RemoveNodeResponse)
 
+    def open_program(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        terminal: tuple[int, int] | None = None,
+    ) -> AbstractAsyncContextManager[RemoteProgram]:
+        """Administrators: a program on a node itself; see `nsml.client.programs`."""
+        from nsml.client.programs import open_node_program
+
+        return open_node_program(self._rpc, name, argv, environment=environment, terminal=terminal)
+
     async def pull_image(self, name: str, image: str) -> resources.ImageStatus:
         """Have a node fetch an image; `image_pull` says how far it is, and keeps it going."""
         from nsml.v1 import nodes_pb2 as pb

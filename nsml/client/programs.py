@@ -1,4 +1,4 @@
-"""Programs that are started in a running session, with their streams, through the control plane.
+"""Programs that are started in a running session or on a node, with their streams, through the control plane.
 
 async with client.sessions.open_program("@last", ["cat"]) as program:
     await program.write(b"question")
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from nsml.client.errors import ClientError, ConnectionLost, StateConflict, TooLarge, Unavailable
-from nsml.client.tunnels import open_agent_service
+from nsml.client.tunnels import open_agent_service, open_node_service
 from nsml.spec import agent_services
 from nsml.spec.frames import MOST_BYTES, Frames, NotFrames, framed
 from nsml.v1 import sessions_pb2 as pb
@@ -190,20 +190,57 @@ async def open_program(
         ConnectionLost: the node did not say whether it was.
         ClientError: as `nsml.client.tunnels.open_tunnel`.
     """
+    opening = open_agent_service(
+        rpc, reference, agent_services.PROGRAM, rank=rank, what="programs in sessions"
+    )
+    start = _start_of(argv, environment, terminal)
+    async with opening as tunnel, _started(tunnel, start, rpc.deadline_s) as program:
+        yield program
+
+
+@asynccontextmanager
+async def open_node_program(
+    rpc: Rpc,
+    node: str,
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    terminal: tuple[int, int] | None = None,
+) -> AsyncIterator[RemoteProgram]:
+    """As `open_program`, on a node itself, as its agent's account; all that it starts ends with the context.
+
+    Raises:
+        StateConflict: it cannot be started.
+        ConnectionLost: the node did not say whether it was.
+        ClientError: as `nsml.client.tunnels.open_node_service`.
+    """
+    opening = open_node_service(rpc, node, agent_services.NODE_PROGRAM, what="programs on nodes")
+    start = _start_of(argv, environment, terminal)
+    async with opening as tunnel, _started(tunnel, start, rpc.deadline_s) as program:
+        yield program
+
+
+def _start_of(
+    argv: Sequence[str], environment: Mapping[str, str] | None, terminal: tuple[int, int] | None
+) -> pb.StartProgram:
     start = pb.StartProgram(argv=argv, environment=environment or {})
     if terminal is not None:
         start.terminal.rows, start.terminal.columns = (max(one, 1) for one in terminal)
-    async with open_agent_service(
-        rpc, reference, agent_services.PROGRAM, rank=rank, what="programs in sessions"
-    ) as tunnel:
-        program = RemoteProgram(tunnel)
-        try:
-            async with asyncio.timeout(rpc.deadline_s):
-                await program.begin(start)
-        except TimeoutError as error:
-            raise ConnectionLost("the node did not answer in time") from error
-        reading = asyncio.create_task(program.read_on())
-        try:
-            yield program
-        finally:
-            reading.cancel()
+    return start
+
+
+@asynccontextmanager
+async def _started(
+    tunnel: Tunnel, start: pb.StartProgram, within_s: float
+) -> AsyncIterator[RemoteProgram]:
+    program = RemoteProgram(tunnel)
+    try:
+        async with asyncio.timeout(within_s):
+            await program.begin(start)
+    except TimeoutError as error:
+        raise ConnectionLost("the node did not answer in time") from error
+    reading = asyncio.create_task(program.read_on())
+    try:
+        yield program
+    finally:
+        reading.cancel()

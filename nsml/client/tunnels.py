@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
@@ -41,14 +41,26 @@ MessageT = TypeVar("MessageT", bound=Message)
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
+class _Way(NamedTuple):
+    """A method that opens tunnels, and its messages."""
+
+    method: str
+    request: type[Message]
+    response: type[Message]
+
+
+_TO_SESSION: Final = _Way("SessionService/OpenTunnel", pb.OpenTunnelRequest, pb.OpenTunnelResponse)
+
+
 class Tunnel:
     """An open tunnel. One may read while another writes; all methods raise ClientError.
 
     Cancelling a method breaks the tunnel.
     """
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, request: type[Any]) -> None:
         self._call = call
+        self._request = request
         self._has_said_all = False
         self._has_heard_all = False
         self._is_gone = False
@@ -68,12 +80,12 @@ class Tunnel:
     async def write(self, data: bytes) -> None:
         """Send to the program; waits while it does not read. Unavailable when it is gone."""
         for start in range(0, len(data), FRAME_BYTES):
-            await self._send(pb.OpenTunnelRequest(data=data[start : start + FRAME_BYTES]))
+            await self._send(self._request(data=data[start : start + FRAME_BYTES]))
 
     async def end(self) -> None:
         """Say that nothing follows; the program may go on."""
         if not self._has_said_all and not self._is_gone:
-            await self._send(pb.OpenTunnelRequest(end=True))
+            await self._send(self._request(end=True))
         self._has_said_all = True
 
     async def wait_gone(self) -> None:
@@ -90,21 +102,21 @@ class Tunnel:
             while await self._next() is not None:
                 pass
 
-    async def begin(self, target: pb.TunnelTarget) -> None:
+    async def begin(self, target: Message) -> None:
         """Open it: the first call."""
-        await self._send(pb.OpenTunnelRequest(target=target))
+        await self._send(self._request(target=target))
         if await self._next() is None:
             raise Unavailable("the tunnel broke")
 
-    async def _next(self) -> pb.OpenTunnelResponse | None:
-        """None at the end of the call."""
+    async def _next(self) -> Any:
+        """The next message; None at the end of the call."""
         try:
             frame = await self._call.read()
         except grpc.RpcError as error:
             raise translate(error) from error
         return None if frame is _EOF else frame
 
-    async def _send(self, request: pb.OpenTunnelRequest) -> None:
+    async def _send(self, request: Message) -> None:
         if self._is_gone:
             raise Unavailable("the program takes nothing more")
         try:
@@ -136,16 +148,36 @@ async def open_tunnel(
         Unavailable: the node does not answer; or the tunnel broke.
     """
     target = pb.TunnelTarget(session=reference, rank=rank, service=service)
-    try:
-        async with asyncio.timeout(rpc.deadline_s):
-            call, tunnel = await _opened(rpc, target)
-    except TimeoutError as error:
-        raise Unavailable("the control plane did not answer in time") from error
-    try:
+    async with _open(rpc, _TO_SESSION, target) as tunnel:
         yield tunnel
-        await tunnel.close()
-    finally:
-        call.cancel()
+
+
+@asynccontextmanager
+async def open_node_service(
+    rpc: Rpc, node: str, service: str, *, what: str
+) -> AsyncIterator[Tunnel]:
+    """As `open_tunnel`, to what a node's agent serves for the node itself; for administrators.
+
+    Raises:
+        Denied: the caller is no administrator.
+        NotFound: there is no such node.
+        NoSuchService: the agent does not allow it.
+        Unsupported: the control plane is too old for `what`.
+        NotEnough, Unavailable: as `open_tunnel`.
+    """
+    from nsml.v1 import nodes_pb2
+
+    way = _Way(
+        "NodeService/OpenNodeTunnel",
+        nodes_pb2.OpenNodeTunnelRequest,
+        nodes_pb2.OpenNodeTunnelResponse,
+    )
+    target = nodes_pb2.NodeTunnelTarget(node=node, service=service)
+    try:
+        async with _open(rpc, way, target) as tunnel:
+            yield tunnel
+    except Unsupported as error:
+        raise _too_old(what) from error
 
 
 async def check_service(rpc: Rpc, reference: str, service: str, *, rank: int = 0) -> None:
@@ -153,7 +185,7 @@ async def check_service(rpc: Rpc, reference: str, service: str, *, rank: int = 0
     target = pb.TunnelTarget(session=reference, rank=rank, service=service, only_checks=True)
     try:
         async with asyncio.timeout(rpc.deadline_s):
-            call, _ = await _opened(rpc, target)
+            call, _ = await _opened(rpc, _TO_SESSION, target)
     except TimeoutError as error:
         raise Unavailable("the control plane did not answer in time") from error
     call.cancel()
@@ -232,17 +264,26 @@ def _understood(kind: type[MessageT], said: bytes) -> MessageT:
         raise NodeUnavailable("the node's answer cannot be understood") from error
 
 
-async def _opened(rpc: Rpc, target: pb.TunnelTarget) -> tuple[Any, Tunnel]:
+@asynccontextmanager
+async def _open(rpc: Rpc, way: _Way, target: Message) -> AsyncIterator[Tunnel]:
+    try:
+        async with asyncio.timeout(rpc.deadline_s):
+            call, tunnel = await _opened(rpc, way, target)
+    except TimeoutError as error:
+        raise Unavailable("the control plane did not answer in time") from error
+    try:
+        yield tunnel
+        await tunnel.close()
+    finally:
+        call.cancel()
+
+
+async def _opened(rpc: Rpc, way: _Way, target: Message) -> tuple[Any, Tunnel]:
     """The call and its tunnel, through the first control plane that has one to offer."""
     failure = Unavailable("nobody was asked")
     for address in rpc.ways.round():
-        call = rpc.duplex(
-            "SessionService/OpenTunnel",
-            pb.OpenTunnelRequest,
-            pb.OpenTunnelResponse,
-            address=address,
-        )
-        tunnel = Tunnel(call)
+        call: Any = rpc.duplex(way.method, way.request, way.response, address=address)
+        tunnel = Tunnel(call, way.request)
         try:
             await tunnel.begin(target)
         except Unavailable as error:

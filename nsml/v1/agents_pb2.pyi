@@ -19,6 +19,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_IMAGES: _ClassVar[AgentAbility]
     AGENT_ABILITY_PORTS: _ClassVar[AgentAbility]
     AGENT_ABILITY_SERVICES: _ClassVar[AgentAbility]
+    AGENT_ABILITY_NODE_SERVICES: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -46,6 +47,7 @@ AGENT_ABILITY_UNSPECIFIED: AgentAbility
 AGENT_ABILITY_IMAGES: AgentAbility
 AGENT_ABILITY_PORTS: AgentAbility
 AGENT_ABILITY_SERVICES: AgentAbility
+AGENT_ABILITY_NODE_SERVICES: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase

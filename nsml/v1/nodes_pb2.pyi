@@ -60,6 +60,34 @@ CONDITION_NAME_CLOCK_WRONG: ConditionName
 CONDITION_NAME_CERTIFICATE_ENDING: ConditionName
 CONDITION_NAME_JOIN_REFUSED: ConditionName
 
+class NodeTunnelTarget(_message.Message):
+    __slots__ = ("node", "service")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    service: str
+    def __init__(self, node: _Optional[str] = ..., service: _Optional[str] = ...) -> None: ...
+
+class OpenNodeTunnelRequest(_message.Message):
+    __slots__ = ("target", "data", "end")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    target: NodeTunnelTarget
+    data: bytes
+    end: bool
+    def __init__(self, target: _Optional[_Union[NodeTunnelTarget, _Mapping]] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class OpenNodeTunnelResponse(_message.Message):
+    __slots__ = ("data", "end", "gone")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    end: bool
+    gone: bool
+    def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., gone: _Optional[bool] = ...) -> None: ...
+
 class Drain(_message.Message):
     __slots__ = ("asked_by", "reason", "asked_at", "move_at")
     ASKED_BY_FIELD_NUMBER: _ClassVar[int]

@@ -83,6 +83,11 @@ class NodeServiceStub:
                 request_serializer=nsml_dot_v1_dot_nodes__pb2.RemoveImageRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_nodes__pb2.RemoveImageResponse.FromString,
                 _registered_method=True)
+        self.OpenNodeTunnel = channel.stream_stream(
+                '/nsml.v1.NodeService/OpenNodeTunnel',
+                request_serializer=nsml_dot_v1_dot_nodes__pb2.OpenNodeTunnelRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_nodes__pb2.OpenNodeTunnelResponse.FromString,
+                _registered_method=True)
         self.GetCluster = channel.unary_unary(
                 '/nsml.v1.NodeService/GetCluster',
                 request_serializer=nsml_dot_v1_dot_nodes__pb2.GetClusterRequest.SerializeToString,
@@ -180,6 +185,25 @@ class NodeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenNodeTunnel(self, request_iterator, context):
+        """A byte stream both ways to a service of a node's agent for the node itself. There is agent.node-program,
+        which starts a program on the node as the agent's account, where the agent's setting `node_shell` allows
+        that: both sides send messages as in agent.program of SessionService.OpenTunnel. What it starts ends with
+        the stream.
+
+        The first request is the target; the first response, without data, says that the agent serves it. Data,
+        `end` and `gone` are as in SessionService.OpenTunnel. The row of the audit trail is written before
+        anything that the caller sends is passed on.
+        Callers: administrators. Draining, held and fenced nodes are reached, too. FAILED_PRECONDITION: the agent
+        is too old, or (reason NO_SUCH_SERVICE) does not allow it, or has too many open, or there is no such
+        service. RESOURCE_EXHAUSTED with reason TOO_MANY_TUNNELS: the caller has 128 programs. UNAVAILABLE with
+        reason NODE_UNAVAILABLE: the node is not connected to this control plane or does not answer within 10 s.
+        UNAVAILABLE: later, the tunnel broke.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetCluster(self, request, context):
         """The platform in one answer: who leads, capacity, queue (`nsml status`).
         Errors: UNAUTHENTICATED alone; it answers while no leader is elected or the coordination store is gone,
@@ -236,6 +260,11 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     servicer.RemoveImage,
                     request_deserializer=nsml_dot_v1_dot_nodes__pb2.RemoveImageRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_nodes__pb2.RemoveImageResponse.SerializeToString,
+            ),
+            'OpenNodeTunnel': grpc.stream_stream_rpc_method_handler(
+                    servicer.OpenNodeTunnel,
+                    request_deserializer=nsml_dot_v1_dot_nodes__pb2.OpenNodeTunnelRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_nodes__pb2.OpenNodeTunnelResponse.SerializeToString,
             ),
             'GetCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.GetCluster,
@@ -490,6 +519,33 @@ class NodeService:
             '/nsml.v1.NodeService/RemoveImage',
             nsml_dot_v1_dot_nodes__pb2.RemoveImageRequest.SerializeToString,
             nsml_dot_v1_dot_nodes__pb2.RemoveImageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenNodeTunnel(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/nsml.v1.NodeService/OpenNodeTunnel',
+            nsml_dot_v1_dot_nodes__pb2.OpenNodeTunnelRequest.SerializeToString,
+            nsml_dot_v1_dot_nodes__pb2.OpenNodeTunnelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -98,12 +98,12 @@ def pids(*argv: str) -> list[int]:
 
 @contextmanager
 def client(
-    platform: Platform, *arguments: str, **options: Any
+    platform: Platform, *arguments: str, command: tuple[str, ...] = ("sh",), **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`nsml sh ARGUMENTS` with pipes; gone at the end."""
+    """`nsml COMMAND ARGUMENTS` with pipes; gone at the end."""
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(
-        [str(PROGRAMS / "nsml"), "sh", *arguments],
+        [str(PROGRAMS / "nsml"), *command, *arguments],
         env=platform.environment,
         bufsize=0,
         **{**streams, **options},
@@ -445,15 +445,17 @@ def test_who_may_and_when(platform: Platform, session: str, code: Path, tmp_path
 
 
 class Terminal:
-    """This side of a terminal in which `nsml sh ARGUMENTS` runs."""
+    """This side of a terminal in which `nsml COMMAND ARGUMENTS` runs."""
 
-    def __init__(self, platform: Platform, *arguments: str) -> None:
+    def __init__(
+        self, platform: Platform, *arguments: str, command: tuple[str, ...] = ("sh",)
+    ) -> None:
         self._ours, self._theirs = pty.openpty()
         self.resize(31, 117)
         self.settings = termios.tcgetattr(self._theirs)
         self.process = subprocess.Popen(
             # a session of its own takes the first terminal that it opens as its own
-            ["setsid", "-c", "-w", str(PROGRAMS / "nsml"), "sh", *arguments],
+            ["setsid", "-c", "-w", str(PROGRAMS / "nsml"), *command, *arguments],
             env={**platform.environment, "TERM": "dumb"},
             stdin=self._theirs,
             stdout=self._theirs,

@@ -31,6 +31,7 @@ OTHERS = {
     "files": ["cp", "kim/mnist/1:x", "/nonexistent"],
     "no ssh": ["ssh-proxy", "kim/mnist/1.nsml"],
     "no such host": ["ssh-proxy", f"{EVIL}.nsml"],
+    "a program on a node": ["node", "sh", "-T", "gpu-1"],
     "a dry run": ["model", "rm", "kim/mnist/1", "*", "--dry-run"],
 }
 READ = {name: [*name.split(), *ARGUMENTS[name]] for name in sorted(set(READING) - LOCAL)}

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -106,6 +107,7 @@ def test_a_name_is_one_word_for_the_shell_of_ssh(app, name):
     assert expanded(name, app)[1:] == ["ssh-proxy", "--", name]
 
 
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no OpenSSH client")
 def test_a_name_with_a_quote_matches_nothing(app, tmp_path):
     file = tmp_path / "config"
     file.write_text(ssh_files.block(app))

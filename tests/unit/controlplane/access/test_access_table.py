@@ -86,6 +86,7 @@ DECLARED = {
         "PullImage": "u",
         "GetImagePull": "u",
         "RemoveImage": "A",
+        "OpenNodeTunnel": "A",
         "GetCluster": "u",
     },
     "nsml.v1.SessionService": {

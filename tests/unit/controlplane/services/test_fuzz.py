@@ -115,13 +115,14 @@ def sound(message: Any, rng: random.Random) -> Any:
         message.request_id = f"r{rng.randrange(1 << 40)}"
     if "spec" in fields:
         message.spec.argv.append("true")
-    for name, text in (("session", "kim/None/1"), ("name", "a"), ("user", "kim")):
+    known = (("session", "kim/None/1"), ("name", "a"), ("node", "a"), ("user", "kim"))
+    for name, text in known:
         if name in fields and fields[name].type == FieldDescriptor.TYPE_STRING:
             setattr(message, name, text)
     if "sessions" in fields:
         message.sessions.append("kim/None/1")
     if "target" in fields and fields["target"].message_type is not None:
-        message.target.session = "kim/None/1"
+        sound(message.target, rng)
     if "register" in fields:
         message.register.node = "a"
     return message

@@ -256,7 +256,7 @@ def test_programs_and_copies_in_sessions_are_counted_by_themselves() -> None:
             for _ in held:
                 tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
             for one in started:
-                with refused(TooManyTunnels, f"{MOST_PROGRAMS} programs and copies"):
+                with refused(TooManyTunnels, f"{MOST_PROGRAMS} programs, copies"):
                     await held_open(tunnels, service=one)
             for task in held:
                 task.cancel()
@@ -385,3 +385,80 @@ def test_what_an_agent_does_not_offer_is_said_in_its_words() -> None:
         assert caught.value.why == "its program does not run here"
 
     on_virtual_time(test)
+
+
+def test_the_node_itself_is_asked_without_a_session() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        async def agent() -> None:
+            order = await nodes.order("b")
+            assert (order.session_id, order.service) == ("", agent_services.NODE_PROGRAM)
+            with refused(NotFound):
+                tunnels.claim(ASKED, order.tunnel_id, "")
+            tunnel = tunnels.claim(OTHER, order.tunnel_id, "")
+            await tunnel.up.put(b"from the node")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(agent())
+            opening = tunnels.opened_to_node(ROOT, "b", service=agent_services.NODE_PROGRAM)
+            async with opening as tunnel:
+                assert await tunnel.up.take() == b"from the node"
+
+    on_virtual_time(test)
+
+
+def test_services_for_replicas_and_for_nodes_are_apart() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        for service in ("web", "8888", agent_services.PROGRAM, "agent.processes", ""):
+            with refused(NoSuchService, "does not offer"):
+                async with tunnels.opened_to_node(ROOT, "a", service=service):
+                    pass
+        with refused(NoSuchService, "does not offer"):
+            await held_open(tunnels, ROOT, service=agent_services.NODE_PROGRAM)
+        assert nodes.links["a"].tunnels == []
+
+    on_virtual_time(test)
+
+
+def test_an_agent_that_knows_no_services_of_the_node_is_not_asked() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        nodes.links["a"].abilities = frozenset(Ability) - {Ability.NODE_SERVICES}
+        with refused(StateConflict, "nsml of node a is too old"):
+            await held_on_node(tunnels)
+        assert nodes.links["a"].tunnels == []
+
+    on_virtual_time(test)
+
+
+def test_programs_on_nodes_count_with_those_in_sessions() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        async with asyncio.TaskGroup() as group:
+            held = [group.create_task(held_on_node(tunnels)) for _ in range(MOST_PROGRAMS)]
+            for _ in held:
+                tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+            with refused(TooManyTunnels, f"{MOST_PROGRAMS} programs"):
+                await held_on_node(tunnels)
+            with refused(TooManyTunnels, f"{MOST_PROGRAMS} programs"):
+                await held_open(tunnels, ROOT, service=agent_services.PROGRAM)
+            for task in held:
+                task.cancel()
+
+    on_virtual_time(test)
+
+
+def test_a_node_that_refuses_is_quoted() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        async def agent() -> None:
+            tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "node_shell is off")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(agent())
+            with pytest.raises(NoSuchService, match="node a refuses") as caught:
+                await held_on_node(tunnels)
+        assert caught.value.why == "node_shell is off"
+
+    on_virtual_time(test)
+
+
+async def held_on_node(tunnels: Tunnels) -> None:
+    async with tunnels.opened_to_node(ROOT, "a", service=agent_services.NODE_PROGRAM):
+        await asyncio.Event().wait()

@@ -21,6 +21,7 @@ from nodeagent.link.outbox import replica_message
 from nodeagent.link.services import (
     MOST_OF_NODE,
     MOST_OF_REPLICA,
+    MOST_ON_NODE,
     MOST_PROGRAMS,
     RunningReplica,
     Services,
@@ -104,12 +105,13 @@ class Bench:
         self._count = 0
 
     async def dialled(
-        self, service: str = "web", replica: ReplicaId = REPLICA
+        self, service: str = "web", replica: ReplicaId | None = REPLICA
     ) -> tuple[Far, pb.TunnelRequest]:
         self._count += 1
         name = f"t{self._count}"
         dialled = self.platform.expect(name)
-        order = pb.OpenTunnel(tunnel_id=name, replica=replica_message(replica), service=service)
+        where = None if replica is None else replica_message(replica)
+        order = pb.OpenTunnel(tunnel_id=name, replica=where, service=service)
         self.tunnels.open(order)
         return await asyncio.wait_for(dialled, 20)
 
@@ -118,7 +120,7 @@ class Bench:
         assert first.error == ""
         return far
 
-    async def refused(self, service: str = "web", replica: ReplicaId = REPLICA) -> str:
+    async def refused(self, service: str = "web", replica: ReplicaId | None = REPLICA) -> str:
         far, first = await self.dialled(service, replica)
         assert await far.read() is None
         far.down.put_nowait(None)
@@ -183,6 +185,12 @@ async def _turn(replica: RunningReplica, stream: Stream) -> None:
     await stream.write(replica.folder.path.name.encode() + b" " + said[::-1])
 
 
+async def _echo_on_node(stream: Stream) -> None:
+    """A service for the node itself."""
+    while data := await stream.read():
+        await stream.write(data)
+
+
 class Staying:
     """A service that reads nothing and never ends by itself; `ended` has those that were ended."""
 
@@ -198,7 +206,11 @@ class Staying:
 
 
 def _tunnels(link: Link, staying: Staying | None = None) -> Tunnels:
-    services = Services({"agent.turn": _turn, "agent.stay": (staying or Staying()).serve})
+    services = Services(
+        {"agent.turn": _turn, "agent.stay": (staying or Staying()).serve},
+        node_services={"agent.node-echo": _echo_on_node, "agent.node-off": _echo_on_node},
+        off={"agent.node-off": "its setting does not allow it"},
+    )
     return Tunnels(link, clock=SystemClock(), services=services)
 
 
@@ -632,3 +644,35 @@ def test_programs_that_are_started_keep_nobody_from_looking() -> None:
             services.taken(agent_services.PROGRAM, REPLICA),
         ):
             pass
+
+
+async def test_a_service_for_the_node_needs_no_replica(bench: Bench) -> None:
+    far, first = await bench.dialled("agent.node-echo", None)
+    assert first.error == ""
+    far.say(b"hello", end=True)
+    assert await far.heard() == b"hello"
+    assert await far.read() is None
+    far.down.put_nowait(None)
+    await far.is_over.wait()
+
+
+async def test_services_for_replicas_and_for_the_node_are_apart(bench: Bench) -> None:
+    """What was decided for the one is not decided for the other."""
+    assert "does not offer agent.node-echo" in await bench.refused("agent.node-echo")
+    assert "does not offer agent.turn" in await bench.refused("agent.turn", None)
+    assert "does not run here" in await bench.refused("web", None)
+    async with program(bench.path("agent.node-echo"), echo):
+        assert "does not offer agent.node-echo" in await bench.refused("agent.node-echo")
+
+
+async def test_what_is_turned_off_is_refused_with_the_reason(bench: Bench) -> None:
+    assert await bench.refused("agent.node-off", None) == "its setting does not allow it"
+
+
+async def test_a_node_has_so_many_services_for_itself_open_and_no_more(bench: Bench) -> None:
+    opened = [(await bench.dialled("agent.node-echo", None))[0] for _ in range(MOST_ON_NODE)]
+    assert f"{MOST_ON_NODE} are open on the node" in await bench.refused("agent.node-echo", None)
+    opened[0].down.put_nowait(None)
+    async with asyncio.timeout(20):
+        while (await bench.dialled("agent.node-echo", None))[1].error:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)

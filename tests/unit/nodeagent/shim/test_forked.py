@@ -35,7 +35,7 @@ class Replica:
 def _without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests has children of its own. No folder of files goes as a group does."""
     monkeypatch.setattr(cgroups, "_LONGEST_REMOVAL_S", 0.0)
-    monkeypatch.setattr(forked, "_descendants", lambda _: [])
+    monkeypatch.setattr(forked, "descendants", lambda _: [])
     monkeypatch.setattr(forked.Forked, "_reap", lambda _: True)
 
 
@@ -67,7 +67,7 @@ def test_what_may_not_be_killed_is_no_failure_of_the_shim(
     def refuse(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(forked, "_descendants", lambda _: [1])
+    monkeypatch.setattr(forked, "descendants", lambda _: [1])
     monkeypatch.setattr("os.kill", refuse)
     monkeypatch.setattr("os.killpg", refuse)
     replica = Replica(tmp_path, process_count=None)

@@ -159,6 +159,7 @@ class State:
         self.programs = Scripted()
         self.files = Files()
         self.ssh_answer = pb.SshAnswer(host_key="ssh-ed25519 AAAAC3Nz+/==")
+        self.no_node_shell = set()
         self.left_out_points = 0
         self.missing: list[int] = []
         self.let_go = Timestamp()
@@ -984,6 +985,19 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
         else:
             status.state = resources_pb2.IMAGE_STATE_ABSENT
         return nodes_pb2.RemoveImageResponse(status=status)
+
+    def OpenNodeTunnel(self, requests, context):
+        """To programs alone, which are those of sessions."""
+        target = next(requests).target
+        node = self._find(target.node, context)
+        if node.name in self.state.no_node_shell:
+            code, words = grpc.StatusCode.FAILED_PRECONDITION, f"node {node.name} refuses this"
+            refuse(context, code, words, "NO_SUCH_SERVICE", why="node_shell is off")
+        assert target.service == agent_services.NODE_PROGRAM
+        yield nodes_pb2.OpenNodeTunnelResponse()
+        served = self.state.programs.serve(target, requests, is_there=context.is_active)
+        for one in served:
+            yield nodes_pb2.OpenNodeTunnelResponse(data=one.data, end=one.end, gone=one.gone)
 
     def DrainNode(self, request, context):
         node = self._find(request.name, context)

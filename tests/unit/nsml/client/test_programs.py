@@ -1,4 +1,4 @@
-"""Programs in sessions: what a client of them is told."""
+"""Programs in sessions and on nodes: what a client of them is told."""
 
 import asyncio
 
@@ -7,6 +7,7 @@ import pytest
 from nsml.client import errors
 from nsml.client.programs import PIECE_BYTES, Output
 from nsml.spec.frames import MOST_BYTES, framed
+from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.nsml.client.contract_server import ENDED
 
@@ -17,12 +18,12 @@ def programs(server):
     return server.state.programs
 
 
-@pytest.fixture
-def opened(client, programs):
-    def opened(*argv, **more):
-        return client.sessions.open_program("@last", argv, **more)
-
-    return opened
+@pytest.fixture(params=["in a session", "on a node"])
+def opened(request, client, server, programs):
+    if request.param == "in a session":
+        return lambda *argv, **more: client.sessions.open_program("@last", argv, rank=3, **more)
+    server.state.nodes = [nodes_pb2.Node(name="gpu-1")]
+    return lambda *argv, **more: client.nodes.open_program("gpu-1", argv, **more)
 
 
 async def all_of(program):
@@ -58,15 +59,20 @@ async def test_input_of_any_length_goes_in_pieces(opened, programs):
 
 
 async def test_what_is_asked_for_arrives(opened, programs):
-    async with opened(
-        "signals", "9", environment={"TERM": "vt100"}, terminal=(0, 80), rank=3
-    ) as it:
+    async with opened("signals", "9", environment={"TERM": "vt100"}, terminal=(0, 80)) as it:
         await it.resize(30, 0)
         await it.signal(9)
         assert (await all_of(it))[-1] == (Output.STANDARD, b"signal 9\n")
         assert it.exit_code == 137
     [started], [target] = programs.started, programs.targets
-    assert (started.environment, target.rank) == ({"TERM": "vt100"}, 3)
+    assert started.environment == {"TERM": "vt100"}
+    where = {
+        pb.TunnelTarget: pb.TunnelTarget(session="@last", rank=3, service="agent.program"),
+        nodes_pb2.NodeTunnelTarget: nodes_pb2.NodeTunnelTarget(
+            node="gpu-1", service="agent.node-program"
+        ),
+    }
+    assert target == where[type(target)]
     assert started.terminal == pb.TerminalSize(rows=1, columns=80)
     assert programs.requests[0].resize == pb.TerminalSize(rows=30, columns=1)
 
@@ -133,4 +139,28 @@ async def test_a_session_that_does_not_run_has_none(client, server, programs):
     server.state.change(session, state=next(iter(ENDED)))
     with pytest.raises(errors.StateConflict, match="has ended"):
         async with client.sessions.open_program("@last", ["cat"]):
+            raise AssertionError("it was started")
+
+
+async def test_a_node_that_is_not_there_or_refuses_says_so(client, server):
+    server.state.nodes = [nodes_pb2.Node(name="gpu-1")]
+    server.state.no_node_shell.add("gpu-1")
+    with pytest.raises(errors.NotFound, match="no node gpu-2"):
+        async with client.nodes.open_program("gpu-2", ["cat"]):
+            raise AssertionError("it was started")
+    with pytest.raises(errors.NoSuchService, match="gpu-1 refuses") as refused:
+        async with client.nodes.open_program("gpu-1", ["cat"]):
+            raise AssertionError("it was started")
+    assert "node_shell" in refused.value.why
+
+
+async def test_a_control_plane_that_knows_no_programs_on_nodes_is_called_too_old(
+    client, monkeypatch
+):
+    monkeypatch.setattr(
+        "nsml.client.tunnels._Way.__new__",
+        lambda cls, _, *kinds: tuple.__new__(cls, ("NodeService/Unknown", *kinds)),
+    )
+    with pytest.raises(errors.Unsupported, match="does not offer programs on nodes"):
+        async with client.nodes.open_program("gpu-1", ["cat"]):
             raise AssertionError("it was started")

@@ -1,0 +1,273 @@
+"""A program elsewhere that has the streams, the terminal and the signals of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import termios
+import tty
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from cli.exits import CommandError, ExitCode
+from cli.sessions.byte_streams import ByteInput, ByteOutput
+from cli.sessions.escapes import Escapes, Leave
+from nsml.common.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from cli.app import App
+    from nsml.client.calls import Client
+    from nsml.client.errors import ClientError
+    from nsml.client.programs import RemoteProgram
+
+    Opening = Callable[
+        [Client, Mapping[str, str], tuple[int, int] | None],
+        AbstractAsyncContextManager[RemoteProgram],
+    ]
+    """Opens it, with these variables and a terminal of this size, or none."""
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_UNKNOWN: Final = 255
+"""Exit code where how the program ended is not known, as ssh has it."""
+_PASSED_ON: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE")
+"""Variables of this terminal that programs there need to draw on it."""
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_MOST_PASSED_ON: Final = 2
+"""Signals for a program without a terminal; the next one leaves it. As `docker run` counts."""
+_READ_AHEAD: Final = 32
+"""Pieces of input that wait for the program: as long as they do, what is typed for nsml is seen."""
+_NOT_THERE: Final = 127
+_SHELL_SYNTAX: Final = frozenset(" |&;<>$*")
+_RESET: Final = "\x1b[?47l\x1b[?1000;1002;1003;1006;2004l\x1b[?25h\x1b[0m\n\x1b[J"
+"""The program left the terminal anyhow: no other screen, no mouse, no marked pastes, a cursor, no colour."""
+
+
+def program_options(function: F) -> F:
+    """The program, and how its streams are joined; for a `ProgramCommand`."""
+    options = (
+        click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM ARG...]"),
+        click.option(
+            "-t/-T",
+            "--tty/--no-tty",
+            "has_terminal",
+            default=None,
+            help="Use a terminal, or pipes. By default a terminal if stdin and stdout are one.",
+        ),
+        click.option("-n", "--no-stdin", "has_no_input", is_flag=True, help="Read no stdin."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def run_joined(
+    app: App,
+    argv: Sequence[str],
+    opening: Opening,
+    *,
+    has_terminal: bool | None,
+    has_no_input: bool,
+    lost: str,
+    command_line: str,
+) -> int:
+    """Have this process's streams be those of a program elsewhere until it has ended: the exit code.
+
+    `lost` is said where how it ended is unknown; `command_line` is what was typed before the program.
+    """
+    if has_terminal and not app.stdin.isatty():
+        raise CommandError("-t needs a terminal as stdin", code=ExitCode.USAGE)
+    if has_terminal is None:
+        has_terminal = not has_no_input and app.stdin.isatty() and app.stdout.isatty()
+    if has_terminal and has_no_input:
+        raise CommandError("-t and -n exclude each other", code=ExitCode.USAGE)
+    environment = {name: app.environ[name] for name in _PASSED_ON if name in app.environ}
+
+    async def attach(client: Client) -> tuple[int, str]:
+        from nsml.client.errors import ConnectionLost
+
+        try:
+            async with opening(
+                client,
+                environment if has_terminal else {},
+                _size(app) if has_terminal else None,
+            ) as program:
+                source = os.open(os.devnull, os.O_RDONLY) if has_no_input else app.stdin.fileno()
+                joined = _Attached(app, program, source, has_terminal=has_terminal, lost=lost)
+                return await joined.run()
+        except ConnectionLost as error:
+            return _UNKNOWN, _line(error)
+
+    code, why = app.call(attach, waits=False)
+    # Unlike other words beside the result with --quiet, too; and only now, as a terminal may take nothing more.
+    if why:
+        lead = _RESET if has_terminal else ""
+        with suppress(OSError):  # the terminal is gone
+            os.write(app.stderr.fileno(), f"{lead}{visible(why)}\n".encode())
+    if code == _NOT_THERE and len(argv) == 1 and _SHELL_SYNTAX & set(argv[0]):
+        app.say(f"  try: {command_line} -- sh -c {shlex.quote(argv[0])}")
+    return code
+
+
+def _line(error: ClientError) -> str:
+    return f"error: {error.message}: {error.why}".rstrip(": ")
+
+
+def _size(app: App) -> tuple[int, int]:
+    """Rows and columns of this terminal; those of most where it does not know them."""
+    size = os.get_terminal_size(app.stdin.fileno())
+    return size.lines or 24, size.columns or 80
+
+
+class _Attached:
+    """The streams and signals of this process, joined to a program."""
+
+    def __init__(
+        self, app: App, program: RemoteProgram, source: int, *, has_terminal: bool, lost: str
+    ) -> None:
+        self._app = app
+        self._lost = lost
+        self._program = program
+        self._has_terminal = has_terminal
+        self._input = ByteInput(source)
+        self._output = ByteOutput()
+        self._typed: asyncio.Queue[bytes] = asyncio.Queue(_READ_AHEAD)
+        self._signals: asyncio.Queue[int] = asyncio.Queue()
+        self._leaves = asyncio.Event()
+        self._ending_signals = 0
+
+    async def run(self) -> tuple[int, str]:
+        """Until it has ended: its exit code, and why that is unknown."""
+        from nsml.client.errors import ClientError
+
+        is_raw = _raw_terminal(self._app.stdin.fileno()) if self._has_terminal else nullcontext()
+        try:
+            with self._signals_taken(), is_raw:
+                await self._joined()
+        except Leave:
+            return _UNKNOWN, "disconnected; the program gets SIGHUP"
+        except ClientError as error:
+            return _UNKNOWN, _line(error)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            return _UNKNOWN, f"error: cannot write the output: {error.strerror}"
+        code = self._program.exit_code
+        return (_UNKNOWN, self._lost) if code is None else (code, "")
+
+    async def _joined(self) -> None:
+        """Until the program has ended. Raises Leave; ClientError: the connection broke; OSError: nobody reads."""
+        showing = asyncio.create_task(self._show())
+        helpers = {
+            asyncio.create_task(one)
+            for one in (
+                self._take_input(),
+                self._send_input(),
+                self._send_signals(),
+                self._wait_leaving(),
+            )
+        }
+        waiting = {showing, *helpers}
+        try:
+            while not showing.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for one in done & helpers if showing not in done else ():
+                    one.result()
+            showing.result()
+        finally:
+            self._input.close()
+            for one in (showing, *helpers):
+                one.cancel()
+
+    async def _show(self) -> None:
+        from nsml.client.programs import Output
+
+        to = {
+            Output.STANDARD: self._app.stdout.fileno(),
+            Output.ERRORS: self._app.stderr.fileno(),
+        }
+        async for kind, data in self._program.output():
+            await self._output.write(to[kind], data)
+
+    async def _take_input(self) -> None:
+        escapes = Escapes() if self._has_terminal else None
+        while data := await self._input.read():
+            if escapes is not None:
+                data = escapes.taken(data)
+                if escapes.said:
+                    await self._output.write(self._app.stderr.fileno(), escapes.said.encode())
+            if data:
+                await self._typed.put(data)
+        if escapes is not None:
+            raise Leave  # the terminal is gone
+        await self._typed.put(b"")
+
+    async def _send_input(self) -> None:
+        from nsml.client.errors import ClientError
+
+        with suppress(ClientError):  # whoever reads the output learns it, too
+            while data := await self._typed.get():
+                await self._program.write(data)
+            await self._program.end_input()
+
+    async def _send_signals(self) -> None:
+        from nsml.client.errors import ClientError
+
+        with suppress(ClientError):
+            while True:
+                number = await self._signals.get()
+                if number != signal.SIGWINCH:
+                    await self._program.signal(number)
+                elif self._has_terminal and self._signals.empty():
+                    await self._program.resize(*_size(self._app))
+
+    async def _wait_leaving(self) -> None:
+        await self._leaves.wait()
+        raise Leave
+
+    def _take_signal(self, number: int) -> None:
+        """With a terminal the program gets its signals from there, by keys: those of this process end it."""
+        if number in _ENDING:
+            self._ending_signals += 1
+            # Where the program takes no input, signals behind it do not arrive.
+            if self._has_terminal or self._ending_signals > _MOST_PASSED_ON:
+                self._leaves.set()
+                return
+        self._signals.put_nowait(number)
+
+    @contextmanager
+    def _signals_taken(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        # What nohup and the like have it ignore stays ignored.
+        taken = [
+            number
+            for number in (signal.SIGWINCH, *_ENDING)
+            if signal.getsignal(number) != signal.SIG_IGN
+        ]
+        for number in taken:
+            loop.add_signal_handler(number, self._take_signal, number)
+        try:
+            yield
+        finally:
+            for number in taken:
+                loop.remove_signal_handler(number)
+
+
+@contextmanager
+def _raw_terminal(descriptor: int) -> Iterator[None]:
+    """The terminal passes on every key; afterwards it is as it was."""
+    before = termios.tcgetattr(descriptor)
+    tty.setraw(descriptor, termios.TCSADRAIN)  # keeps what was typed meanwhile
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal is gone
+            # Not TCSADRAIN: that waits, where a terminal has stopped to show what it gets.
+            termios.tcsetattr(descriptor, termios.TCSANOW, before)

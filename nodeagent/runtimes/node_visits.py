@@ -1,0 +1,65 @@
+"""The agent's side of a program that is started on the node itself (`nodeagent/shim/node_visitor.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from nodeagent.runtimes.launcher import start_node_visitor
+from nodeagent.runtimes.visits import NotAdmitted, begun
+from nsml.common.concurrency import to_its_end
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import AsyncIterator
+
+    from nodeagent.runtimes.visits import Visit, VisitOrder
+
+
+class NodeVisits:
+    """Starts programs on the node of this name, as the agent's account."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    @asynccontextmanager
+    async def started(self, order: VisitOrder) -> AsyncIterator[Visit]:
+        """A program on the node, while the context lasts. Raises NotAdmitted."""
+        try:
+            visit = await begun(await self._admitted(), order)
+        except OSError as error:
+            raise NotAdmitted(error.strerror or str(error)) from error
+        try:
+            yield visit
+        finally:
+            visit.close()
+
+    async def _admitted(self) -> socket.socket:
+        """The connection of a new visitor. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                # to its end: meanwhile the descriptor must not become another's
+                visitor = await to_its_end(
+                    asyncio.to_thread(start_node_visitor, self._node, theirs.fileno())
+                )
+            except BaseException:
+                ours.close()
+                raise
+        _reap_at_end(visitor)
+        return ours
+
+
+def _reap_at_end(visitor: subprocess.Popen[bytes]) -> None:
+    """Without asyncio's own way, which kills what still runs when its loop is closed."""
+    loop, pidfd = asyncio.get_running_loop(), os.pidfd_open(visitor.pid)
+
+    def reap() -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        visitor.wait()
+
+    loop.add_reader(pidfd, reap)

@@ -1,0 +1,124 @@
+"""A program that the agent starts on the node itself while an administrator is joined to it: as the agent's own account.
+
+Standard library only, on a bare interpreter with an empty environment: nothing of the agent's reaches the program but its
+account and what that may do. The visitor is a process beside the agent, with whom it shares the socket whose number is its
+last argument (`client_program.py`); the one before is the node's name.
+
+Nothing outlives the connection. Whatever the program has detached itself from, this process is given as its child: when
+the program has ended, or the agent's end is closed, what is left gets SIGHUP, and SIGKILL when it goes on. What became
+another user (sudo) may not be killed by us; it gets the hangup of its terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+import sys
+import time
+
+from nodeagent.shim import client_program, namespaces
+from nodeagent.shim.forked import descendants, halt_descendants, signal_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+GRACE_S = 5.0
+"""From SIGHUP to SIGKILL."""
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PAUSE_S = 0.05
+_KILLS_FOR_S = 5.0
+"""What is not gone then is not ours to end."""
+
+
+def main() -> NoReturn:
+    """Serve one order."""
+    try:
+        end = socket.socket(fileno=int(sys.argv[-1]))
+        end.set_inheritable(False)
+        namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-visitor")
+        namespaces.prctl(namespaces.PR_SET_CHILD_SUBREAPER, 1)
+        _serve(end, sys.argv[-2])
+    finally:
+        os._exit(client_program.FAILED_CODE)
+
+
+def _serve(end: socket.socket, node: str) -> None:
+    try:
+        order, streams = client_program.received(end)
+        if order is None:
+            return
+        visitor = os.getpid()
+
+        def become(tell: int) -> NoReturn:
+            try:
+                namespaces.end_with(visitor)
+                os.setsid()
+                client_program.take_streams(end, order, streams)
+                env = {**_environment(), **order["env"]}
+                client_program.settle((env["HOME"], "/"))
+                client_program.execute(order["argv"], env, place=node)
+            except (OSError, ValueError) as error:
+                client_program.tell_failure(tell, error)
+
+        program = client_program.started(end, streams, become)
+    except OSError as error:
+        client_program.say(end, {"failed": str(error)})
+        return
+    # what a shell of days has left behind would stay as zombies
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(program))
+    rest = _Rest()
+    if client_program.watch(end, program, rest.hang_up):
+        while client_program.heard(end):
+            pass  # signals for what has ended, until the agent has passed on its output
+        rest.hang_up()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    rest.end()
+
+
+def _environment() -> dict[str, str]:
+    """What a login of this account begins with."""
+    found = {"PATH": _PATH, "HOME": "/"}
+    try:
+        account = pwd.getpwuid(os.geteuid())
+    except KeyError:  # an id without a name
+        return found
+    name = account.pw_name
+    return {**found, "HOME": account.pw_dir, "USER": name, "LOGNAME": name}
+
+
+def _reap(but: int = 0) -> bool:
+    """Collect children that have ended, but for one; False where there are no children."""
+    try:
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if ended.si_pid == but:
+                return True
+            os.waitpid(ended.si_pid, 0)
+    except ChildProcessError:
+        return False
+    return True
+
+
+class _Rest:
+    """What is left when the connection is over."""
+
+    def __init__(self) -> None:
+        self._kills_from = 0.0
+
+    def hang_up(self) -> float:
+        """Tell all of it; how many seconds it has."""
+        left = descendants(os.getpid())
+        signal_all(left, signal.SIGHUP)
+        signal_all(left, signal.SIGCONT)
+        self._kills_from = time.monotonic() + GRACE_S
+        return GRACE_S
+
+    def end(self) -> None:
+        """Wait until nothing is left, and kill what does not end in time."""
+        while _reap() and (now := time.monotonic()) < self._kills_from + _KILLS_FOR_S:
+            if now >= self._kills_from:
+                halt_descendants()
+                signal_all(descendants(os.getpid()), signal.SIGKILL)
+            time.sleep(_PAUSE_S)

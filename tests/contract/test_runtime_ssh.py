@@ -1,0 +1,177 @@
+"""ssh servers in a replica, at every level of isolation: where they are, what they may, and when they end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncssh
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from nodeagent.runtimes.visits import NotAdmitted
+from tests.contract.test_runtime_contract import (
+    PROCESS_BENCHES,
+    Bench,
+    bench_named,
+    facts,
+    nothing_left,
+    soon,
+    tmp_path,
+    until,
+)
+from tests.contract.test_runtime_visits import RUNS_ON, SLEEP, VISITS, running, sleepers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from nodeagent.runtimes.interface import ReplicaSpec
+    from nodeagent.runtimes.isolation import IsolationFacts
+
+__all__ = ["facts", "nothing_left", "tmp_path"]
+
+KEY = (
+    Ed25519PrivateKey.generate()
+    .private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    .decode()
+)
+PUBLIC = asyncssh.import_private_key(KEY).convert_to_public()
+ENOUGH = 3 << 20
+
+
+@pytest.fixture(params=PROCESS_BENCHES)
+async def real(
+    request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
+) -> AsyncIterator[Bench]:
+    async with bench_named(request.param, tmp_path, facts) as made:
+        yield made
+
+
+@asynccontextmanager
+async def joined(bench: Bench, spec: ReplicaSpec) -> AsyncIterator[asyncssh.SSHClientConnection]:
+    """A client that believes the replica's key alone."""
+    async with VISITS.ssh_server(bench.folders.of(spec.replica_id), KEY) as server:
+        client = asyncssh.connect(
+            "replica",
+            22,
+            sock=server,
+            config=None,
+            known_hosts=([PUBLIC], [], []),
+            server_host_key_algs=["ssh-ed25519"],
+            username="anybody",
+            client_keys=None,
+        )
+        async with client as connection:
+            yield connection
+
+
+async def said(
+    connection: asyncssh.SSHClientConnection, script: str, given: bytes = b""
+) -> tuple[bytes, bytes, int | None]:
+    done = await soon(connection.run(script, input=given, encoding=None))
+    assert isinstance(done.stdout, bytes)
+    assert isinstance(done.stderr, bytes)
+    return done.stdout, done.stderr, done.exit_status
+
+
+async def test_programs_are_where_the_replicas_is(real: Bench) -> None:
+    script = (
+        "for n in user mnt pid ipc cgroup net; do readlink /proc/self/ns/$n; done; id -u; pwd; "
+        "grep -E '^(Cap|NoNew|Seccomp|SigBlk|Umask)' /proc/self/status; ulimit -n; ulimit -c; "
+        "cut -d: -f3 /proc/self/cgroup; "
+        "env | grep -v -E '^(_|SHLVL|PWD|OLDPWD|TERM|SHELL)=' | sort"
+    )
+    text = f"bash -c '{script}' > $NSML_RUN_DIR/is 2>&1; {RUNS_ON}".replace("'^(", '"^(')
+    text = text.replace(")' /", ')" /').replace("=' |", '=" |')
+    async with running(real, text) as spec, joined(real, spec) as connection:
+        out, err, code = await said(connection, script)
+        assert (code, err) == (0, b"")
+        program = (real.folders.of(spec.replica_id).run / "is").read_bytes()
+        assert out.decode() == program.decode()
+
+
+async def test_bytes_stay_apart_and_are_whole(real: Bench) -> None:
+    given = bytes(range(256)) * (ENOUGH // 256)
+    async with running(real) as spec, joined(real, spec) as connection:
+        assert await said(connection, "cat; echo err >&2; exit 7", given) == (given, b"err\n", 7)
+        assert await said(connection, "no-such-program") == (
+            b"",
+            b"bash: line 1: no-such-program: command not found\n",
+            127,
+        )
+        many = await asyncio.gather(*[said(connection, f"echo {n}; exit {n}") for n in range(9)])
+        assert many == [(b"%d\n" % n, b"", n) for n in range(9)]
+        killed = await soon(connection.run("kill -TERM $$"))
+        assert killed.exit_signal is not None
+        assert killed.exit_signal[0] == "TERM"
+
+
+async def test_the_server_is_as_the_program_and_not_to_be_looked_into(real: Bench) -> None:
+    async with running(real) as spec, joined(real, spec) as connection:
+        script = "cat /proc/$PPID/comm; grep -E '^(CapEff|CapBnd|Seccomp):' /proc/$PPID/status"
+        out, _, _ = await said(connection, script)
+        of_program, _, _ = await said(connection, script.replace("$PPID", "self"))
+        assert out.split(b"\n")[0] == b"nsml-ssh"
+        assert out.split(b"\n")[1:] == of_program.split(b"\n")[1:]
+        spied = "for one in fd/ mem environ root/; do ls /proc/$PPID/$one; done"
+        _, _, code = await said(connection, f"cat /proc/$PPID/environ; {spied}")
+        assert code != 0 or real.isolation.value == "none"
+
+
+async def test_its_files_are_the_replicas(real: Bench) -> None:
+    async with running(real) as spec, joined(real, spec) as connection:
+        async with connection.start_sftp_client() as files:
+            async with files.open("new", "wb") as file:
+                await file.write(bytes(ENOUGH))
+            assert (await files.stat("new")).size == ENOUGH
+        out, _, _ = await said(connection, "stat -c %u new; id -u; wc -c < new")
+        owner, uid, size = out.split()
+        assert (owner, int(size)) == (uid, ENOUGH)
+
+
+async def test_a_connection_leads_to_its_own_loopback(real: Bench) -> None:
+    async with running(real) as spec, joined(real, spec) as connection:
+        serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); c, _ = s.accept(); c.sendall(b'here'); c.close()"
+        async with connection.create_process(f'python3 -c "{serve}"') as program:
+            port = int(await soon(program.stdout.readline()))
+            reader, writer = await soon(connection.open_connection("127.0.0.1", port))
+            assert await soon(reader.read()) == b"here"
+            writer.close()
+            await soon(program.wait())
+
+
+async def test_what_it_starts_ends_with_the_replica(real: Bench) -> None:
+    async with running(real) as spec:
+        async with VISITS.ssh_server(real.folders.of(spec.replica_id), KEY) as server:
+            connection = await soon(
+                asyncssh.connect(
+                    "replica",
+                    22,
+                    sock=server,
+                    config=None,
+                    known_hosts=([PUBLIC], [], []),
+                    client_keys=None,
+                )
+            )
+            for script in ("setsid nohup sleep {}", "trap '' HUP TERM; sleep {}"):
+                await connection.create_process(script.format(SLEEP))
+            await until(lambda: len(sleepers()) == 2)
+            async with real.new_driver() as driver:
+                await driver.stop(spec.replica_id, grace_s=0.0, reason="over")
+                await soon(driver.wait(spec.replica_id))
+            assert not sleepers()
+            await soon(connection.wait_closed())
+        with pytest.raises(NotAdmitted):
+            async with VISITS.ssh_server(real.folders.of(spec.replica_id), KEY):
+                pass
+
+
+async def test_who_leaves_ends_what_listens_to_that(real: Bench) -> None:
+    async with running(real) as spec:
+        async with joined(real, spec) as connection:
+            await connection.create_process(f"sleep {SLEEP}; true")
+            await until(lambda: len(sleepers()) == 1)
+        await until(lambda: not sleepers())
