@@ -143,6 +143,24 @@ async def test_a_connection_leads_to_its_own_loopback(real: Bench) -> None:
             await soon(program.wait())
 
 
+async def test_a_connection_leads_to_a_socket_file_of_its_own(real: Bench) -> None:
+    """As editors ask for; one that is not there is refused and ends nothing else."""
+    async with running(real) as spec, joined(real, spec) as connection:
+        serve = "import socket; s = socket.socket(socket.AF_UNIX); s.bind('its'); s.listen(); print(flush=True); c, _ = s.accept(); c.sendall(b'here'); c.close()"
+        async with connection.create_process(f'python3 -c "{serve}"') as program:
+            await soon(program.stdout.readline())
+            where, _, _ = await said(connection, "pwd")
+            reader, writer = await soon(
+                connection.open_unix_connection(f"{where.decode().strip()}/its")
+            )
+            assert await soon(reader.read()) == b"here"
+            writer.close()
+            await soon(program.wait())
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await soon(connection.open_unix_connection("/no/such"))
+        assert await said(connection, "echo on") == (b"on\n", b"", 0)
+
+
 async def test_what_it_starts_ends_with_the_replica(real: Bench) -> None:
     async with running(real) as spec:
         async with VISITS.ssh_server(real.folders.of(spec.replica_id), KEY) as server:

@@ -13,6 +13,7 @@ from cli.app import App
 from cli.exits import CommandError
 from cli.sessions import ssh_files
 from nsml.v1 import sessions_pb2 as pb
+from tests.unit.cli.test_process import NSML, ROOT
 from tests.unit.cli.test_sh import done
 
 SESSION = "kim/mnist/1"
@@ -154,8 +155,8 @@ def test_what_follows_the_session_is_for_ssh(environ, session, tmp_path):
     given = ["-q", "-N", "-L", "8080:localhost:80", "--", "ls", "-j"]
     words = ["nsml", "ssh", f"{SESSION}:2", *given]
     result = subprocess.run(
-        ["env", f"PATH={ssh.parent}:{os.environ['PATH']}", *done.__globals__["NSML"], *words[1:]],
-        cwd=done.__globals__["ROOT"],
+        ["env", f"PATH={ssh.parent}:{os.environ['PATH']}", *NSML, *words[1:]],
+        cwd=ROOT,
         env=environ,
         capture_output=True,
         text=True,
@@ -171,8 +172,8 @@ def test_what_follows_the_session_is_for_ssh(environ, session, tmp_path):
 
 def test_there_is_no_ssh_for_a_session_that_ended_nor_where_no_ssh_is(nsml, environ, session):
     without = subprocess.run(
-        ["/usr/bin/env", "PATH=/nowhere", *done.__globals__["NSML"], "ssh", SESSION],
-        cwd=done.__globals__["ROOT"],
+        ["/usr/bin/env", "PATH=/nowhere", *NSML, "ssh", SESSION],
+        cwd=ROOT,
         env=environ,
         capture_output=True,
         text=True,

@@ -234,7 +234,8 @@ async def test_who_may_open_one(rig: Rig) -> None:
 async def test_the_trail_says_who_went_where(rig: Rig) -> None:
     kim, root = await rig.user("kim"), await rig.user("root", role=Role.ADMIN)
     agent, session = await running(rig, kim)
-    for who, service in ((kim, "web"), (root, agent_services.PROGRAM)):
+    went = ((kim, "web"), (root, agent_services.PROGRAM), (kim, agent_services.SSH))
+    for who, service in went:
         call = await begin(who, session.id, service)
         program = await dial(agent)
         assert await call.read() == pb.OpenTunnelResponse()
@@ -245,6 +246,7 @@ async def test_the_trail_says_who_went_where(rig: Rig) -> None:
         query = AuditQuery(method="SessionService/OpenTunnel", target=session.name)
         rows = [row for _, row in await rig.on.history.ledger.newest_audited(query)]
         return [(row.actor, row.target, row.outcome) for row in rows] == [
+            ("kim", f"{session.name} agent.ssh in rank 0", "OK"),
             ("root", f"{session.name} agent.program in rank 0", "OK"),
             ("kim", f"{session.name} web in rank 0", "OK"),
         ]

@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Any, cast
 
 import pytest
@@ -250,8 +251,8 @@ def test_a_user_has_so_many_and_no_more() -> None:
 def test_programs_and_copies_in_sessions_are_counted_by_themselves() -> None:
     async def test(tunnels: Tunnels, nodes: Nodes) -> None:
         async with asyncio.TaskGroup() as group:
-            started = [agent_services.PROGRAM, agent_services.FILES]
-            services = ["web", *started * (MOST_PROGRAMS // 2)]
+            started = [agent_services.PROGRAM, agent_services.FILES, agent_services.SSH]
+            services = ["web", *islice(cycle(started), MOST_PROGRAMS)]
             held = [group.create_task(held_open(tunnels, service=one)) for one in services]
             for _ in held:
                 tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -633,10 +634,10 @@ def test_a_node_has_so_many_services_open_and_no_more() -> None:
 
 
 def test_programs_that_are_started_keep_nobody_from_looking() -> None:
-    started = [agent_services.PROGRAM, agent_services.FILES]
+    started = [agent_services.PROGRAM, agent_services.FILES, agent_services.SSH]
     services = Services(dict.fromkeys([*started, agent_services.PROCESSES], _turn))
     with ExitStack() as held:
-        for one in started * (MOST_PROGRAMS // 2):
+        for one in islice(cycle(started), MOST_PROGRAMS):
             held.enter_context(services.taken(one, REPLICA))
         held.enter_context(services.taken(agent_services.PROCESSES, REPLICA))
         with (
