@@ -140,27 +140,32 @@ async def test_a_leader_that_was_deposed_is_cancelled_and_fenced(engine: Engine)
 
 
 class Unrenewable:
-    """A store that is reachable for all but keep-alives, which hang: a partition, one way."""
+    """A store that is reachable for all but keep-alives, which hang once `is_cut_off`: a partition, one way."""
 
     def __init__(self, store: KeyValueStore) -> None:
         self._store = store
+        self.is_cut_off = False
 
     def __getattr__(self, name: str):
         return getattr(self._store, name)
 
     async def keep_alive(self, lease: Lease) -> Lease:
-        await asyncio.Event().wait()
-        return lease
+        # A candidate renews, too, where its election took most of a short lease.
+        if self.is_cut_off:
+            await asyncio.Event().wait()
+        return await self._store.keep_alive(lease)
 
 
 async def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(engine: Engine) -> None:
     async with engine.open() as store:
-        leadership = stand(Unrenewable(store), "cut off", ttl_s=4.0)
+        unrenewable = Unrenewable(store)
+        leadership = stand(unrenewable, "cut off", ttl_s=4.0)
         leader = None
 
         async def lead() -> None:
             nonlocal leader
             async with leadership:
+                unrenewable.is_cut_off = True
                 try:
                     await asyncio.Event().wait()
                 finally:
@@ -176,10 +181,16 @@ async def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(engine: En
 
 async def test_a_leader_that_was_cut_off_is_refused_when_it_comes_back(engine: Engine) -> None:
     async with engine.open() as store:
-        lost = stand(Unrenewable(store), "cut off", ttl_s=engine.ttl_s)
-        with pytest.raises(LeadershipLost):
+        unrenewable = Unrenewable(store)
+        lost = stand(unrenewable, "cut off", ttl_s=engine.ttl_s)
+
+        async def lead() -> None:
             async with lost:
+                unrenewable.is_cut_off = True
                 await asyncio.Event().wait()
+
+        with pytest.raises(LeadershipLost):
+            await lead()
         # Its revocation is part of the exit; a new leader of the same lease length gets in.
         async with stand(store, "next") as following:
             assert following.term > lost.term

@@ -46,12 +46,15 @@ deep(int(sys.argv[1]))
 """
 
 BUSY = """
-def a(n):
-    return a(n - 1) + sum(i * i for i in range(9)) if n else 1
+def b(n):
+    return b(n - 1) + sum(i * i for i in range(9)) if n else 1
 
-print("ready", flush=True)
-while True:
-    a(9)
+def a():
+    print("ready", flush=True)
+    while True:
+        b(9)
+
+a()
 """
 MACHINES = "/usr/bin/python3"
 
