@@ -24,7 +24,7 @@ MOST_OF_NODE = 64
 """Open at once, of the services that look at a replica together."""
 MOST_PROGRAMS = 128
 MOST_PROGRAMS_OF_NODE = 512
-"""Joined to a client at once, of programs that were started and copies, in a replica and in all of the node."""
+"""Joined to a client at once, of programs that were started, copies and ssh servers, in a replica and in all of the node."""
 MOST_ON_NODE = 32
 """Open at once, of the services for the node itself."""
 _FRAME_BYTES = 256 << 10

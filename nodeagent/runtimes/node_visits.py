@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from nodeagent.runtimes.launcher import start_node_visitor
-from nodeagent.runtimes.visits import NotAdmitted, begun
+from nodeagent.runtimes.visits import NotAdmitted, joined
 from nsml.common.concurrency import to_its_end
 
 if TYPE_CHECKING:
@@ -29,13 +29,11 @@ class NodeVisits:
     async def started(self, order: VisitOrder) -> AsyncIterator[Visit]:
         """A program on the node, while the context lasts. Raises NotAdmitted."""
         try:
-            visit = await begun(await self._admitted(), order)
+            end = await self._admitted()
         except OSError as error:
             raise NotAdmitted(error.strerror or str(error)) from error
-        try:
+        async with joined(end, order) as visit:
             yield visit
-        finally:
-            visit.close()
 
     async def _admitted(self) -> socket.socket:
         """The connection of a new visitor. Raises OSError."""

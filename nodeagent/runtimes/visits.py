@@ -238,14 +238,8 @@ class Visits:
     async def started(self, folder: ReplicaFolder, order: VisitOrder) -> AsyncIterator[Visit]:
         """A program in a replica, while the context lasts. Raises NotAdmitted."""
         end = await self._entered(folder, lambda claim: claim.admits)
-        try:
-            visit = await begun(end, order)
-        except OSError as error:
-            raise NotAdmitted(error.strerror or str(error)) from error
-        try:
+        async with joined(end, order) as visit:
             yield visit
-        finally:
-            visit.close()
 
     @asynccontextmanager
     async def ssh_server(
@@ -342,7 +336,20 @@ def _all_there(terminal: int) -> bytes:
     return b"".join(pieces)
 
 
-async def begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
+@asynccontextmanager
+async def joined(end: socket.socket, order: VisitOrder) -> AsyncIterator[Visit]:
+    """What the visitor at the other `end` starts, while the context lasts. Raises NotAdmitted."""
+    try:
+        visit = await _begun(end, order)
+    except OSError as error:
+        raise NotAdmitted(error.strerror or str(error)) from error
+    try:
+        yield visit
+    finally:
+        visit.close()
+
+
+async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
     """What the visitor starts. Raises OSError, NotAdmitted."""
     theirs: list[int] = []
     streams: list[int] = []

@@ -276,9 +276,8 @@ class Process:
 
 def _account_of(pid: int) -> Account:
     """Whom a process runs as, as this machine calls them."""
-    lines = content_of(f"/proc/{pid}/status").split(
-        b"\n"
-    )  # its name may have other ends of lines in it
+    # its name may have other ends of lines in it
+    lines = content_of(f"/proc/{pid}/status").split(b"\n")
     words = {line.partition(b":")[0]: line.split()[1:] for line in lines}
     return {
         "uid": int(words[b"Uid"][0]),

@@ -29,7 +29,7 @@ from nsml.copying.messages import Incoming, NotUnderstood, Refused
 from nsml.copying.receiver import Receiver
 from nsml.copying.sender import Sender
 from nsml.spec import agent_services
-from nsml.spec.frames import Frames, NotFrames, framed
+from nsml.spec.frames import NotFrames, first_of, framed
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
@@ -116,20 +116,18 @@ async def _copied(
 
 async def _begun(tunnel: Tunnel) -> bytes:
     """Bytes that came with the word that the copy begins. Raises ClientError."""
-    frames = Frames()
-    said: list[bytes] = []
+    held = b""
     try:
-        while not said:
-            data = await _read(tunnel)
-            said += frames.feed(data)
-        first = pb.FilesResponse.FromString(said[0])
+        while (found := first_of(held)) is None:
+            held += await _read(tunnel)
+        first = pb.FilesResponse.FromString(found[0])
     except (NotFrames, DecodeError) as error:
         raise NotUnderstood from error
     if first.WhichOneof("kind") == "refused":
         raise StateConflict("no files can be copied in this session", why=first.refused)
     if not first.started:
         raise NotUnderstood
-    return b"".join(map(framed, said[1:])) + frames.rest
+    return found[1]
 
 
 async def _carry_out(

@@ -33,31 +33,26 @@ class Frames:
         """Whether no message has begun and is not whole."""
         return not self._held
 
-    @property
-    def rest(self) -> bytes:
-        """What has come of a message that is not whole."""
-        return bytes(self._held)
-
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The messages that are whole with `data`. Raises NotFrames."""
         self._held += data
-        while len(self._held) >= _HEADER.size:
-            (size,) = _HEADER.unpack_from(self._held)
-            if size > MOST_BYTES:
-                raise NotFrames(f"a message of {size} bytes")
-            end = _HEADER.size + size
-            if len(self._held) < end:
-                return
+        while (end := _end_of_first(self._held)) is not None:
             yield bytes(self._held[_HEADER.size : end])
             del self._held[:end]
 
 
 def first_of(held: bytes) -> tuple[bytes, bytes] | None:
     """The first message and what follows it, which may be no message; None while it is not whole. Raises NotFrames."""
+    end = _end_of_first(held)
+    return None if end is None else (held[_HEADER.size : end], held[end:])
+
+
+def _end_of_first(held: bytes | bytearray) -> int | None:
+    """Where the first message ends; None while it is not whole. Raises NotFrames."""
     if len(held) < _HEADER.size:
         return None
     (size,) = _HEADER.unpack_from(held)
     if size > MOST_BYTES:
         raise NotFrames(f"a message of {size} bytes")
-    end = _HEADER.size + size
-    return None if len(held) < end else (held[_HEADER.size : end], held[end:])
+    end: int = _HEADER.size + size
+    return end if len(held) >= end else None
