@@ -468,6 +468,7 @@ def test_nonsense_ends_only_its_own_connection(ssh: Ssh, host: str, said: bytes)
     assert ssh.run("ssh", host, "true")[0] == 0
 
 
+@pytest.mark.variant
 @pytest.mark.long("the server's own limit is 30 s")
 def test_a_client_that_says_a_byte_a_second_is_not_waited_for(ssh: Ssh, host: str) -> None:
     with proxied(ssh, host) as process:
