@@ -19,6 +19,7 @@ from pathlib import Path
 from nsml._install import write_sdk
 
 REPORTS = 20_000
+STEPS = 1_000_000
 STARTS = 15
 
 REPORTING = """
@@ -33,6 +34,22 @@ for _ in range(5):
     rounds.append((time.perf_counter_ns() - begin) / {count})
 print(min(rounds))
 """
+
+
+STEPPING = """
+import time, nsml
+step = nsml.step
+def unused(number): pass
+rounds, bare = [], []
+for _ in range(5):
+    for call, to in ((step, rounds), (unused, bare)):
+        begin = time.perf_counter_ns()
+        for number in range({count}):
+            call(number)
+        to.append((time.perf_counter_ns() - begin) / {count})
+print(min(rounds), min(bare))
+"""
+"""A safe point at which nothing is asked, beside a function that does nothing."""
 
 
 def main() -> None:
@@ -57,6 +74,11 @@ def measure(folder: Path) -> dict[str, float]:
     environment = {**os.environ, **on_platform}
     reporting = REPORTING.format(count=REPORTS)
     per_report = float(run([sys.executable, "-c", reporting], environment))
+    run_folder = folder / "run"
+    run_folder.mkdir(exist_ok=True)
+    (run_folder / "orders").write_bytes(bytes(64))
+    stepping = STEPPING.format(count=STEPS)
+    per_step, per_call = map(float, run([sys.executable, "-c", stepping], environment).split())
     base, imported, reported = [], [], []
     run([sys.executable, "-c", "import nsml; nsml.report(a=1)"], environment)
     for _ in range(STARTS):
@@ -65,6 +87,8 @@ def measure(folder: Path) -> dict[str, float]:
         reported.append(start_ms("import nsml; nsml.report(a=1)", environment))
     return {
         "ns_per_report": per_report,
+        "ns_per_step": per_step,
+        "ns_per_bare_call": per_call,
         "import_ms": statistics.median(imported) - statistics.median(base),
         "first_report_ms": statistics.median(reported) - statistics.median(imported),
         "python_ms": statistics.median(base),

@@ -29,6 +29,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_at
 from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link.channels import Link
 from nodeagent.link.control import Control, WrongPlatform
+from nodeagent.link.exec_service import Expressions
 from nodeagent.link.file_service import Files
 from nodeagent.link.outbox import Outbox
 from nodeagent.link.process_service import ProcessList
@@ -42,6 +43,7 @@ from nodeagent.machine.addresses import is_port_free
 from nodeagent.machine.devices import DeviceWatch
 from nodeagent.reconcile import Replicas
 from nodeagent.replica.assignments import BUNDLE, DATASET, used_things
+from nodeagent.replica.orders import ProgramOrders
 from nodeagent.replica.preparation_steps import CodeHook, DataHook, Hook, PortHook, ResumeHook
 from nodeagent.replica.progress import Progress
 from nodeagent.replica.requests import Loads, RequestServer
@@ -107,6 +109,7 @@ class Agent:
         processes = ProcessList(boot_id=parts.machine.boot_id, clock=parts.clock)
         stacks = PythonStacks(boot_id=parts.machine.boot_id)
         visits = Visits(parts.machine.boot_id)
+        self._orders = ProgramOrders()
         self._tunnels = Tunnels(
             self._link,
             clock=parts.clock,
@@ -117,6 +120,7 @@ class Agent:
                     agent_services.PROGRAM: Programs(visits).serve,
                     agent_services.FILES: Files(visits).serve,
                     agent_services.SSH: SshServers(visits).serve,
+                    agent_services.EXEC: Expressions(self._orders).serve,
                 },
                 node_services={agent_services.NODE_PROGRAM: NodePrograms(settings.node).serve},
                 off={} if settings.node_shell else {agent_services.NODE_PROGRAM: _NO_NODE_SHELL},
@@ -442,11 +446,13 @@ class Agent:
         """A program that cannot make requests still runs."""
         async with AsyncExitStack() as stack:
             if self._parts.has_sockets:
+                orders = stack.enter_context(self._orders.open_to(replica_id, folder.run))
                 server = RequestServer(
                     replica_id,
                     folder,
                     self._loads,
                     owner,
+                    orders=orders,
                     pace=Pace(_REQUESTS_PER_S, self._parts.clock),
                     connections=Pace(_REQUESTS_PER_S, self._parts.clock),
                     run=self._parts.run,

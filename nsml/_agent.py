@@ -48,8 +48,7 @@ def request(
     noticed = False
     while True:
         try:
-            answer = _ask(run_dir, message)
-            break
+            return ask_once(run_dir, message, timeout_s=None)
         except (OSError, ValueError) as error:
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"the node agent does not answer: {error}") from error
@@ -57,45 +56,58 @@ def request(
                 noticed = True
                 notice(f"waiting for the node agent: {error}")
             sleep(_PAUSE_S)
-    return _checked(answer)
 
 
-def ask_once(run_dir: str, message: Dict[str, Any], *, timeout_s: float = 5.0) -> Dict[str, Any]:
+def ask_once(
+    run_dir: str, message: Dict[str, Any], *, timeout_s: Optional[float] = 5.0
+) -> Dict[str, Any]:
     """The agent's answer, if it is there.
 
     Raises:
         AgentRefusedError: it answered with an error.
         OSError, ValueError: it did not answer.
     """
-    return _checked(_ask(run_dir, message, timeout_s))
+    with Conversation(run_dir, timeout_s=timeout_s) as agent:
+        return agent.ask(message)
 
 
-def _checked(answer: Dict[str, Any]) -> Dict[str, Any]:
-    if not answer.get("ok"):
-        raise AgentRefusedError(str(answer.get("error", "")), str(answer.get("message", "")))
-    return answer
+class Conversation:
+    """A connection on which one request follows another, while the context lasts.
 
+    Raises:
+        OSError: nobody is there.
+    """
 
-def _ask(
-    run_dir: str, message: Dict[str, Any], timeout_s: Optional[float] = None
-) -> Dict[str, Any]:
-    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    try:
-        connection.settimeout(timeout_s)
-        _connect(connection, run_dir)
-        connection.sendall(json.dumps({"v": 1, **message}).encode() + b"\n")
+    def __init__(self, run_dir: str, *, timeout_s: Optional[float] = None) -> None:
+        self._connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            self._connection.settimeout(timeout_s)
+            _connect(self._connection, run_dir)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Conversation:  # noqa: PYI034 - Self is newer than this Python
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def ask(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        """What is answered. Raises AgentRefusedError; OSError, ValueError: nothing is."""
+        self._connection.sendall(json.dumps({"v": 1, **message}).encode() + b"\n")
         received = b""
         while not received.endswith(b"\n"):
-            part = connection.recv(65536)
+            part = self._connection.recv(65536)
             if not part or len(received) > _LONGEST_ANSWER:
                 raise ConnectionError("the connection ended without an answer")
             received += part
-    finally:
-        connection.close()
-    answer = json.loads(received)
-    if not isinstance(answer, dict):
-        raise ConnectionError("the answer is no object")
-    return answer
+        answer = json.loads(received)
+        if not isinstance(answer, dict):
+            raise ConnectionError("the answer is no object")
+        if not answer.get("ok"):
+            raise AgentRefusedError(str(answer.get("error", "")), str(answer.get("message", "")))
+        return answer
 
 
 def _connect(connection: Any, run_dir: str) -> None:

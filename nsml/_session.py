@@ -18,6 +18,7 @@ from nsml._media import Media
 from nsml._model import Model
 from nsml._notice import notice
 from nsml._path_text import name_text, path_text, recorded_name
+from nsml._points import Points
 from nsml._report import Reporter, encode
 from nsml._rights import make_folders, make_unique, remove_tree
 from nsml._spool import Spool
@@ -79,6 +80,7 @@ class Session:
         self._has_resumed = False
         self._leaving = Leaving(run_dir)
         self.progress = Progress(self._loop_begins, self._step_ended)
+        self.points = Points(run_dir, lambda: self.reporter.scope)
         if run_dir:
             self.reporter.safe_point = self._safe_point
 
@@ -106,6 +108,7 @@ class Session:
         if self._run_dir:
             self._leaving.claim()
             self._leaving.can_resume(self._model.can_save, self._model.can_load)
+            self.points.look_from_torch()
             self._resume()
 
     def save(
@@ -134,8 +137,10 @@ class Session:
         if save_fn is None and not self._model.can_save:
             self._nothing_to_save(name)
             return
-        if self._save(name, save_fn) and not self._saves and self._leaving.unanswered() is not None:
-            self._saved_on_notice(name)
+        if self._save(name, save_fn) and not self._saves:
+            self.points.look()
+            if self._leaving.unanswered() is not None:
+                self._saved_on_notice(name)
 
     def _name_of(self, checkpoint: Name) -> str:
         """The name of a checkpoint that is saved; one that cannot be read costs no checkpoint."""
@@ -266,6 +271,8 @@ class Session:
 
     def _safe_point(self, now: float, *, is_between: bool = False) -> None:
         """A moment to save on a notice, and to leave: between two steps, or the end of a report."""
+        self.points.look_from_torch()
+        self.points.look()
         leaving = self._leaving
         if self._saves or not (leaving.is_waiting or leaving.is_time(now)):
             return
@@ -541,6 +548,7 @@ def _argument(flag: str, arguments: List[str]) -> Optional[str]:
 _SESSION = Session(os.environ.get("NSML_RUN_DIR", ""), constants.SESSION_NAME)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_SESSION.spool.after_fork)
+    os.register_at_fork(after_in_child=_SESSION.points.after_fork)
 
 bind = _SESSION.bind
 save = _SESSION.save
@@ -549,6 +557,7 @@ paused = _SESSION.paused
 report = _SESSION.reporter.report
 infer = _SESSION.infer
 should_stop = _SESSION.should_stop
+step = _SESSION.points.step
 steps = _SESSION.progress.steps
 strict = _SESSION.strictness.strict
 image = _SESSION.media.image

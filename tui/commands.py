@@ -93,6 +93,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "completion",
         )
     },
+    "exec": {_EVERY: Way.ASKED},
     "model": {"ls": Way.SHOWN, "pull": Way.HANDED, "rm": Way.HANDED},
     "dataset": {
         "ls": Way.SHOWN,
@@ -167,6 +168,7 @@ _OF_SESSIONS: Final = frozenset(
         "export",
         "forward",
         "sh",
+        "exec",
         "cp",
         "tensorboard",
         "visdom",

@@ -313,6 +313,7 @@ def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
             replica=replica if order.session_id else None,
             service=order.service,
             only_checks=order.only_checks,
+            user=order.user,
         )
     )
 

@@ -49,6 +49,8 @@ class TunnelOrder:
     attempt: int = 0
     rank: int = 0
     only_checks: bool = False
+    user: str = ""
+    """Who asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

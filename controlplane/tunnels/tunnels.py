@@ -61,6 +61,7 @@ AGENT_SERVICES: Final[Mapping[str, Action]] = {
     agent_services.PROGRAM: CHANGE,
     agent_services.FILES: CHANGE,
     agent_services.SSH: CHANGE,
+    agent_services.EXEC: CHANGE,
 }
 """What agents themselves serve for a replica, and what a caller must be allowed to do with the session for it."""
 NODE_SERVICES: Final = frozenset({agent_services.NODE_PROGRAM})
@@ -161,6 +162,7 @@ class Tunnels:
             rank=rank,
             service=service,
             only_checks=only_checks,
+            user=caller.user.name,
         )
         async with self._dialled(caller, node, order) as tunnel:
             _log.info("tunnel.opened", session=session.name, rank=rank, service=service)
@@ -179,7 +181,7 @@ class Tunnels:
         """
         if service not in NODE_SERVICES:
             raise _not_offered(service)
-        order = TunnelOrder(tunnel_id=self._new_id(), service=service)
+        order = TunnelOrder(tunnel_id=self._new_id(), service=service, user=caller.user.name)
         async with self._dialled(caller, node, order) as tunnel:
             _log.info("tunnel.opened", node=node, by=caller.user.name, service=service)
             yield tunnel

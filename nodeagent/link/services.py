@@ -44,6 +44,8 @@ class RunningReplica:
 
     id: ReplicaId
     folder: ReplicaFolder
+    user: str = ""
+    """Who asks, as the control plane has it; "" from one that does not say."""
 
 
 class Stream:

@@ -3,8 +3,8 @@
 `{"v": 1, "op": "load", "checkpoint": NAME, "session": NAME or null, "target": FOLDER}` answers with
 `{"ok": true, "folder": FOLDER}` once the checkpoint lies in that folder below `run/`, or with
 `{"ok": false, "error": CODE, "message": TEXT}`; with `"resume": true` it is what the attempt goes on from. `{"v": 1, "op": "keep", "folder": FOLDER}` answers once the
-agent has made that checkpoint its own, as far as it can. Whatever a client sends or leaves out, only its own
-connection suffers.
+agent has made that checkpoint its own, as far as it can. `order` and `answer` are those of `nsml/_orders.py`.
+Whatever a client sends or leaves out, only its own connection suffers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ import structlog
 
 from nodeagent.collect.pace import Pace
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.replica.orders import PAGE, Order, ReplicaOrders
 from nodeagent.replica.user_sockets import (
     UserConnection,
     close_user_listener,
@@ -46,12 +48,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 _LONGEST_LINE = 64 << 10
+_LONGEST_ANSWER = 2 << 20
+"""To an order: three texts of 64 KiB at most, of whose bytes JSON may make six each."""
+_BEYOND_LIMIT_S = 10.0
+"""How long after its time limit an answer to an order may come."""
 _LONGEST_TEXT = 1024
 _MOST_CLIENTS = 16
 _SILENT_S = 30.0
 _NOT_ACCEPTED_S = 1.0
 """Until another connection is accepted where one could not be."""
-_RESERVED = ("spool", "checkpoints", "socket", "tunnel")
+_RESERVED = ("spool", "checkpoints", "socket", "tunnel", PAGE)
 _DEEPEST = 4
 _TRIES = 3
 
@@ -173,6 +179,26 @@ class Loads:
                 return answer.checkpoint
 
 
+@dataclass(slots=True)
+class _Client:
+    """A connection of a program's, and the order that it has taken."""
+
+    connection: UserConnection
+    order: Order | None = None
+
+    @property
+    def longest_line(self) -> int:
+        """How long its next request may be, in bytes."""
+        return _LONGEST_LINE if self.order is None else _LONGEST_ANSWER
+
+    @property
+    def patience_s(self) -> float:
+        """How long that may take to come."""
+        if self.order is None:
+            return _SILENT_S
+        return float(self.order.content["limit_s"]) + _BEYOND_LIMIT_S
+
+
 class RequestServer:
     """Listens on the socket of one replica, of a session of `user`.
 
@@ -187,11 +213,13 @@ class RequestServer:
         loads: Loads,
         user: str = "",
         *,
+        orders: ReplicaOrders | None = None,
         pace: Pace | None = None,
         connections: Pace | None = None,
         run: Offload = inline,
     ) -> None:
         self._replica = replica
+        self._orders = orders
         self._pace = pace
         self._connections = connections
         self._run = run
@@ -241,23 +269,30 @@ class RequestServer:
             await connection.close()
 
     async def _answer_all(self, connection: UserConnection) -> None:
-        received = bytearray()
-        while True:
-            line = await asyncio.wait_for(_line(connection, received), _SILENT_S)
-            if len(line) > _LONGEST_LINE:
-                await _say(connection, _refusal("INVALID", "the request is too long"))
-                return
-            if not line:
-                return
-            if self._pace is not None:
-                await self._pace.wait()
-            try:
-                answer = await self._answer(line, connection)
-            except RequestRefused as refused:
-                answer = _refusal(refused.code, str(refused))
-            await _say(connection, answer)
+        received, client = bytearray(), _Client(connection)
+        try:
+            while True:
+                longest = client.longest_line
+                line = await asyncio.wait_for(
+                    _line(connection, received, longest), client.patience_s
+                )
+                if len(line) > longest:
+                    await _say(connection, _refusal("INVALID", "the request is too long"))
+                    return
+                if not line:
+                    return
+                if self._pace is not None:
+                    await self._pace.wait()
+                try:
+                    answer = await self._answer(line, client)
+                except RequestRefused as refused:
+                    answer = _refusal(refused.code, str(refused))
+                await _say(connection, answer)
+        finally:
+            if client.order is not None:
+                client.order.leave()
 
-    async def _answer(self, line: bytes, connection: UserConnection) -> dict[str, Any]:
+    async def _answer(self, line: bytes, client: _Client) -> dict[str, Any]:
         try:
             request = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -271,12 +306,30 @@ class RequestServer:
                 )
                 return {"ok": True, "folder": folder}
             case "keep":
-                if connection.sends_no_more():  # it was saved meanwhile, and may have changed since
+                if (
+                    client.connection.sends_no_more()
+                ):  # it was saved meanwhile, and may have changed since
                     raise RequestRefused("FAILED", "the program no longer waits for it")
                 return {"ok": True, "kept": await self._keep(_text(request, "folder"))}
+            case "order":
+                return {"ok": True, "order": self._order_for(client, request)}
+            case "answer":
+                if client.order is None or not isinstance(request.get("answer"), dict):
+                    raise RequestRefused("INVALID", "nothing was asked on this connection")
+                client.order.give(request["answer"])
+                client.order = None
+                return {"ok": True}
             case operation:
                 text = f"this agent does not know {str(operation)[:40]!r}"
                 raise RequestRefused("UNSUPPORTED", text)
+
+    def _order_for(self, client: _Client, request: dict[str, Any]) -> Mapping[str, Any] | None:
+        """What there is for the process that asks, which answers on the same connection."""
+        if self._orders is None or client.order is not None:
+            return None
+        local_rank = request.get("local_rank")
+        client.order = self._orders.take(local_rank if isinstance(local_rank, int) else 0)
+        return None if client.order is None else client.order.content
 
     async def _keep(self, checkpoint: str) -> bool:
         """Whether the program cannot change the checkpoint any more."""
@@ -378,9 +431,9 @@ async def _close(listener: socket.socket, accepting: asyncio.Task[None]) -> None
     await close_user_listener(listener)
 
 
-async def _line(connection: UserConnection, received: bytearray) -> bytes:
+async def _line(connection: UserConnection, received: bytearray, longest: int) -> bytes:
     """The next line, taken from what was received; b"" when none comes, and all of one that is too long."""
-    while (end := received.find(b"\n") + 1) == 0 and len(received) <= _LONGEST_LINE:
+    while (end := received.find(b"\n") + 1) == 0 and len(received) <= longest:
         if not (data := await connection.receive()):
             return b""
         received += data

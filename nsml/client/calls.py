@@ -364,6 +364,31 @@ class Sessions:
 
         return open_ssh(self._rpc, reference, rank=rank)
 
+    async def evaluate(
+        self,
+        reference: str,
+        expression: str,
+        *,
+        rank: int = 0,
+        local_rank: int = 0,
+        limit_s: float = 5.0,
+        wait_s: float = 60.0,
+        told: Callable[[sessions.EvaluateResponse], None] | None = None,
+    ) -> sessions.Evaluated:
+        """What a replica's program makes of code; see `nsml.client.expressions`."""
+        from nsml.client.expressions import evaluate
+
+        return await evaluate(
+            self._rpc,
+            reference,
+            expression,
+            rank=rank,
+            local_rank=local_rank,
+            limit_s=limit_s,
+            wait_s=wait_s,
+            told=told,
+        )
+
     async def stacks(
         self, reference: str, *, rank: int = 0, with_locals: bool = False
     ) -> sessions.ReplicaStacks:

@@ -20,8 +20,10 @@ FILES: Final = f"{PREFIX}files"
 """A copy of files out of a replica, or into it: a FilesRequest, a FilesResponse, and what `nsml.copying` says."""
 SSH: Final = f"{PREFIX}ssh"
 """An ssh server in a replica: one SshAnswer in a frame from the agent, then the bytes of ssh both ways."""
+EXEC: Final = f"{PREFIX}exec"
+"""Code that the running program of a replica evaluates: an EvaluateRequest, and EvaluateResponses behind their lengths."""
 NODE_PROGRAM: Final = f"{PREFIX}node-program"
 """The same on the node itself, with no replica: for administrators."""
 
-STARTED: Final = frozenset({PROGRAM, FILES, SSH, NODE_PROGRAM})
-"""Those that start a process, and may last as long as that."""
+STARTED: Final = frozenset({PROGRAM, FILES, SSH, EXEC, NODE_PROGRAM})
+"""Those that start something, and may last as long as that."""

@@ -374,16 +374,18 @@ class ReportsAcknowledged(_message.Message):
     def __init__(self, reports: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class OpenTunnel(_message.Message):
-    __slots__ = ("tunnel_id", "replica", "service", "only_checks")
+    __slots__ = ("tunnel_id", "replica", "service", "only_checks", "user")
     TUNNEL_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     ONLY_CHECKS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     tunnel_id: str
     replica: ReplicaId
     service: str
     only_checks: bool
-    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ...) -> None: ...
+    user: str
+    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., user: _Optional[str] = ...) -> None: ...
 
 class StreamKey(_message.Message):
     __slots__ = ("replica", "channel", "writer")

@@ -1051,6 +1051,48 @@ class FilesResponse(_message.Message):
     refused: str
     def __init__(self, started: _Optional[bool] = ..., refused: _Optional[str] = ...) -> None: ...
 
+class EvaluateRequest(_message.Message):
+    __slots__ = ("expression", "limit", "wait", "local_rank")
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    expression: str
+    limit: _duration_pb2.Duration
+    wait: _duration_pb2.Duration
+    local_rank: int
+    def __init__(self, expression: _Optional[str] = ..., limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., local_rank: _Optional[int] = ...) -> None: ...
+
+class EvaluateResponse(_message.Message):
+    __slots__ = ("behind", "waits", "runs", "evaluated", "refused")
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    behind: str
+    waits: bool
+    runs: bool
+    evaluated: Evaluated
+    refused: str
+    def __init__(self, behind: _Optional[str] = ..., waits: _Optional[bool] = ..., runs: _Optional[bool] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., refused: _Optional[str] = ...) -> None: ...
+
+class Evaluated(_message.Message):
+    __slots__ = ("value", "output", "error", "is_late", "is_cut", "took")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    IS_LATE_FIELD_NUMBER: _ClassVar[int]
+    IS_CUT_FIELD_NUMBER: _ClassVar[int]
+    TOOK_FIELD_NUMBER: _ClassVar[int]
+    value: str
+    output: str
+    error: str
+    is_late: bool
+    is_cut: bool
+    took: _duration_pb2.Duration
+    def __init__(self, value: _Optional[str] = ..., output: _Optional[str] = ..., error: _Optional[str] = ..., is_late: _Optional[bool] = ..., is_cut: _Optional[bool] = ..., took: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
 class SshAnswer(_message.Message):
     __slots__ = ("host_key", "refused")
     HOST_KEY_FIELD_NUMBER: _ClassVar[int]

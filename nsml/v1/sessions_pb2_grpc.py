@@ -297,7 +297,9 @@ class SessionServiceServicer:
         one StacksRequest and `end`, the agent one ReplicaStacks and `end`. And agent.program, which starts
         a program in the replica: both sides send messages, each behind its length in four bytes, the most
         significant first: ProgramRequest and ProgramResponse. And agent.ssh: the agent sends one SshAnswer
-        behind its length; then both sides speak SSH.
+        behind its length; then both sides speak SSH. And agent.exec, which has the replica's program evaluate
+        code at its next safe point: the client sends one EvaluateRequest and `end`, the agent EvaluateResponses
+        behind their lengths, and `end`.
 
         The first request is the target; the first response, without data, says that the program's
         socket has taken the connection. From then on both sides send data and, when they have sent

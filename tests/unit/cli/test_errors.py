@@ -46,7 +46,7 @@ def test_a_suggested_command_and_its_options_exist(line):
         (["config", "show"], "'get'", "'set'"),
         (["restart"], "'requeue'", "'status'"),
         (["shell"], "'sh'", "'help'"),
-        (["exec"], "'sh'", "'forward'"),
+        (["terminal"], "'sh'", "'forward'"),
         (["run", "--from", "1"], "-- --from ...", "--rm"),
         (["run", "--mem", "2G"], "try: nsml run --memory\n", "--memo\n"),
         (["run", "--time", "2h"], "try: nsml run --time-limit\n", "--timeout"),

@@ -103,6 +103,7 @@ ARGUMENTS = {
     "gpumonitor": ["kim/mnist/1"],
     "top": ["kim/mnist/1"],
     "stacks": ["kim/mnist/1"],
+    "exec": ["kim/mnist/1", "loss"],
     "status": [],
     "image ls": [],
     "image pull": ["lab/torch:2", "--node", "gpu-1"],

@@ -73,6 +73,8 @@ def hostile(state, everything):
     call = process.threads[0].frames[0]
     call.function = call.file = call.locals[0].name = call.locals[0].value = EVIL
     state.stacks[0].processes.add(pid=8, command=EVIL, unseen=EVIL)
+    found = state.evaluated
+    found.value = found.output = found.error = EVIL
     state.programs.refusal = state.files.refusal = EVIL
     state.images[node.name] = [nodes_pb2.NodeImage(name=EVIL)]
     return session

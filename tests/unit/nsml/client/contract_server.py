@@ -130,6 +130,10 @@ class State:
             ]
         )
         self.asked_stacks: list[pb.StacksRequest] = []
+        self.asked_code: list[pb.EvaluateRequest] = []
+        self.evaluated = pb.Evaluated(value="0.1")
+        self.not_evaluated: dict[int, str] = {}
+        """By rank, why not."""
         self.stacks: dict[int, pb.ReplicaStacks] = {
             0: pb.ReplicaStacks(
                 processes=[
@@ -743,6 +747,9 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         if target.service == agent_services.SSH:
             yield from self._ssh(requests)
             return
+        if target.service == agent_services.EXEC:
+            yield from self._evaluate(target, requests)
+            return
         answers = {"agent.processes": self.state.processes, "agent.stacks": self.state.stacks}
         answer = answers[target.service]
         asked = list(iter(lambda: next(requests), pb.OpenTunnelRequest(end=True)))
@@ -752,6 +759,21 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         yield pb.OpenTunnelResponse(data=answer.SerializeToString())
         yield pb.OpenTunnelResponse(end=True)
         assert list(requests) == []
+
+    def _evaluate(self, target, requests):
+        """As an agent, whose program is at a safe point at once."""
+        asked = b"".join(
+            one.data for one in iter(lambda: next(requests), pb.OpenTunnelRequest(end=True))
+        )
+        self.state.asked_code.append(pb.EvaluateRequest.FromString(asked))
+        if why := self.state.not_evaluated.get(target.rank):
+            said = [pb.EvaluateResponse(waits=True), pb.EvaluateResponse(refused=why)]
+        else:
+            said = [pb.EvaluateResponse(waits=True), pb.EvaluateResponse(runs=True)]
+            said.append(pb.EvaluateResponse(evaluated=self.state.evaluated))
+        for one in said:
+            yield pb.OpenTunnelResponse(data=framed(one.SerializeToString()))
+        yield pb.OpenTunnelResponse(end=True)
 
     def _ssh(self, requests):
         """A server that says what it is told; its first bytes come with the answer, in pieces."""

@@ -1,0 +1,115 @@
+"""The service agent.exec: code that the running program of a replica evaluates at its next safe point."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from nodeagent.replica.orders import NotAnswered, Order
+from nsml.spec.frames import framed
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nodeagent.link.services import RunningReplica, Stream
+    from nodeagent.replica.orders import ProgramOrders, ReplicaOrders
+
+_MOST_EXPRESSION: Final = 64 << 10
+_MOST_REQUEST: Final = _MOST_EXPRESSION + 1024
+_LIMIT_S: Final = (0.1, 5.0, 60.0)
+"""Least, usual and most."""
+_WAIT_S: Final = (0.0, 60.0, 3600.0)
+_BEYOND_LIMIT_S: Final = 5.0
+"""So long after its time limit a process may take to say that it was interrupted: what is in C may hold all threads."""
+_MOST_TEXT: Final = 64 << 10
+
+
+class Expressions:
+    """Serves it."""
+
+    def __init__(self, orders: ProgramOrders) -> None:
+        self._orders = orders
+
+    async def serve(self, replica: RunningReplica, stream: Stream) -> None:
+        """Have what the request says evaluated, and tell how far it is."""
+        said = b""
+        while (data := await stream.read()) and len(said) <= _MOST_REQUEST:
+            said += data
+        try:
+            request = pb.EvaluateRequest.FromString(said)
+            await _carry_out(
+                request, self._orders.to(replica.id), replica.user, partial(_tell, stream)
+            )
+        except DecodeError:
+            await _tell(stream, pb.EvaluateResponse(refused="its client cannot be understood"))
+        except NotAnswered as error:
+            await _tell(stream, pb.EvaluateResponse(refused=str(error)))
+
+
+async def _carry_out(
+    request: pb.EvaluateRequest,
+    orders: ReplicaOrders,
+    user: str,
+    tell: Callable[[pb.EvaluateResponse], Awaitable[None]],
+) -> None:
+    """Have it evaluated; `tell` how far it is, and at last what came of it. Raises NotAnswered."""
+    limit_s = _within(request.limit.ToNanoseconds() / 1e9, _LIMIT_S, request.HasField("limit"))
+    wait_s = _within(request.wait.ToNanoseconds() / 1e9, _WAIT_S, request.HasField("wait"))
+    content = {"kind": "evaluate", "expression": request.expression, "limit_s": limit_s}
+    order = Order(content=content, local_rank=request.local_rank, user=user)
+    try:
+        async with asyncio.timeout(wait_s) as waiting:
+            if orders.user:
+                await tell(pb.EvaluateResponse(behind=orders.user))
+            async with orders.opened(order):
+                await tell(pb.EvaluateResponse(waits=True))
+                await orders.taken(order)
+                waiting.reschedule(None)
+                await tell(pb.EvaluateResponse(runs=True))
+                answer = await _answered(order, limit_s)
+    except TimeoutError:
+        raise NotAnswered(f"its program reached no safe point within {wait_s:g} s") from None
+    await tell(pb.EvaluateResponse(evaluated=_evaluated(answer)))
+
+
+async def _answered(order: Order, limit_s: float) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(limit_s + _BEYOND_LIMIT_S):
+            return await order.answer
+    except TimeoutError:
+        raise NotAnswered("its program has not stopped it at the time limit") from None
+
+
+def _within(asked_s: float, bounds: tuple[float, float, float], is_asked: bool) -> float:
+    least, usual, most = bounds
+    return min(max(asked_s, least), most) if is_asked else usual
+
+
+def _evaluated(answer: dict[str, Any]) -> pb.Evaluated:
+    """What user code says, as far as it makes sense."""
+    took = answer.get("took_s")
+    message = pb.Evaluated(
+        value=_text(answer.get("value")) if isinstance(answer.get("value"), str) else None,
+        output=_text(answer.get("output")),
+        error=_text(answer.get("error")),
+        is_late=answer.get("is_late") is True,
+        is_cut=answer.get("is_cut") is True,
+    )
+    if isinstance(took, float) and 0 <= took < _WAIT_S[-1]:
+        message.took.FromNanoseconds(round(took * 1e9))
+    return message
+
+
+def _text(value: Any) -> str:
+    """Of a text its beginning, without halves of characters; "" for anything else."""
+    if not isinstance(value, str):
+        return ""
+    return value[:_MOST_TEXT].encode("utf-8", "replace")[:_MOST_TEXT].decode("utf-8", "ignore")
+
+
+async def _tell(stream: Stream, response: pb.EvaluateResponse) -> None:
+    await stream.write(framed(response.SerializeToString()))

@@ -1,0 +1,35 @@
+"""Orders: what the agent asks of a running program at a safe point, and how that is answered.
+
+A connection to the replica's socket takes one order and its answer, a JSON line each way for both:
+`{"v": 1, "op": "order"}` is answered with `{"ok": true, "order": ORDER or null}`; ORDER is
+`{"kind": "evaluate", "expression": TEXT, "limit_s": SECONDS}`, and
+`{"v": 1, "op": "answer", "answer": ANSWER}`, what `nsml._expressions` says, with `{"ok": true}`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nsml._agent import Conversation
+from nsml._expressions import Evaluator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict
+
+_ANSWERS_WITHIN_S = 2.0
+"""How long training waits for the agent, which has asked."""
+_evaluator = Evaluator()
+
+
+def obey(run_dir: str, scope: Callable[[], Dict[str, Any]]) -> None:
+    """Take the order that there is for this process, if any, and answer it. Raises OSError, ValueError."""
+    with Conversation(run_dir, timeout_s=_ANSWERS_WITHIN_S) as agent:
+        rank = os.environ.get("LOCAL_RANK", "")
+        order = agent.ask({"op": "order", "local_rank": int(rank) if rank.isdigit() else 0}).get(
+            "order"
+        )
+        if not isinstance(order, dict) or order.get("kind") != "evaluate":
+            return
+        answer = _evaluator.evaluate(str(order["expression"]), scope(), float(order["limit_s"]))
+        agent.ask({"op": "answer", "answer": answer})

@@ -1,0 +1,82 @@
+"""Code that the program of a running session evaluates at its next safe point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from nsml.client.errors import ConnectionLost, StateConflict, TooLarge, Unavailable
+from nsml.client.tunnels import open_agent_service
+from nsml.spec import agent_services
+from nsml.spec.frames import Frames, NotFrames
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from nsml.client.rpc import Rpc
+    from nsml.client.tunnels import Tunnel
+
+MOST_BYTES = 64 << 10
+"""Of the code."""
+
+
+async def evaluate(
+    rpc: Rpc,
+    reference: str,
+    expression: str,
+    *,
+    rank: int = 0,
+    local_rank: int = 0,
+    limit_s: float = 5.0,
+    wait_s: float = 60.0,
+    told: Callable[[pb.EvaluateResponse], None] | None = None,
+) -> pb.Evaluated:
+    """What came of code that a replica's program evaluates; the program waits meanwhile.
+
+    The value of the last line of `expression` is returned, where that is an expression. The process of the
+    replica with this LOCAL_RANK evaluates it, for `limit_s` seconds at most, once it has reached a safe point,
+    which may take `wait_s` seconds. `told` is called with how far it is.
+
+    Raises:
+        StateConflict: the program did not evaluate it, or did not say what came of it.
+        ConnectionLost: whether it was evaluated is unknown.
+        TooLarge: the code is too long.
+        ClientError: as `nsml.client.tunnels.open_tunnel`.
+    """
+    if len(expression.encode("utf-8", "replace")) > MOST_BYTES:
+        raise TooLarge("the code is too long", why=f"{MOST_BYTES >> 10} KiB is the most")
+    request = pb.EvaluateRequest(expression=expression, local_rank=local_rank)
+    request.limit.FromNanoseconds(round(limit_s * 1e9))
+    request.wait.FromNanoseconds(round(wait_s * 1e9))
+    async with open_agent_service(
+        rpc, reference, agent_services.EXEC, rank=rank, what="nsml exec"
+    ) as tunnel:
+        await tunnel.write(request.SerializeToString())
+        await tunnel.end()
+        async for response in _responses(tunnel):
+            match response.WhichOneof("kind"):
+                case "evaluated":
+                    return response.evaluated
+                case "refused":
+                    raise StateConflict("the program did not evaluate it", why=response.refused)
+            if told is not None:
+                told(response)
+    raise _broken()
+
+
+async def _responses(tunnel: Tunnel) -> AsyncIterator[pb.EvaluateResponse]:
+    frames = Frames()
+    try:
+        while data := await tunnel.read():
+            for message in frames.feed(data):
+                yield pb.EvaluateResponse.FromString(message)
+    except Unavailable as error:
+        raise _broken() from error
+    except (NotFrames, DecodeError) as error:
+        raise ConnectionLost("the node's answer cannot be understood") from error
+
+
+def _broken() -> ConnectionLost:
+    return ConnectionLost("the connection broke", why="whether the code was evaluated is unknown")

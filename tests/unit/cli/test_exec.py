@@ -1,0 +1,72 @@
+"""`nsml exec`: what is asked of which replica, and what its answers mean."""
+
+import json
+
+import pytest
+
+from nsml.v1 import sessions_pb2 as pb
+
+
+def test_the_value_is_printed_behind_what_was_printed(nsml, everything, state):
+    state.evaluated = pb.Evaluated(value="(0.5,\n 12)", output="seen\n")
+    shown = nsml("exec", "kim/mnist/1:0", "loss, step", "--limit", "30s", "--local-rank", "2")
+    assert shown.stdout == "seen\n(0.5,\n 12)\n"
+    [asked] = state.asked_code
+    assert (asked.expression, asked.local_rank) == ("loss, step", 2)
+    assert (asked.limit.seconds, asked.wait.seconds) == (30, 60)
+
+
+def test_code_comes_from_standard_input(nsml, everything, state):
+    nsml("exec", "@last", "-", stdin="x = 1\nx\n")
+    assert state.asked_code[-1].expression == "x = 1\nx\n"
+    assert nsml("exec", "@last", "-", stdin=" \n", check=False).code == 2
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            pb.Evaluated(error="Traceback\nZeroDivisionError: division by zero"),
+            "division by zero\n",
+        ),
+        (pb.Evaluated(is_late=True), "error: it was interrupted after 5 s"),
+        (pb.Evaluated(is_late=True, error="it does not stop"), "it does not stop\n"),
+    ],
+)
+def test_what_failed_is_an_error_with_its_output(nsml, everything, state, found, words):
+    state.evaluated = found
+    state.evaluated.output = "so far"
+    refused = nsml("exec", "@last", "1/0", check=False)
+    assert (refused.code, refused.stdout) == (1, "so far\n")
+    assert words in refused.stderr
+
+
+def test_what_no_program_evaluated_is_an_error_that_says_why(nsml, everything, state):
+    state.not_evaluated[0] = "its program reached no safe point within 60 s"
+    refused = nsml("exec", "@last", "1", check=False)
+    assert (refused.code, refused.stdout) == (6, "")
+    assert "no safe point within 60 s" in refused.stderr
+
+
+def test_all_replicas_are_asked_and_those_that_answer_are_shown(nsml, everything, state):
+    [session] = [one for one in state.sessions.values() if one.name == "kim/mnist/1"]
+    session.replicas.add(rank=1, node="gpu-1")
+    assert nsml("exec", "kim/mnist/1", "1", "--all").stdout == "rank 0: 0.1\nrank 1: 0.1\n"
+    state.not_evaluated[1] = "its program ended"
+    partly = nsml("exec", "kim/mnist/1", "1", "--all", check=False)
+    assert (partly.code, partly.stdout) == (9, "rank 0: 0.1\n")
+    assert "rank 1: the program did not evaluate it: its program ended" in partly.stderr
+    partly = nsml("exec", "kim/mnist/1", "1", "--all", "-j", check=False)
+    items = json.loads(partly.stdout)["items"]
+    assert [(one["rank"], one["value"]) for one in items] == [(0, "0.1"), (1, None)]
+    assert "its program ended" in items[1]["error"]
+    state.not_evaluated[0] = "its program ended"
+    assert nsml("exec", "kim/mnist/1", "1", "--all", check=False).code == 1
+    assert nsml("exec", "kim/mnist/1:1", "1", "--all", check=False).code == 2
+    assert nsml("exec", "kim/mnist/1:1", "1", "--rank", "0", check=False).code == 2
+
+
+def test_nothing_of_it_is_asked_twice(nsml, everything, state):
+    state.no_processes = "it is away"
+    assert nsml("exec", "@last", "1", check=False).code == 6
+    assert state.asked_code == []
