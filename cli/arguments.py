@@ -509,6 +509,7 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
     "project": PROJECT,
     "secret": SECRET_USE,
     "time limit": TIME_LIMIT,
+    "idle limit": TIME_LIMIT,
     "variable": VARIABLE,
 }
 """How what flags of `run` take is read."""

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "Show nsml-tui in a browser, from the platform.",
         ),
         "diff": ("cli.sessions.diff:diff", "Compare sessions: arguments and results."),
+        "dev": ("cli.sessions.dev:dev", "Start a session to work in, and open a shell in it."),
         "stop": ("cli.sessions.stop_and_remove:stop", "End sessions."),
         "requeue": (
             "cli.sessions.stop_and_remove:requeue",
@@ -97,7 +98,8 @@ def _show_version(context: click.Context, _parameter: click.Parameter, value: bo
 
 
 SYNONYMS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("salloc", "sbatch", "srun", "submit", "sweep"), ("run",)),
+    **dict.fromkeys(("sbatch", "srun", "submit", "sweep"), ("run",)),
+    "salloc": ("dev", "run"),
     **dict.fromkeys(("cancel", "kill", "scancel", "terminate"), ("stop",)),
     **dict.fromkeys(("sacct", "squeue"), ("ps", "queue")),
     **dict.fromkeys(
@@ -130,8 +132,11 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("board", "open", "tui", "ui", "web"), ("dashboard",)),
     **dict.fromkeys(("init", "serve", "server", "setup"), ("up", "login")),
     "start": ("run", "up"),
-    **dict.fromkeys(("jupyter", "notebook", "port-forward", "tunnel"), ("forward",)),
-    **dict.fromkeys(("bash", "shell", "terminal"), ("sh",)),
+    **dict.fromkeys(("jupyter", "notebook"), ("dev", "forward")),
+    **dict.fromkeys(("port-forward", "tunnel"), ("forward",)),
+    **dict.fromkeys(("debug", "eval", "evaluate", "repl"), ("exec",)),
+    **dict.fromkeys(("devel", "interactive", "workspace"), ("dev",)),
+    **dict.fromkeys(("bash", "shell", "terminal"), ("sh", "dev")),
     **dict.fromkeys(("label", "name", "note", "rename", "tag"), ("memo",)),
     **dict.fromkeys(("env", "secrets"), ("secret", "run --env")),
     **dict.fromkeys(("token", "user", "users", "whoami"), ("context", "admin")),

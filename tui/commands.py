@@ -76,6 +76,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "rm",
             "memo",
             "run",
+            "dev",
             "tensorboard",
             "visdom",
             "dashboard",

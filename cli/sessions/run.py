@@ -160,12 +160,22 @@ def run(context: click.Context, /, **given: Any) -> int:
     --rm keeps a session that did not succeed.
     """
     app = the_app(context)
-    options = _options(given, context.meta["words"], context.meta["typed"])
+    options = options_of(given, context.meta["words"], context.meta["typed"])
     follows = _follows(app, given)
     check_first(app, options)
     if given["dry_run"]:
         _dry_run(app, options)
         return ExitCode.OK
+    session = submitted(app, options, patience_s=given["patience"])
+    if session is None:
+        return ExitCode.INTERRUPTED
+    if options.rerun is not None:
+        options.rerun.tell_if_unknown(app, session)
+    return _show(app, session, given, follows=follows)
+
+
+def submitted(app: App, options: RunOptions, *, patience_s: float = DEFAULT_S) -> Session | None:
+    """The session that was made of it; None after Ctrl-C, which says what came of it."""
     submission = _Submission()
     try:
         packed, contained = _pack(app, Path.cwd(), options) if options.sends_code else (None, [])
@@ -175,22 +185,19 @@ def run(context: click.Context, /, **given: Any) -> int:
                 await _warn_of_containers(app, client, contained)
                 return await _submit(app, client, options, packed, submission)
 
-        session = app.call(
-            lambda client: patiently(app, lambda: submit(client), patience_s=given["patience"]),
+        return app.call(
+            lambda client: patiently(app, lambda: submit(client), patience_s=patience_s),
             waits=False,
         )
     except KeyboardInterrupt:
         app.say("")
         for line in _aborted(submission).splitlines():
             app.say(line)
-        return ExitCode.INTERRUPTED
+        return None
     except (CommandError, Unavailable) as error:
         if submission.is_asked:
             error.advice = _SEE
         raise
-    if options.rerun is not None:
-        options.rerun.tell_if_unknown(app, session)
-    return _show(app, session, given, follows=follows)
 
 
 def _show(app: App, session: Session, given: dict[str, Any], *, follows: bool) -> int:
@@ -201,7 +208,7 @@ def _show(app: App, session: Session, given: dict[str, Any], *, follows: bool) -
         app.say(REMOVES_NOTE)
     if follows:
         # The result is what the program prints; the line about its session goes to stderr.
-        app.say(_submitted_text(app, session))
+        app.say(submitted_text(app, session))
         return stay(app, session, shows=True, after=after)
     if not given["wait"]:
         _write(app, session)
@@ -234,7 +241,9 @@ def _follows(app: App, given: dict[str, Any]) -> bool:
     return follows
 
 
-def _options(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]) -> RunOptions:
+def options_of(
+    given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]
+) -> RunOptions:
     """The options of a command line; a usage error where they contradict each other."""
     if given["positional"] and given["entry"]:
         raise click.UsageError("the entry is named twice: ENTRY and -e")
@@ -503,11 +512,11 @@ def _aborted(submission: _Submission) -> str:
 def _write(app: App, session: Session) -> None:
     from nsml.view.sessions import record
 
-    write_one(app, record(session), [_submitted_text(app, session)])
+    write_one(app, record(session), [submitted_text(app, session)])
     app.stdout.flush()
 
 
-def _submitted_text(app: App, session: Session) -> str:
+def submitted_text(app: App, session: Session) -> str:
     """That it was submitted; of one that waits also for what, as far as a line has room: --explain has all of it."""
     from nsml.common.text import fit_words
 

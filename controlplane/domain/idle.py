@@ -53,6 +53,37 @@ class Seen:
     strangers: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What is known of a running session just now.
+
+    Attributes:
+        is_joined: somebody is connected to it.
+        device_percent: utilisation of each device that it holds.
+        cpu_cores: that the processes of each replica take.
+        is_whole: of all its devices and replicas something is known.
+    """
+
+    is_joined: bool = False
+    device_percent: Sequence[float] = ()
+    cpu_cores: Sequence[float] = ()
+    is_whole: bool = True
+
+
+IDLE_CORES: Final = 0.1
+"""Processes that only wait, such as a notebook server, take less."""
+
+
+def is_active(seen: Activity, rule: WasteRule) -> bool:
+    """Whether a session with an idle limit is in use: a connection alone is enough, and so is work; what nobody knows counts as use."""
+    return (
+        seen.is_joined
+        or not seen.is_whole
+        or any(percent > rule.percent for percent in seen.device_percent)
+        or any(cores > IDLE_CORES for cores in seen.cpu_cores)
+    )
+
+
 def judged(seen: Seen, rule: WasteRule, now: float) -> Episode | None:
     """What stands against a session now; None: nothing, or not for long enough."""
     if not rule.after_s:

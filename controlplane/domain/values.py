@@ -228,6 +228,7 @@ class SessionSpec:
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     image: str = ""
     time_limit_s: float = 0.0
+    idle_limit_s: float = 0.0
     grace_s: float = 10.0
     retry_count: int = 0
     lost_after_s: float = 0.0

@@ -96,6 +96,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         ),
         image=spec.image,
         time_limit_s=_named_span(spec, "time_limit", "time limit", "leave it out for no limit"),
+        idle_limit_s=_named_span(spec, "idle_limit", "idle limit", "leave it out for no limit"),
         retry_count=spec.retry_count,
         lost_after_s=_named_span(
             spec, "lost_after", "lost_after", "leave it out, or name a longer time"
@@ -150,8 +151,16 @@ _LIMITS: Final = codec(Limits, sessions_pb2.Limits)
 _SPEC: Final = encoder(
     SessionSpec,
     sessions_pb2.SessionSpec,
-    extra=("datasets", "grace", "time_limit", "lost_after", "preemptible", "no_queue"),
-    omit=("datasets", "grace_s", "time_limit_s", "lost_after_s", "preemptible"),
+    extra=(
+        "datasets",
+        "grace",
+        "time_limit",
+        "idle_limit",
+        "lost_after",
+        "preemptible",
+        "no_queue",
+    ),
+    omit=("datasets", "grace_s", "time_limit_s", "idle_limit_s", "lost_after_s", "preemptible"),
 )
 
 
@@ -174,6 +183,8 @@ def _fill_spec(spec: SessionSpec, owner: str, message: sessions_pb2.SessionSpec)
     message.grace.CopyFrom(duration(spec.grace_s))
     if spec.time_limit_s:
         message.time_limit.CopyFrom(duration(spec.time_limit_s))
+    if spec.idle_limit_s:
+        message.idle_limit.CopyFrom(duration(spec.idle_limit_s))
     if spec.lost_after_s:
         message.lost_after.CopyFrom(duration(spec.lost_after_s))
 

@@ -19,6 +19,7 @@ from controlplane.records.feature import last_reports, logs
 from controlplane.secrets.feature import user_secrets
 from controlplane.sessions.export import Exporter
 from controlplane.sessions.export_loop import Exporting
+from controlplane.sessions.idle_limit import IdleLimits
 from controlplane.sessions.log_search import Searches
 from controlplane.sessions.preempt import Requeuer
 from controlplane.sessions.queue import QueueView
@@ -75,10 +76,18 @@ def wire(core: Core) -> Feature:
         kept=core.kept,
         clock=core.clock,
     )
+    idle_limits = IdleLimits(
+        state=core.state,
+        history=core.history,
+        tunnels=core.shared(tunnels),
+        committer=core.committer,
+        rule=core.config.waste,
+        clock=core.clock,
+    )
     servicer = SessionServicer(core, _operations(core, submitter), presenter)
     return Feature(
         services=((sessions_pb2_grpc.add_SessionServiceServicer_to_server, servicer),),
-        leader_loops=(core.shared(scheduling).run, exporting.run),
+        leader_loops=(core.shared(scheduling).run, exporting.run, idle_limits.run),
         member_loops={"submit": submitter.run},
     )
 

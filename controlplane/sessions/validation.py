@@ -27,6 +27,7 @@ from nsml.spec import labels, variables
 from nsml.spec.images import RULE, is_reference, whole_reference, why_never_pulled
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
+    LEAST_IDLE_S,
     LEAST_MEMORY_BYTES,
     LEAST_SHM_BYTES,
     LONGEST_GRACE_S,
@@ -136,6 +137,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
         replica_count=spec.replica_count or 1,
         image=whole_reference(spec.image) if spec.image else "",
         time_limit_s=_within_class(limit_s, spec.priority, limits),
+        idle_limit_s=_check_idle_limit(spec.idle_limit_s),
         grace_s=check_grace(spec.grace_s),
         lost_after_s=_check_span(lost_after_s, "lost_after", LONGEST_S, "{}, or leave it out"),
         gpu_model=" ".join(spec.gpu_model.split()),
@@ -334,6 +336,16 @@ def _within_class(seconds: float, priority: Priority, limits: TimeLimits) -> flo
             attempt=f"nsml run --time-limit {longest} ...",
         )
     return seconds or most
+
+
+def _check_idle_limit(seconds: float) -> float:
+    if 0 < seconds < LEAST_IDLE_S:
+        raise InvalidRequest(
+            f"an idle limit of {duration_text(seconds)}",
+            why=f"{duration_text(LEAST_IDLE_S)} is the shortest",
+            attempt=f"nsml run --idle-limit {duration_text(LEAST_IDLE_S)} ...",
+        )
+    return _check_span(seconds, "idle limit", LONGEST_S, "nsml run --idle-limit {} ...")
 
 
 def _check_span(seconds: float, what: str, most: float, attempt: str) -> float:

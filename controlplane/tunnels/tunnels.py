@@ -64,6 +64,8 @@ AGENT_SERVICES: Final[Mapping[str, Action]] = {
     agent_services.EXEC: CHANGE,
 }
 """What agents themselves serve for a replica, and what a caller must be allowed to do with the session for it."""
+LOOKS: Final = frozenset({agent_services.PROCESSES, agent_services.STACKS})
+"""Those of them that only show something: a dashboard that is left open uses no session."""
 NODE_SERVICES: Final = frozenset({agent_services.NODE_PROGRAM})
 """What they serve for the node itself: for administrators, as the access table has it."""
 
@@ -130,6 +132,7 @@ class Tunnels:
         self._asked: dict[str, Tunnel] = {}
         self._open: Counter[tuple[str, bool]] = Counter()
         self._clock = clock
+        self._joined: Counter[str] = Counter()
         self._lately = Allowance(OPENED_AT_ONCE, OPENED_AT_ONCE / OPENED_PER_S, clock.monotonic)
 
     @contextlib.asynccontextmanager
@@ -166,7 +169,9 @@ class Tunnels:
         )
         async with self._dialled(caller, node, order) as tunnel:
             _log.info("tunnel.opened", session=session.name, rank=rank, service=service)
-            yield tunnel
+            is_look = service in LOOKS or only_checks
+            with contextlib.nullcontext() if is_look else self._counted_as_joined(session.id):
+                yield tunnel
 
     @contextlib.asynccontextmanager
     async def opened_to_node(
@@ -185,6 +190,20 @@ class Tunnels:
         async with self._dialled(caller, node, order) as tunnel:
             _log.info("tunnel.opened", node=node, by=caller.user.name, service=service)
             yield tunnel
+
+    def is_joined(self, session_id: str) -> bool:
+        """Whether somebody is connected to a session now, by whom more is asked than a look."""
+        return self._joined[session_id] > 0
+
+    @contextlib.contextmanager
+    def _counted_as_joined(self, session_id: str) -> Iterator[None]:
+        self._joined[session_id] += 1
+        try:
+            yield
+        finally:
+            self._joined[session_id] -= 1
+            if not self._joined[session_id]:
+                del self._joined[session_id]
 
     def _new_id(self) -> str:
         return self._random_bytes(16).hex()

@@ -19,6 +19,8 @@ MOST_PROCESSES: Final = 1 << 22
 
 LONGEST_GRACE_S: Final = 3_600.0
 LONGEST_S: Final = 10 * 365 * 86_400.0
+LEAST_IDLE_S: Final = 60.0
+"""Of an idle limit: a program that only pauses is not stopped."""
 """Of time limits, and of what is waited for a lost node."""
 
 

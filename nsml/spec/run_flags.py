@@ -440,6 +440,7 @@ PRIORITY: Final = _Class("idle", "low", "normal", "high", default="normal")
 NETWORK: Final = _Word("own", "host")
 """Networks that a session may ask for."""
 TIME_LIMIT: Final = _Span("time limit")
+IDLE_LIMIT: Final = _Span("idle limit")
 
 FLAGS: Final = (
     Flag(
@@ -596,6 +597,15 @@ FLAGS: Final = (
         field="spec.time_limit",
         metavar="TIME",
         record="time_limit_s",
+    ),
+    Flag(
+        ("--idle-limit",),
+        IDLE_LIMIT,
+        "Stop it when for this long nobody is connected and its GPUs and CPUs do nothing: 30m, 2h.",
+        field="spec.idle_limit",
+        metavar="TIME",
+        record="idle_limit_s",
+        status_title="idle limit",
     ),
     Flag(
         ("--grace",),

@@ -18,6 +18,7 @@ TYPED = {
     "nsml ps -w": ("Running", "\x03"),
     "nsml-tui": ("running ", "\x11"),
     "nsml-tui --demo": ("running", "\x11"),
+    "nsml ssh @last": (" $", "\x04"),
     "nsml forward @last 8888": ("Ctrl-C ends it", "\x03"),
     "nsml secret set WANDB_API_KEY": (":", "secret\n"),
     "tensorboard --logdir runs": ("http://", "\x03"),

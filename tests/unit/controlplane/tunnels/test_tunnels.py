@@ -131,6 +131,26 @@ def test_the_node_that_was_asked_joins_both_ends() -> None:
     on_virtual_time(test)
 
 
+def test_whoever_does_more_than_look_is_joined_to_the_session() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        for service in ("web", "agent.program", "agent.ssh", "agent.processes", "agent.stacks"):
+            is_joined = service not in {"agent.processes", "agent.stacks"}
+            found = session()
+
+            async def hold(
+                found: Session = found, service: str = service, is_joined: bool = is_joined
+            ) -> None:
+                async with tunnels.opened(KIM, found, rank=0, service=service):
+                    assert tunnels.is_joined(found.id) is is_joined
+
+            holding = asyncio.ensure_future(hold())
+            tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+            await holding
+            assert not tunnels.is_joined(found.id)
+
+    on_virtual_time(test)
+
+
 def test_another_node_cannot_claim_nor_spoil_it() -> None:
     async def test(tunnels: Tunnels, nodes: Nodes) -> None:
         opening = asyncio.create_task(held_open(tunnels))

@@ -1,0 +1,134 @@
+"""Idle limits: the leader stops a session that asked for it once it was out of use for so long."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import structlog
+
+from controlplane.domain.errors import AlreadyEnded
+from controlplane.domain.idle import Activity, is_active
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import Stop
+from controlplane.sessions.stop import stopped_by
+from nsml.common.units import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from controlplane.domain.idle import WasteRule
+    from controlplane.domain.values import AllocatedReplica, Session
+    from controlplane.history.sql.history import History
+    from controlplane.history.values import NodeSample
+    from controlplane.state.committer import Committer
+    from controlplane.state.draft import Draft
+    from controlplane.state.live_state import LiveState
+    from controlplane.tunnels.tunnels import Tunnels
+    from nsml.common.clock import Clock
+
+LOOK_EVERY_S: Final = 10.0
+
+_log = structlog.get_logger()
+
+
+class IdleLimits:
+    """The loop. A leader that begins to lead counts anew: it was not there to see who was connected."""
+
+    def __init__(
+        self,
+        *,
+        state: LiveState,
+        history: History,
+        tunnels: Tunnels,
+        committer: Committer,
+        rule: WasteRule,
+        clock: Clock,
+    ) -> None:
+        self._state = state
+        self._history = history
+        self._tunnels = tunnels
+        self._committer = committer
+        self._rule = rule
+        self._clock = clock
+        self._active_at: dict[tuple[str, int], float] = {}
+
+    async def run(self) -> NoReturn:
+        """Look every few seconds, until cancelled."""
+        self._active_at.clear()
+        while True:
+            await self._clock.sleep(LOOK_EVERY_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Note which sessions are in use, and stop those that were not for as long as they said.
+
+        Raises:
+            NotLeader: another control plane decides.
+        """
+        samples = await self._history.telemetry.newest()
+        now = self._clock.monotonic()
+        before, self._active_at = self._active_at, {}
+        over: list[Session] = []
+        for stored in self._state.sessions.values():
+            session = stored.value
+            if not session.spec.idle_limit_s or session.state is not SessionState.RUNNING:
+                continue
+            key = session.id, session.attempt
+            seen = self._activity(session, samples)
+            at = now if is_active(seen, self._rule) else before.get(key, now)
+            self._active_at[key] = at
+            if now - at >= session.spec.idle_limit_s:
+                over.append(session)
+        at = self._clock.time()
+        for session in over:
+            _log.info("session.idle_limit", session=session.name)
+        await self._committer.decide_all(partial(_stop, seen=session, now=at) for session in over)
+
+    def _activity(self, session: Session, samples: Mapping[str, NodeSample]) -> Activity:
+        percent: list[float] = []
+        cores: list[float] = []
+        is_whole = True
+        for node, replica in self._placed(session):
+            sample = samples.get(node)
+            devices = {one.uuid: one for one in sample.devices} if sample else {}
+            taken = [
+                one.cpu_cores
+                for one in (sample.replicas if sample else ())
+                if (one.session_id, one.attempt, one.rank)
+                == (session.id, session.attempt, replica.rank)
+            ]
+            held = [devices.get(one.uuid) for one in replica.devices]
+            is_whole = is_whole and bool(taken) and None not in held
+            cores += taken
+            percent += [one.utilization_percent for one in held if one is not None]
+        return Activity(
+            is_joined=self._tunnels.is_joined(session.id),
+            device_percent=percent,
+            cpu_cores=cores,
+            is_whole=is_whole and bool(cores),
+        )
+
+    def _placed(self, session: Session) -> Iterator[tuple[str, AllocatedReplica]]:
+        for name in {one.node for one in session.replicas}:
+            stored = self._state.allocations.get(name)
+            for replica in stored.value.replicas if stored else ():
+                if (replica.session_id, replica.attempt) == (session.id, session.attempt):
+                    yield name, replica
+
+
+def _stop(draft: Draft, seen: Session, now: float) -> None:
+    """Have it end, if it is as it was seen."""
+    session = draft.session(seen.id)
+    if session is None or (session.attempt, session.state) != (seen.attempt, seen.state):
+        return
+    limit = duration_text(session.spec.idle_limit_s)
+    stop = Stop(
+        grace_s=session.spec.grace_s,
+        reason=f"idle limit of {limit}: nobody was connected, and its GPUs and CPUs did nothing",
+        asked_by="nsml",
+    )
+    try:
+        draft.put_session(stopped_by(session, stop, now))
+    except AlreadyEnded:
+        return
