@@ -232,27 +232,45 @@ class _Tree:
             self._root = os.dup(self._above)
             return
         # a link is followed if it was named, not if it was found under the name of what is copied
-        try:
-            self._root = os.open(place, _FOLLOWS if is_place else _OPENS_FOLDER)
-        except FileNotFoundError:
-            self._refuse_unless_writable(self._above)
-            self._temporary = _temporary(self._final + b"\0" + self._origin)
-            is_new = True
+        flags = _FOLLOWS if is_place else _OPENS_FOLDER
+        for _ in range(_TRIES):
             try:
-                os.mkdir(self._temporary, 0o700, dir_fd=self._above)
-            except FileExistsError:
-                is_new = False
-            self._root = os.open(self._temporary, _OPENS_FOLDER, dir_fd=self._above)
-            if not is_new:
-                self._refuse_if_planted()
-        except NotADirectoryError as error:
-            raise OSError(errno.ENOTDIR, "there is something else in its place") from error
+                with suppress(FileNotFoundError):
+                    self._root = os.open(place, flags)
+                    return
+                self._refuse_unless_writable(self._above)
+                temporary = _temporary(self._final + b"\0" + self._origin)
+                if self._takes(temporary):
+                    self._temporary = temporary
+                    return
+            except NotADirectoryError as error:
+                raise OSError(errno.ENOTDIR, "there is something else in its place") from error
+        raise OSError(errno.EBUSY, _OTHER)
 
-    def _refuse_if_planted(self) -> None:
+    def _takes(self, temporary: bytes) -> bool:
+        """Make or open a folder that is not whole, for this copy alone; not if another one has just made it whole."""
+        is_new = True
+        try:
+            os.mkdir(temporary, 0o700, dir_fd=self._above)
+        except FileExistsError:
+            is_new = False
+        with suppress(FileNotFoundError):
+            opened = os.open(temporary, _OPENS_FOLDER, dir_fd=self._above)
+            try:
+                if not is_new:
+                    self._refuse_if_planted(opened)
+                _lock(opened)
+                if os.path.samestat(os.fstat(opened), os.lstat(temporary, dir_fd=self._above)):
+                    self._root = opened
+            finally:
+                if self._root != opened:
+                    os.close(opened)
+        return self._root >= 0
+
+    def _refuse_if_planted(self, folder: int) -> None:
         """Where everybody may write, what is gone on with must be this user's."""
         is_open = os.fstat(self._above).st_mode & stat.S_IWOTH
-        if is_open and os.fstat(self._root).st_uid != os.geteuid():
-            os.close(self._root)
+        if is_open and os.fstat(folder).st_uid != os.geteuid():
             raise OSError(errno.EEXIST, "somebody else has a folder in its way")
 
     def _refuse_unless_writable(self, folder: int) -> None:
@@ -274,8 +292,15 @@ class _Tree:
     def finish(self) -> None:
         """All is there: give folders their times, and the whole its name. Raises OSError."""
         self._leave_folders(None)
-        if self._temporary is not None:
-            os.rename(self._temporary, self._final, src_dir_fd=self._above, dst_dir_fd=self._above)
+        if self._temporary is None:
+            return
+        above = self._above
+        try:
+            os.rename(self._temporary, self._final, src_dir_fd=above, dst_dir_fd=above)
+        except OSError as error:
+            if error.errno in {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}:
+                raise OSError(errno.EEXIST, "something else was made in its place") from error
+            raise
 
     def start_of(self, entry: Entry) -> int:
         """From which byte a file is wanted."""

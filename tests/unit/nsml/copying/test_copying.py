@@ -6,9 +6,11 @@ import errno
 import json
 import os
 import stat
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -225,6 +227,71 @@ def test_two_copies_do_not_write_to_one_file(
     assert (report.files, report.failed) == (1, 0)
     assert (tmp_path / "out").read_bytes() == source.read_bytes()
     assert names(tmp_path) == ["big", "out"]
+
+
+def test_two_copies_do_not_share_a_folder_that_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiving, "_LEAVES_WITHIN_S", 0.1)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "big").write_bytes(os.urandom(4 * MEGABYTE))
+    refused: list[str] = []
+
+    def begin(sent: int) -> None:
+        if sent > MEGABYTE and not refused:
+            with pytest.raises(OSError, match="another copy writes it") as found:
+                copied(source, tmp_path / "out")
+            refused.append(str(found.value))
+
+    report, _ = copied(source, tmp_path / "out", meanwhile=begin)
+    assert refused
+    assert (report.files, report.failed) == (1, 0)
+    assert (tmp_path / "out/big").read_bytes() == (source / "big").read_bytes()
+    assert names(tmp_path) == ["out", "out/big", "source", "source/big"]
+
+
+def test_a_copy_goes_on_in_a_folder_that_another_has_just_made_whole(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, sleep = threading.Event(), time.sleep
+
+    def told_of(seconds: float) -> None:
+        waits.set()
+        sleep(seconds)
+
+    monkeypatch.setattr(receiving, "_LEAVES_WITHIN_S", 600.0)
+    monkeypatch.setattr(receiving.time, "sleep", told_of)
+    second: list[Future[tuple[Report, int]]] = []
+
+    def begin(sent: int) -> None:
+        if not second:
+            second.append(pool.submit(copied, tree, tmp_path / "out"))
+            assert waits.wait(600)
+
+    (tree / "big").write_bytes(b"x" * MEGABYTE)
+    with ThreadPoolExecutor(1) as pool:
+        report, _ = copied(tree, tmp_path / "out", meanwhile=after(MEGABYTE, begin))
+        assert second[0].result()[0] == Report(0, 0, 4, 0, [])
+    assert (report.files, report.failed) == (4, 0)
+    assert names(tmp_path / "out") == ["big", *ALL]
+
+
+def test_what_was_made_in_its_place_meanwhile_stays_and_is_told_of(
+    tree: Path, tmp_path: Path
+) -> None:
+    def make(sent: int) -> None:
+        (tmp_path / "out/other").mkdir(parents=True, exist_ok=True)
+
+    with pytest.raises(OSError, match="something else was made in its place"):
+        copied(tree, tmp_path / "out", meanwhile=after(100, make))
+    assert names(tmp_path / "out") == ["other"]
+    assert copied(tree, tmp_path / "out", name="")[0].files == 3
+
+
+def after(least: int, act: Callable[[int], None]) -> Callable[[int], None]:
+    """Does it once so much is sent."""
+    return lambda sent: act(sent) if sent > least else None
 
 
 def test_what_was_changed_since_begins_anew(tmp_path: Path) -> None:
