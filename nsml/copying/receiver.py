@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from nsml.copying.folders import FOLLOWS, IN_PLACE, Folders
 from nsml.copying.messages import (
     BEGIN,
     CONTENT,
@@ -56,8 +57,6 @@ _TRIES: Final = 3
 _LEAVES_WITHIN_S: Final = 5.0
 _LOOKS_EVERY_S: Final = 0.05
 _OTHER: Final = "another copy writes it"
-_FOLLOWS: Final = flags_of("O_DIRECTORY")
-_OPENS_FOLDER: Final = flags_of("O_DIRECTORY", "O_NOFOLLOW")
 _READS: Final = flags_of("O_NOFOLLOW", "O_NONBLOCK")
 _WRITES: Final = flags_of("O_WRONLY", "O_NOFOLLOW", "O_NONBLOCK")
 _MAKES: Final = flags_of("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW")
@@ -210,62 +209,78 @@ class _Tree:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         self._origin = origin
         above, self._final = os.path.split(place.rstrip(b"/") or b"/")
-        self._above = os.open(above or b".", _FOLLOWS)
-        self._root = -1
+        self._above = os.open(above or b".", FOLLOWS)
         self._temporary: bytes | None = None
-        self._last: tuple[bytes, int] | None = None
         self._folders: list[Entry] = []
         self._is_folder = is_folder
         try:
-            self._open_root(place, is_place=place == where)
+            self._opened = Folders(self._root(place, is_place=place == where))
         except OSError:
             os.close(self._above)
             raise
 
-    def _open_root(self, place: bytes, *, is_place: bool) -> None:
+    def _root(self, place: bytes, *, is_place: bool) -> int:
+        """The folder in which it is written, opened: for a file the one that it is in."""
         if not self._is_folder:
             if os.path.isdir(place):
                 raise IsADirectoryError(errno.EISDIR, "there is a folder in its place")
             if place.endswith(b"/"):
                 raise NotADirectoryError(errno.ENOTDIR, "there is no such folder")
             self._refuse_unless_writable(self._above)
-            self._root = os.dup(self._above)
-            return
+            return os.dup(self._above)
         # a link is followed if it was named, not if it was found under the name of what is copied
-        flags = _FOLLOWS if is_place else _OPENS_FOLDER
-        for _ in range(_TRIES):
-            try:
+        flags = FOLLOWS if is_place else IN_PLACE
+        try:
+            for _ in range(_TRIES):
                 with suppress(FileNotFoundError):
-                    self._root = os.open(place, flags)
-                    return
+                    return os.open(place, flags)
                 self._refuse_unless_writable(self._above)
-                temporary = _temporary(self._final + b"\0" + self._origin)
-                if self._takes(temporary):
-                    self._temporary = temporary
-                    return
-            except NotADirectoryError as error:
-                raise OSError(errno.ENOTDIR, "there is something else in its place") from error
+                root = self._begun(place)
+                if root is not None:
+                    return root
+        except NotADirectoryError as error:
+            raise OSError(errno.ENOTDIR, "there is something else in its place") from error
         raise OSError(errno.EBUSY, _OTHER)
 
-    def _takes(self, temporary: bytes) -> bool:
-        """Make or open a folder that is not whole, for this copy alone; not if another one has just made it whole."""
+    def _begun(self, place: bytes) -> int | None:
+        """A new folder in place of one that is not there; None: another copy has made it by now."""
+        if os.path.islink(place):
+            raise NotADirectoryError
+        temporary = _temporary(self._final + b"\0" + self._origin)
+        root = self._unfinished(temporary)
+        # now only this copy can make it whole; another may have done that before
+        if root is None:
+            return None
+        if not os.path.exists(place):
+            self._temporary = temporary
+            return root
+        with suppress(OSError):
+            os.rmdir(temporary, dir_fd=self._above)
+        os.close(root)
+        return None
+
+    def _unfinished(self, name: bytes) -> int | None:
+        """A folder that is not whole, made or gone on with, for this copy alone; None: another one just finished it."""
         is_new = True
         try:
-            os.mkdir(temporary, 0o700, dir_fd=self._above)
+            os.mkdir(name, 0o700, dir_fd=self._above)
         except FileExistsError:
             is_new = False
-        with suppress(FileNotFoundError):
-            opened = os.open(temporary, _OPENS_FOLDER, dir_fd=self._above)
-            try:
-                if not is_new:
-                    self._refuse_if_planted(opened)
-                _lock(opened)
-                if os.path.samestat(os.fstat(opened), os.lstat(temporary, dir_fd=self._above)):
-                    self._root = opened
-            finally:
-                if self._root != opened:
-                    os.close(opened)
-        return self._root >= 0
+        try:
+            opened = os.open(name, IN_PLACE, dir_fd=self._above)
+        except FileNotFoundError:
+            return None
+        is_kept = False
+        try:
+            if not is_new:
+                self._refuse_if_planted(opened)
+            _lock(opened)
+            with suppress(FileNotFoundError):
+                is_kept = os.path.samestat(os.fstat(opened), os.lstat(name, dir_fd=self._above))
+        finally:
+            if not is_kept:
+                os.close(opened)
+        return opened if is_kept else None
 
     def _refuse_if_planted(self, folder: int) -> None:
         """Where everybody may write, what is gone on with must be this user's."""
@@ -285,9 +300,7 @@ class _Tree:
             yield
         finally:
             os.close(self._above)
-            os.close(self._root)
-            if self._last is not None:
-                os.close(self._last[1])
+            self._opened.close()
 
     def finish(self) -> None:
         """All is there: give folders their times, and the whole its name. Raises OSError."""
@@ -335,7 +348,7 @@ class _Tree:
                 if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
                     raise OSError(errno.EEXIST, "there is something else in its place") from None
         with suppress(OSError):  # it may be somebody else's
-            os.chmod(self._folder(entry.path), _mode(entry) | 0o700)
+            os.chmod(self._opened.find(entry.path), _mode(entry) | 0o700)
         self._folders.append(entry)
 
     def make_symlink(self, entry: Entry) -> None:
@@ -385,28 +398,11 @@ class _Tree:
         if not path:
             if self._is_folder:
                 raise NotUnderstood("a folder and no folder")
-            return self._root, self._final
+            return self._opened.find(b""), self._final
         if not self._is_folder:
             raise NotUnderstood("more than a file")
         above, _, name = path.rpartition(b"/")
-        return self._folder(above), name
-
-    def _folder(self, path: bytes) -> int:
-        if not path:
-            return self._root
-        if self._last is not None and self._last[0] == path:
-            return self._last[1]
-        found = os.dup(self._root)
-        for part in path.split(b"/"):
-            try:
-                below = os.open(part, _OPENS_FOLDER, dir_fd=found)
-            finally:
-                os.close(found)
-            found = below
-        if self._last is not None:
-            os.close(self._last[1])
-        self._last = (path, found)
-        return found
+        return self._opened.find(above), name
 
     def _leave_folders(self, path: bytes | None) -> None:
         """Folders in which nothing more comes get their times: what is written in them changes these."""
@@ -416,7 +412,7 @@ class _Tree:
                 return
             entry = self._folders.pop()
             with suppress(OSError):
-                os.utime(self._folder(entry.path), ns=(entry.mtime_ns, entry.mtime_ns))
+                os.utime(self._opened.find(entry.path), ns=(entry.mtime_ns, entry.mtime_ns))
 
 
 class _Unfinished:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import stat
@@ -251,30 +252,45 @@ def test_two_copies_do_not_share_a_folder_that_is_not_whole(
     assert names(tmp_path) == ["out", "out/big", "source", "source/big"]
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 def test_a_copy_goes_on_in_a_folder_that_another_has_just_made_whole(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
-    waits, sleep = threading.Event(), time.sleep
+    """It waits for the folder that is not whole; or it has seen none, and begins one when the other is done."""
+    stands, goes_on, access, lock = threading.Event(), threading.Event(), os.access, fcntl.flock
 
-    def told_of(seconds: float) -> None:
-        waits.set()
-        sleep(seconds)
+    def seen_by_the_second(*arguments: Any, **named: Any) -> bool:
+        if is_late and threading.current_thread() is not threading.main_thread():
+            stands.set()
+            assert goes_on.wait(600)
+        return access(*arguments, **named)
+
+    def waited_for(file: int, how: int) -> None:
+        try:
+            lock(file, how)
+        except BlockingIOError:
+            stands.set()
+            raise
 
     monkeypatch.setattr(receiving, "_LEAVES_WITHIN_S", 600.0)
-    monkeypatch.setattr(receiving.time, "sleep", told_of)
+    monkeypatch.setattr(os, "access", seen_by_the_second)
+    monkeypatch.setattr(fcntl, "flock", waited_for)
     second: list[Future[tuple[Report, int]]] = []
 
     def begin(sent: int) -> None:
         if not second:
-            second.append(pool.submit(copied, tree, tmp_path / "out"))
-            assert waits.wait(600)
+            second.append(pool.submit(copied, tree, tmp_path / "out", ""))
+            assert stands.wait(600)
 
-    (tree / "big").write_bytes(b"x" * MEGABYTE)
     with ThreadPoolExecutor(1) as pool:
-        report, _ = copied(tree, tmp_path / "out", meanwhile=after(MEGABYTE, begin))
-        assert second[0].result()[0] == Report(0, 0, 4, 0, [])
-    assert (report.files, report.failed) == (4, 0)
-    assert names(tmp_path / "out") == ["big", *ALL]
+        try:
+            report, _ = copied(tree, tmp_path / "out", meanwhile=after(100, begin))
+        finally:
+            goes_on.set()
+        assert second[0].result()[0] == Report(0, 0, 3, 0, [])
+    assert (report.files, report.failed) == (3, 0)
+    assert names(tmp_path / "out") == ALL
+    assert not list(tmp_path.rglob(".nsml-cp-*"))
 
 
 def test_what_was_made_in_its_place_meanwhile_stays_and_is_told_of(
