@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -79,11 +80,11 @@ async def copy_in(
     progress: Progress | None = None,
 ) -> Report:
     """Copy a file or folder to `path` in a replica, or into it if that is a folder there. Raises as `copy_out`."""
-    sender = await asyncio.to_thread(Sender, os.fsencode(source))
     name = own_name(os.fsencode(source))
     start = pb.FilesRequest(path=os.fsencode(path), sends=False, name=name)
-    async with _opened(rpc, reference, rank) as tunnel:
-        return await _copied(tunnel, start, sender, progress)
+    with closing(await asyncio.to_thread(Sender, os.fsencode(source))) as sender:
+        async with _opened(rpc, reference, rank) as tunnel:
+            return await _copied(tunnel, start, sender, progress)
 
 
 def _opened(rpc: Rpc, reference: str, rank: int) -> AbstractAsyncContextManager[Tunnel]:

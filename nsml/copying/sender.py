@@ -11,6 +11,7 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Final
 
+from nsml.copying.folders import FOLLOWS, IN_PLACE, Folders
 from nsml.copying.messages import (
     BEGIN,
     CONTENT,
@@ -67,19 +68,29 @@ class Sender:
     """
 
     def __init__(self, path: bytes) -> None:
-        self._root = os.path.realpath(path, strict=True)
-        mode = os.stat(self._root).st_mode
-        self.is_folder = stat.S_ISDIR(mode)
-        if not self.is_folder and not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is neither a file nor a folder")
+        self._place = os.path.realpath(path, strict=True)
+        self.is_folder = _is_folder(os.stat(self._place))
         if path.endswith(b"/") and not self.is_folder:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        os.close(os.open(self._root, _READS))  # else all of it would be a failure
+        if self.is_folder and os.scandir not in os.supports_fd:
+            raise OSError(errno.ENOTSUP, "this system cannot open folders: send files one by one")
+        self._root = os.open(self._place, FOLLOWS if self.is_folder else _READS)
+        self._folders = Folders(self._root)
         self._linked: dict[tuple[int, int, int, int], bytes] = {}
         self._linked_bytes = 0
         self.done_bytes = 0
-        self.total_bytes = self._counted()
         self.report: Report | None = None
+        try:
+            if _is_folder(os.fstat(self._root)) is not self.is_folder:
+                raise _Changed
+            self.total_bytes = self._counted()
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close what is open. It is not for use after that."""
+        self._folders.close()
 
     def steps(self) -> Generator[bytes, bytes, None]:
         """Send it all; `report` then says what the other side did. Raises NotUnderstood, Refused."""
@@ -96,8 +107,8 @@ class Sender:
 
     def _origin(self) -> str:
         """What tells this folder from others: what is left of a copy of another is not gone on with."""
-        now = os.stat(self._root)
-        words = f"{platform.node()} {now.st_dev} {now.st_ino} ".encode() + self._root
+        now = os.fstat(self._root)
+        words = f"{platform.node()} {now.st_dev} {now.st_ino} ".encode() + self._place
         return hashlib.sha256(words).hexdigest()[:16]
 
     def _contents(self, files: list[Entry], starts: list[int]) -> Iterator[bytes]:
@@ -124,7 +135,7 @@ class Sender:
 
     def _pieces(self, entry: Entry, start: int) -> Iterator[tuple[bytes, Any]]:
         """The content of a file, as it is now. Raises OSError, also where it is changed meanwhile."""
-        descriptor = os.open(self._at(entry.path), _READS)
+        descriptor = self._open(entry.path, _READS) if entry.path else os.dup(self._root)
         try:
             first, is_settled = _settled(descriptor)
             is_listed = _facts(first) == (entry.size, entry.mtime_ns)
@@ -157,8 +168,28 @@ class Sender:
         finally:
             os.close(descriptor)
 
-    def _at(self, path: bytes) -> bytes:
-        return os.path.join(self._root, path) if path else self._root
+    def _open(self, path: bytes, flags: int) -> int:
+        """What is at `path`, opened. Raises OSError; _Changed where it, or a folder above it, is a link by now."""
+        try:
+            folder, name = self._found(path)
+            return os.open(name, flags, dir_fd=folder)
+        except OSError as error:
+            if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+                raise _Changed from error
+            raise
+
+    def _found(self, path: bytes) -> tuple[int, bytes]:
+        """The folder that it is in, which stays open until the next call, and its name. Raises OSError."""
+        above, _, name = path.rpartition(b"/")
+        return self._folders.find(above), name or b"."
+
+    def _listed(self, path: bytes) -> Iterator[os.DirEntry[str]]:
+        """What is in a folder; by now only the names are of use. Raises OSError."""
+        opened = self._open(path, IN_PLACE)
+        try:
+            return os.scandir(opened)
+        finally:
+            os.close(opened)
 
     def _counted(self) -> int:
         total = 0
@@ -182,7 +213,9 @@ class Sender:
             return Entry(path, FOLDER, mode, mtime_ns)
         if stat.S_ISLNK(found.st_mode):
             try:
-                return Entry(path, SYMLINK, mode, mtime_ns, target=os.readlink(self._at(path)))
+                folder, name = self._found(path)
+                target = os.readlink(name, dir_fd=folder)
+                return Entry(path, SYMLINK, mode, mtime_ns, target=target)
             except OSError as error:
                 return Entry(path, LEFT_OUT, target=(reason_of(error)).encode())
         if not stat.S_ISREG(found.st_mode):
@@ -202,10 +235,10 @@ class Sender:
 
     def _walk(self) -> Iterator[tuple[bytes, os.stat_result | str]]:
         """Paths and what they are, or why that cannot be known; one folder is open for each level."""
-        yield b"", os.stat(self._root)
+        yield b"", os.fstat(self._root)
         levels: list[tuple[bytes, Any]] = []
         if self.is_folder:
-            levels.append((b"", os.scandir(self._root)))
+            levels.append((b"", self._listed(b"")))
         try:
             while levels:
                 above, listing = levels[-1]
@@ -218,14 +251,16 @@ class Sender:
                     listing.close()
                     levels.pop()
                     continue
-                if found.name.startswith(TEMPORARY):
+                name = os.fsencode(found.name)
+                if name.startswith(TEMPORARY):
                     continue
-                path = above + b"/" + found.name if above else found.name
+                path = above + b"/" + name if above else name
                 try:
                     if len(path) > MOST_PATH_BYTES or len(levels) > _DEEPEST:
                         raise OSError(errno.ENAMETOOLONG, "too deep")  # noqa: TRY301
-                    facts = found.stat(follow_symlinks=False)
-                    below = os.scandir(found.path) if stat.S_ISDIR(facts.st_mode) else None
+                    folder, _ = self._found(path)
+                    facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    below = self._listed(path) if stat.S_ISDIR(facts.st_mode) else None
                 except OSError as error:
                     shown = path if len(path) <= MOST_PATH_BYTES else above
                     yield shown, reason_of(error)
@@ -241,6 +276,13 @@ class Sender:
 class _Changed(OSError):
     def __init__(self) -> None:
         super().__init__(errno.EAGAIN, "it was changed while it was copied")
+
+
+def _is_folder(now: os.stat_result) -> bool:
+    """Whether it is one, or a file. Raises OSError for what is neither."""
+    if not (stat.S_ISDIR(now.st_mode) or stat.S_ISREG(now.st_mode)):
+        raise OSError(errno.EINVAL, "it is neither a file nor a folder")
+    return stat.S_ISDIR(now.st_mode)
 
 
 def _facts(now: os.stat_result) -> tuple[int, int]:

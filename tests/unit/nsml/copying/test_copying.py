@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import stat
 import threading
 import time
@@ -629,6 +630,60 @@ def test_a_hard_link_to_a_link_is_none(tmp_path: Path, outside: Path) -> None:
     assert receiver.report is not None
     assert receiver.report.failures == [(b"up", "a hard link to what is no file")]
     assert names(tmp_path / "out") == ["d", "d/link"]
+
+
+@pytest.mark.parametrize("swapped", [".", "sub", "sub/deep"])
+def test_nothing_is_sent_through_links_that_appear_meanwhile(
+    tmp_path: Path, outside: Path, swapped: str
+) -> None:
+    """In a folder, or in place of it: whoever may change it does not choose what else is read."""
+    tree = tmp_path / "tree"
+    (tree / "sub/deep").mkdir(parents=True)
+    for number in range(1500):
+        (tree / "sub/deep" / f"{number}").write_bytes(b"mine")
+    lure = tmp_path / "lure"
+    shutil.copytree(tree, lure)
+    for one in lure.rglob("[0-9]*"):
+        one.write_bytes(b"hers")
+    left = [tree / swapped]
+
+    def swap(sent: int) -> None:
+        for one in left:
+            one.rename(tmp_path / "moved")
+            one.symlink_to(lure / swapped)
+        left.clear()
+
+    report, _ = copied(tree, tmp_path / "out", meanwhile=after(100, swap))
+    assert not left
+    assert {one.read_bytes() for one in (tmp_path / "out").rglob("[0-9]*")} == {b"mine"}
+    assert report == Report(1500, 6000, 0, 0, [])
+
+
+@pytest.mark.parametrize("swapped", ["sub", "one"])
+def test_nothing_is_sent_through_a_link_that_appears_as_it_is_opened(
+    tree: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, swapped: str
+) -> None:
+    look = os.stat
+
+    def looked(path: Any, *arguments: Any, **named: Any) -> os.stat_result:
+        found = look(path, *arguments, **named)
+        if path == os.fsencode(swapped) and not (tree / swapped).is_symlink():
+            (tree / swapped).rename(tmp_path / "moved")
+            (tree / swapped).symlink_to(outside if swapped == "sub" else outside / "kept")
+        return found
+
+    sender = Sender(os.fsencode(tree))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", looked)
+        entries = list(sender._entries())
+    assert (tree / swapped).is_symlink()
+    assert not [one for one in entries if one.path.endswith(b"kept")]
+    [entry] = [one for one in entries if one.path == swapped.encode()]
+    if swapped == "sub":
+        assert entry == Entry(b"sub", LEFT_OUT, target=b"it was changed while it was copied")
+    else:
+        with pytest.raises(OSError, match="it was changed"):
+            list(sender._pieces(entry, 0))
 
 
 def test_what_is_left_of_a_copy_of_another_folder_is_not_gone_on_with(tmp_path: Path) -> None:
