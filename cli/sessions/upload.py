@@ -101,7 +101,7 @@ def _note_ignore_files(app: App, folder: Path, packed: Packed) -> None:
 
 def _rules_by_folder(folder: Path, paths: Iterable[str]) -> dict[str, dict[str, IgnoreRules]]:
     """Ignore files of other tools, by the folder that they are in ("" or one with a slash at its end)."""
-    from nsml.common.text_files import decoded, lines_of
+    from nsml.common.text_files import decoded, file_content, lines_of
     from nsml.content.ignore import other_tool_rules
 
     found: dict[str, dict[str, IgnoreRules]] = {}
@@ -109,7 +109,7 @@ def _rules_by_folder(folder: Path, paths: Iterable[str]) -> dict[str, dict[str, 
         inside = path[: path.rfind("/") + 1]
         if path[len(inside) :] in _IGNORE_FILES:
             with suppress(OSError, ValueError):
-                content = (folder / native_path(path)).read_bytes()
+                content = file_content(folder / native_path(path))
                 found.setdefault(inside, {})[path] = other_tool_rules(lines_of(decoded(content)))
     return found
 

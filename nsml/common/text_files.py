@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import errno
+import os
 import re
-from typing import Any
+import stat
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -28,6 +34,21 @@ def decoded(content: bytes, errors: str = "surrogateescape") -> str:
                 errors = "strict"  # half a character is no byte of a name
             return content[len(mark) :].decode(encoding, errors)
     return content.decode("utf-8", errors)
+
+
+def file_content(path: Path) -> bytes:
+    """What is in a file, or in what a link of that name leads to. Raises OSError.
+
+    A pipe, at which a read would wait for ever, or a device is none.
+    """
+    with open(path, "rb", opener=_opened_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        return file.read()
+
+
+def _opened_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def toml_of(content: bytes) -> dict[str, Any]:

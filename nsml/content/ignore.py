@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsml.common.text_files import decoded, lines_of
+from nsml.common.text_files import decoded, file_content, lines_of
 from nsml.content.errors import Unreadable
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def rules_for(
     cannot be read, or has a line that is no pattern, as may `exclude`.
     """
     try:
-        own = lines_of(decoded((folder / IGNORE_FILE).read_bytes()))
+        own = lines_of(decoded(file_content(folder / IGNORE_FILE)))
     except FileNotFoundError:
         own = []
     except (OSError, UnicodeDecodeError) as error:

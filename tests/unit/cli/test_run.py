@@ -151,6 +151,18 @@ def test_what_is_not_sent_or_not_read_is_named(nsml, state, project):
     assert "ignore is not read" not in nsml("run").stderr
 
 
+@pytest.mark.parametrize("name", [".gitignore", ".nsmlignore"])
+def test_an_ignore_file_that_is_a_pipe_is_not_waited_for(nsml, state, project, name):
+    os.mkfifo(project / name)
+    result = nsml("run", "--dry-run", check=False)
+    if name == ".gitignore":
+        assert result.code == 0
+        assert "note: left out, for they are no files: .gitignore (a pipe)" in result.stderr
+    else:
+        assert result.code != 0
+        assert "cannot read .nsmlignore" in result.stderr
+
+
 def test_ignore_files_of_folders_and_of_other_tools_are_named(nsml, state, project):
     (project / "data").mkdir()
     unknown = "!\n[[:alpha:]]*.npy\n"  # to nsml, not to git
