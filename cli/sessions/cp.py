@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,14 +10,19 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import command, pass_app
+from cli.group import command, json_flag, pass_app
+from cli.output import write_one
+from nsml._path_text import path_text
 from nsml.common.text import visible
 from nsml.common.units import counted, size_text
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from nsml.client.calls import Client
     from nsml.copying.messages import Report
 
+_PATTERN = re.compile(r"[*?\[]")
 _RANK = re.compile(r"([0-9]{1,9}):(.*)", re.DOTALL)
 _SHOWN_IN_ERROR = 3
 
@@ -39,6 +45,17 @@ class _Remote(NamedTuple):
 )
 @click.argument("source", metavar="[SESSION[:RANK]:]SOURCE")
 @click.argument("target", metavar="[SESSION[:RANK]:]TARGET")
+@click.option(
+    "-r",
+    "-R",
+    "--recursive",
+    "-a",
+    "--archive",
+    is_flag=True,
+    expose_value=False,
+    help="No effect: known from cp and scp, and always so here.",
+)
+@json_flag
 @pass_app
 def cp(app: App, *, source: str, target: str) -> int:
     """Copy files and folders out of a running session, or into it.
@@ -46,6 +63,7 @@ def cp(app: App, *, source: str, target: str) -> int:
     One side is SESSION:PATH or SESSION:RANK:PATH, relative to where the program was started; a local
     name with a colon is written ./NAME. Folders are copied with all that is in them; FOLDER/. is what
     is in it. If the target is a folder, or ends with /, the copy gets into it under its own name.
+    Patterns and ~ are not expanded in the session.
 
     Links in folders stay links, and permissions and times are kept. Files replace those that differ;
     files of the same size and time are skipped. A copy that was interrupted is resumed by the same
@@ -56,14 +74,16 @@ def cp(app: App, *, source: str, target: str) -> int:
     """
     there, here = _sides(source, target)
     from cli.progress import Progress
+    from nsml.client.files import FILES
 
+    _check_home(there.path)
     progress = Progress(app, "copying")
 
     def shown(done: int, total: int) -> None:
         progress.update(min(done, total), total)
 
     async def copy(client: Client) -> Report:
-        from nsml.client.errors import ConnectionLost
+        from nsml.client.errors import ConnectionLost, NotFound
 
         session, rank, path = there
         try:
@@ -77,7 +97,14 @@ def cp(app: App, *, source: str, target: str) -> int:
                 why=visible(error.why),
                 advice="the same command goes on where this one stopped",
             ) from error
+        except NotFound as error:
+            if error.reason == FILES and source is not here and _PATTERN.search(path):
+                error.advice = (
+                    "patterns are not expanded in the session: name a file, or its folder"
+                )
+            raise
 
+    began_at = app.clock.monotonic()
     try:
         report = app.call(copy, waits=False)
     except OSError as error:
@@ -87,6 +114,8 @@ def cp(app: App, *, source: str, target: str) -> int:
     finally:
         progress.close()
     app.say(_words(report))
+    elapsed_s = app.clock.monotonic() - began_at
+    write_one(app, _record(source, target, report, elapsed_s), [], name="target")
     return _judged(app, report, source if source is here else there.path)
 
 
@@ -113,6 +142,33 @@ def _remote(text: str) -> _Remote | None:
     found = _RANK.fullmatch(rest)
     rank, path = (int(found[1]), found[2]) if found else (0, rest)
     return _Remote(session, rank, path or ".")
+
+
+def _check_home(path: str) -> None:
+    """Raise for a home folder: there would be a new one of that name."""
+    if path.partition("/")[0] == "~":
+        raise CommandError(
+            "~ is not expanded in the session",
+            code=ExitCode.USAGE,
+            why="the home folder of its program is /tmp, at the isolation levels user and none another"
+            " (printenv HOME)",
+            advice=f"SESSION:/tmp{path[1:]} for that folder; SESSION:./{path} for what is called so",
+        )
+
+
+def _record(source: str, target: str, report: Report, elapsed_s: float) -> dict[str, Any]:
+    return {
+        "source": source,
+        "target": target,
+        "files": report.files,
+        "bytes": report.file_bytes,
+        "skipped": report.skipped,
+        "failed": report.failed,
+        "left_out": [
+            {"path": path_text(os.fsdecode(path)), "why": why} for path, why in report.failures
+        ],
+        "elapsed_s": round(elapsed_s, 3),
+    }
 
 
 def _words(report: Report) -> str:

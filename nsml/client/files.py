@@ -12,7 +12,7 @@ import asyncio
 import os
 import threading
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], None]
     """Is told how many bytes of how many are there; 0 where it is not known how many."""
+
+
+FILES: Final = "FILES"
+"""The reason of an error that the session's side tells of."""
 
 
 async def copy_out(
@@ -206,4 +210,4 @@ def _refusal(error: Refused, start: pb.FilesRequest) -> ClientError:
     kind = kinds.get(error.name, ClientError)
     what = "copied" if start.sends else "written"
     path = os.fsdecode(start.path)
-    return kind(f"{path!r} in the session cannot be {what}", why=str(error), reason="FILES")
+    return kind(f"{path!r} in the session cannot be {what}", why=str(error), reason=FILES)

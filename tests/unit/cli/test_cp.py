@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -47,6 +48,57 @@ def test_out_and_in(nsml, state, inside, here):
     ]
     assert nsml("cp", "-q", "kim/mnist/1:d/one", ".").stderr == ""
     assert (here / "one").read_bytes() == b"one"
+
+
+@pytest.mark.parametrize("flag", ["-r", "-R", "-a", "--recursive", "-aR"])
+def test_what_cp_and_scp_need_for_folders_is_taken(nsml, inside, here, flag):
+    assert nsml("cp", flag, "kim/mnist/1:d", "out").stderr == "copied 2 files (6 Bytes)\n"
+    nsml("cp", "./out", "kim/mnist/1:", flag)
+    assert (inside / "out/sub/two").read_bytes() == b"two"
+
+
+def test_json_says_what_was_copied(nsml, inside, here):
+    os.mkfifo(inside / "d" / os.fsdecode(b"p\xff"))
+    (here / "out").mkdir()
+    (inside / "d/sub").rename(here / "out/sub")
+    partly = nsml("cp", "-j", "kim/mnist/1:d/.", "out", check=False)
+    assert partly.code == 9
+    assert json.loads(partly.stdout) == {
+        "schema_version": 1,
+        "source": "kim/mnist/1:d/.",
+        "target": "out",
+        "files": 1,
+        "bytes": 3,
+        "skipped": 0,
+        "failed": 1,
+        "left_out": [{"path": r"p\xff", "why": "a pipe"}],
+        "elapsed_s": 0.0,
+    }
+    whole = json.loads(nsml("cp", "./out", "kim/mnist/1:", "-q", NSML_OUTPUT="json").stdout)
+    assert (whole["files"], whole["bytes"], whole["left_out"]) == (2, 6, [])
+    missing = nsml("cp", "-j", "kim/mnist/1:no-such", "out", check=False)
+    assert (missing.code, missing.stdout) == (5, "")
+
+
+@pytest.mark.parametrize("pattern", ["*.pt", "epoch-?", "[ab]", "d/*"])
+def test_who_writes_a_pattern_is_told_that_it_is_none(nsml, state, inside, here, pattern):
+    result = nsml("cp", f"@last:{pattern}", ".", check=False)
+    assert result.code == 5
+    assert "patterns are not expanded in the session" in result.stderr
+    (inside / "d/a*[b]?").write_bytes(b"x")
+    assert nsml("cp", "@last:d/a*[b]?", ".").code == 0
+
+
+def test_nobody_makes_a_folder_that_is_called_as_a_home_is_written(nsml, state, inside, here):
+    for words in (["@last:~/x", "."], [".", "@last:~/"], [".", "@last:1:~"]):
+        result = nsml("cp", *words, check=False)
+        assert (result.code, result.stdout) == (2, "")
+        assert "~ is not expanded in the session" in result.stderr
+        assert "/tmp" in result.stderr
+    assert state.files.requests == []
+    (inside / "~").mkdir()
+    (inside / "~/x").write_bytes(b"x")
+    assert nsml("cp", "@last:./~/x", ".").code == 0
 
 
 def test_the_rank(nsml, state, inside):
