@@ -19,6 +19,7 @@ from nsml.client.content import read_manifest
 from nsml.client.errors import ClientError, NotFound, NotSignedIn, PlatformFault, Unavailable
 from nsml.client.series import grouped, read_columns
 from nsml.client.streams import ENDED_STATES, Link, read_logs, watch_sessions
+from nsml.common.backoff import backoff_s
 from nsml.common.clock import in_thread
 from nsml.common.concurrency import TaskGroup
 from nsml.common.text import visible
@@ -470,7 +471,7 @@ class Feed:
                     seen = await look()
                 except Unavailable as error:
                     # The first look, too: who starts while the platform is away sees it come.
-                    delay_s = min(FIRST_RETRY_S * 2**retries, LONGEST_RETRY_S)
+                    delay_s = backoff_s(FIRST_RETRY_S, retries, LONGEST_RETRY_S)
                     retries += 1
                     link(
                         Link(

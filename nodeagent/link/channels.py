@@ -16,6 +16,7 @@ from nodeagent.link.routes import Routes
 from nsml.client.channel import Channel
 from nsml.client.endpoints import Endpoints
 from nsml.client.rpc import Rpc
+from nsml.common.backoff import backoff_s
 from nsml.common.clock import Clock
 from nsml.spec.metadata import RELAY
 
@@ -264,5 +265,5 @@ class Backoff:
         self._failures += 1
         if failures < 0:
             return
-        bound = min(_FIRST_PAUSE_S * 2 ** min(failures, 16), self._longest_s)
+        bound = backoff_s(_FIRST_PAUSE_S, failures, self._longest_s)
         await self._clock.sleep(self._rng.uniform(bound / 4, bound))

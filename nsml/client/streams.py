@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nsml.client.errors import NotFound, Unavailable
+from nsml.common.backoff import backoff_s
 from nsml.spec.attempt_points import FirstSteps, place_of
 from nsml.v1 import sessions_pb2 as pb
 
@@ -88,7 +89,7 @@ class _Retry:
         failures = self._failures - self._others
         if failures < 0:
             return 0.0
-        bound: float = min(_FIRST_DELAY_S * 2**failures, _LONGEST_DELAY_S)
+        bound = backoff_s(_FIRST_DELAY_S, failures, _LONGEST_DELAY_S)
         return self._rng.uniform(bound / 2, bound)
 
     def _tell(self, link: Link) -> None:

@@ -16,6 +16,7 @@ from nsml.client.streams import (
     wait_until,
     watch_sessions,
 )
+from nsml.common.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -310,6 +311,26 @@ async def test_who_looks_again_waits_for_a_connection_that_broke(client, server)
         assert (await anext(looking)).memo == "later"
     await back
     assert (links[0], links[-1]) == (False, True)
+
+
+async def test_a_platform_that_is_away_for_an_hour_is_still_waited_for(client):
+    pauses = []
+
+    class Clock(SystemClock):
+        async def sleep(self, seconds):
+            pauses.append(seconds)
+
+    client.clock = Clock()
+    found = iter(range(2000))
+
+    async def look():
+        if (number := next(found)) not in {0, 1999}:
+            raise errors.Unavailable("gone")
+        return number
+
+    async with aclosing(look_again(client, look, every_s=1.0)) as looking:
+        assert [await anext(looking), await anext(looking)] == [0, 1999]
+    assert max(pauses) <= 2.0
 
 
 async def test_a_first_look_that_finds_nobody_is_no_silence(client, server):
