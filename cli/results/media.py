@@ -165,7 +165,7 @@ def _show(app: App, request: ListMediaRequest, name: str) -> None:
     try:
         for line in view.lines(one, data, columns=app.room or _COLUMNS):
             app.write(line)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise CommandError(f"{name!r} cannot be shown", why=str(error), advice=export) from error
 
 

@@ -17,6 +17,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import near
 from nsml.common.shell import operands, shell_line, shell_word
 from nsml.common.units import counted, whole
+from nsml.view.elements import reported
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
@@ -211,17 +212,6 @@ def _number(one: _Placed) -> float:
     return point.number if point.HasField("number") else math.nan
 
 
-def _value(point: MetricPoint) -> Any:
-    if point.HasField("number"):
-        return point.number
-    import json
-
-    try:
-        return json.loads(point.json)
-    except ValueError:
-        return point.json
-
-
 def event_record(event: Event) -> dict[str, Any]:
     """A value for programs; `ranks` in place of `rank` where it is of several replicas."""
     from nsml.common.units import moment
@@ -232,7 +222,7 @@ def event_record(event: Event) -> dict[str, Any]:
         "session": event.session,
         "metric": point.name,
         "step": whole(point.step) if point.HasField("step") else None,
-        "value": _value(point),
+        "value": reported(point),
         "time": moment(seconds_of(point.time)),
         "attempt": point.attempt,
         **({"ranks": event.ranks} if event.ranks else {"rank": point.rank}),
@@ -246,7 +236,7 @@ def _step(event: Event, _now: float) -> str:
 def _rounded(event: Event, _now: float) -> str:
     from nsml.common.units import number_text
 
-    value = _value(event.point)
+    value = reported(event.point)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number_text(value) if is_number else str(value)
 
@@ -254,7 +244,7 @@ def _rounded(event: Event, _now: float) -> str:
 def _value_within(event: Event, _now: float, cells: int) -> str:
     from nsml.common.units import number_within
 
-    value = _value(event.point)
+    value = reported(event.point)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number_within(value, cells) if is_number else str(value)
 
@@ -295,7 +285,7 @@ EVENT_COLUMNS: tuple[Column[Event], ...] = (
     Column(
         key="exact_value",
         title="Value",
-        cell=lambda e, _: str(_value(e.point)),
+        cell=lambda e, _: str(reported(e.point)),
         is_wide=True,
         shrinks_to=_NUMBER_CELLS,
         least=_NUMBER_CELLS,

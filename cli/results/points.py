@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -15,6 +14,7 @@ from cli.exits import CommandError
 from cli.output import to_json
 from nsml.common.text import escaped, visible
 from nsml.common.units import whole
+from nsml.view.elements import reported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,16 +146,8 @@ def _json_line(session: str, point: MetricPoint) -> str:
     return (
         f'{{"session":{_quoted(session)},"attempt":{point.attempt},"rank":{point.rank},'
         f'"metric":{_quoted(point.name)},"step":{step},"time":"{_moment(point)}",'
-        f'"value":{value},"json":{"null" if is_number else to_json(_reported(point.json))}}}\n'
+        f'"value":{value},"json":{"null" if is_number else to_json(reported(point))}}}\n'
     )
-
-
-def _reported(text: str) -> Any:
-    """What was reported; its text where that is no JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 class _Parquet:

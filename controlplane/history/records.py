@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
+import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -28,7 +29,7 @@ MAX_DEPTH = 16
 """Of values in values: what goes further could be written, but not be sent on."""
 MOST_NESTED = 10_000
 """Of values in the dicts of one record: those beyond are passed over."""
-_LARGEST_INTEGER = 1 << 1024
+_LARGEST_INTEGER = int(sys.float_info.max)
 
 Told: TypeAlias = tuple[float | None, float, float]
 """A number of a report: its step (None where there is none that an axis has a place for), time, value."""

@@ -277,7 +277,7 @@ def apart(values: Sequence[float]) -> list[str]:
     for digits in range(5, 18):
         if len(set(texts)) >= len(set(values)):
             break
-        texts = [f"{value:,.0f}" if is_whole else f"{value:.{digits}g}" for value in values]
+        texts = [f"{value:,.0f}" if is_whole else _rounded(value, digits) for value in values]
     return texts
 
 
@@ -287,7 +287,16 @@ def number_text(value: float) -> str:
         return str(value)
     if value == int(value) and abs(value) < 1e7:
         return f"{int(value):,}"
-    return f"{value:.4g}"
+    return _rounded(value, 4)
+
+
+def _rounded(value: float, digits: int) -> str:
+    """A number with so many digits; also one that JSON has and no float is."""
+    try:
+        return f"{value:.{digits}g}"
+    except OverflowError:
+        power = len(str(abs(value))) - 1
+        return f"{value / 10**power:.{digits}g}e+{power}"
 
 
 def exact_number_text(value: float) -> str:
@@ -302,7 +311,7 @@ def number_within(value: float, cells: int) -> str:
     for digits in range(_MOST_DIGITS, 0, -1):
         if len(text) <= cells:
             break
-        text = f"{value:.{digits}g}"
+        text = _rounded(value, digits)
     return text
 
 

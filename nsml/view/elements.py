@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,11 +52,18 @@ def elements_of(point: MetricPoint) -> Iterator[Element]:
         yield from _listed(point)
 
 
-def _listed(point: MetricPoint) -> Iterator[Element]:
+def reported(point: MetricPoint) -> Any:
+    """What was reported; of what is no number, and no JSON that can be read, the text."""
+    if point.HasField("number"):
+        return point.number
     try:
-        values = json.loads(point.json)
+        return json.loads(point.json)
     except (ValueError, RecursionError):
-        return
+        return point.json
+
+
+def _listed(point: MetricPoint) -> Iterator[Element]:
+    values = reported(point)
     if not isinstance(values, list):
         return
     metric = point.name

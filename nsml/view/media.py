@@ -24,6 +24,8 @@ _MOST_BARS = 32
 _MOST_ROWS = 1_000
 _MOST_CELLS = 40
 _MOST_WHOLE = 1e16
+_TOO_LARGE = 1e300
+"""For a number of a histogram: sums of many below are finite, too."""
 _ENDINGS = {
     "image/png": ".png",
     "image/apng": ".png",
@@ -186,12 +188,13 @@ def _histogram(edges: Sequence[Any], counts: Sequence[Any], columns: int) -> Ite
         return
     if len(edges) != len(counts) + 1 or not all(map(_is_number, (*edges, *counts))):
         raise ValueError("its edges do not fit its counts")
+    edges, counts = [float(edge) for edge in edges], [float(count) for count in counts]
     together = -(-len(counts) // _MOST_BARS)
     counts = [sum(counts[at : at + together]) for at in range(0, len(counts), together)]
     edges = [*edges[:-1:together], edges[-1]]
     named = [f"{edge:.4g}" for edge in edges[:-1]]
     room = max(map(len, named))
-    told = [_number(float(count)) for count in counts]
+    told = [_number(count) for count in counts]
     cells = max(min(_BAR_CELLS, columns - room - max(map(len, told)) - 2), 1)
     most = max(counts) or 1
     for name, count, number in zip(named, counts, told, strict=True):
@@ -241,4 +244,4 @@ def _cell(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < float("inf")
+    return isinstance(value, int | float) and abs(value) < _TOO_LARGE

@@ -37,6 +37,21 @@ def values(result):
     return [(row["value"], row.get("rank")) for row in csv.DictReader(io.StringIO(result.stdout))]
 
 
+@pytest.mark.parametrize("value", [str(10**400), f"[{10**400}]", "9" * 5000, "[" * 5000, "junk"])
+def test_what_no_float_is_and_no_json_is_shown_as_it_was_reported(nsml, state, value):
+    """Control planes and programs of other versions may tell of such."""
+    state.report(state.add("kim/mnist/1"), "value", json=value, step=1)
+    for words in (["events"], ["events", "-o", "wide"], ["plot"], ["export", "--format", "jsonl"]):
+        for terminal in (False, True):
+            result = nsml(*words, "kim/mnist/1", terminal=terminal, check=False)
+            assert "defect" not in result.stderr
+    [item] = json.loads(nsml("events", "-j", "kim/mnist/1").stdout)["items"]
+    told = value if value in {"9" * 5000, "[" * 5000, "junk"} else json.loads(value)
+    assert item["value"] == told
+    if value == str(10**400):
+        assert "1e+400" in nsml("events", "kim/mnist/1", terminal=True).stdout
+
+
 def test_of_one_replica_or_attempt(nsml, gang):
     shown = values(nsml("events", "@last", "loss", "--rank", "1", "-o", "csv"))
     assert shown == [("11.0", "1"), ("22.0", "1")]

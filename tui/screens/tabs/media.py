@@ -210,6 +210,6 @@ def _ready(
         told = [
             line[:MOST_IN_LINE] for line in islice(lines(medium, data, columns=columns), MOST_LINES)
         ]
-    except (NoPicture, ValueError, OverflowError) as error:
+    except (NoPicture, ValueError) as error:
         return _Ready(key, why=str(error))
     return _Ready(key, lines=told, why="" if told else "it is empty")

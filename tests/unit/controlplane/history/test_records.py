@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -59,8 +60,8 @@ def test_the_step_of_a_foreign_record(step: Any, read: float | None) -> None:
 
 
 def test_a_value_that_cannot_be_passed_on_costs_no_other() -> None:
-    values = {"huge": 10**400, "deep": nested(MAX_DEPTH), "n" * 600: 1}
-    fine = {"loss": 0.5, "nested": nested(MAX_DEPTH - 1)}
+    values = {"huge": 10**400, "huge, too": 1 << 1024, "deep": nested(MAX_DEPTH), "n" * 600: 1}
+    fine = {"loss": 0.5, "nested": nested(MAX_DEPTH - 1), "large": int(sys.float_info.max)}
     report = report_of(told(values={**values, **fine}))
     assert report is not None
     assert report.values == fine

@@ -1,3 +1,5 @@
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from nsml.common.units import (
     memory_text,
     moment,
     number_text,
+    number_within,
     parse_duration,
     parse_size,
     size_text,
@@ -108,6 +111,14 @@ def test_texts():
     assert number_text(float("nan")) == "nan"
     assert number_text(12384.0) == "12,384"
     assert number_text(0.24871) == "0.2487"
+
+
+@pytest.mark.parametrize("number", [10**400, 2**1024, -(2**1024), 12_345 * 10**396])
+def test_an_integer_that_no_float_is_has_a_text(number):
+    exact = Decimal(number)
+    for text in (number_text(number), number_within(number, 12)):
+        assert len(text) <= 12
+        assert abs(Decimal(text) - exact) < abs(exact) / 1000
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsml.v1.media_pb2 import Media
 from nsml.view import media as view
+from nsml.view.scatter import embedding
+
+NUMBERS = st.floats() | st.integers() | st.sampled_from([10**400, -(10**400), 2**1024, 1.7e308])
+BINS = st.lists(NUMBERS, min_size=1, max_size=80)
+VALUES = st.lists(st.none() | st.booleans() | st.text(max_size=3) | NUMBERS, max_size=3)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +47,19 @@ def test_facts_are_said_in_words(facts: dict[str, Any], said: str) -> None:
     assert what.cell(media, 0.0) == said
     media.caption = "mine"
     assert what.cell(media, 0.0) == (f"mine · {said}" if said else "mine")
+
+
+@given(
+    st.sampled_from(["histogram", "table", "embedding"]),
+    st.fixed_dictionaries({"edges": BINS.map(lambda bins: [*bins, 0]), "counts": BINS})
+    | BINS.map(lambda bins: {"edges": [*bins, 0], "counts": bins})
+    | st.fixed_dictionaries({"columns": VALUES, "data": st.lists(VALUES, max_size=4)}),
+)
+def test_whatever_numbers_a_program_wrote_are_shown_or_refused(kind: str, content: Any) -> None:
+    data = json.dumps(content).encode()
+    for shown in (
+        lambda: list(view.lines(Media(kind=kind), data, columns=60)),
+        lambda: embedding(data),
+    ):
+        with suppress(ValueError):
+            shown()
