@@ -20,6 +20,10 @@ from nsml.common.text_files import decoded, lines_of, toml_of
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
 
+_LARGEST = (1 << 63) - 1
+"""What records and messages have room for."""
+
+
 class SettingsError(Exception):
     """Settings that cannot be used; the message says which and why."""
 
@@ -73,13 +77,19 @@ def read_settings(
         of_value = re.match(r"(\w+):", str(error))
         where = places.get(of_value[1] if of_value else "", str(path))
         raise SettingsError(f"{where}: {error}") from error
+    values = msgspec.structs.asdict(settings)
+    _refuse_too_large(values, places)
     base = path.absolute().parent
     paths = {
-        name: base / value.expanduser()
-        for name, value in msgspec.structs.asdict(settings).items()
-        if isinstance(value, Path)
+        name: base / value.expanduser() for name, value in values.items() if isinstance(value, Path)
     }
     return msgspec.structs.replace(settings, **paths)
+
+
+def _refuse_too_large(values: Mapping[str, Any], places: Mapping[str, str]) -> None:
+    for name, value in values.items():
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise SettingsError(f"{places[name]}: {name} must be {_LARGEST} at most")
 
 
 def _text(path: Path) -> bytes:

@@ -70,6 +70,7 @@ def test_what_a_site_sets_stands_above_what_is_written_for_it(tmp_path: Path) ->
         ('folder = "d"\ncuont = 1', "s.toml, line 2: unknown setting 'cuont'; did you mean 'count'?"),
         ('[agent]\nfolder = "d"', "line 1: there is no table 'agent': settings stand at the top of the file, without tables"),
         ('folder = "d"\ncount = "x"', "s.toml, line 2: count must be a whole number, such as 1"),
+        ('folder = "d"\ncount = ' + "9" * 400, f"s.toml, line 2: count must be {2**63 - 1} at most"),
         ('folder = "d"\nshare = "x"', "s.toml, line 2: share must be a number, such as 1.5"),
         ('folder = "d"\nnames = "x"', 's.toml, line 2: names must be a list, such as ["TEXT"]'),
         ('folder = "d"\nports = ["x"]', "s.toml, line 2: ports must be a list, such as [1]"),
