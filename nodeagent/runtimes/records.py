@@ -31,16 +31,15 @@ class ShimClaim:
     claimed_ticks: int
     boot_id: str
     child: int | None
-    admits: bool
-    """It lets visitors in; shims of earlier versions end at the signal that asks for that."""
-    admits_ssh: bool = False
-    """Those become ssh servers, too."""
+    admits: frozenset[str] = frozenset()
+    """What its visitors may become; shims of earlier versions have none, and end at the signal that asks for one."""
 
 
 def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
     """The claim in `shim.json`; None while no shim has made one."""
     try:
         content = json.loads(folder.shim.read_bytes())
+        admits = content.get("admits")
         return ShimClaim(
             pid=int(content["pid"]),
             start_ticks=int(content["start_ticks"]),
@@ -48,8 +47,7 @@ def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
             claimed_ticks=int(content.get("claimed_ticks", content["start_ticks"])),
             boot_id=str(content["boot_id"]),
             child=content.get("child"),
-            admits=content.get("admits") is True,
-            admits_ssh=content.get("admits_ssh") is True,
+            admits=frozenset(admits if isinstance(admits, list) else ()),
         )
     except FileNotFoundError:
         return None
@@ -61,7 +59,6 @@ def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
             claimed_ticks=0,
             boot_id="",
             child=None,
-            admits=False,
         )
 
 

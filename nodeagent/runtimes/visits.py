@@ -21,10 +21,10 @@ from weakref import WeakValueDictionary
 from nodeagent.runtimes.records import read_claim
 from nodeagent.runtimes.shims import is_alive
 from nodeagent.safe_paths import path_of
-from nodeagent.shim.visitor import SOCKET, VISIT
+from nodeagent.shim.visitor import COPY, PROGRAM, SOCKET, SSH, VISIT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from nodeagent.folders import ReplicaFolder
     from nodeagent.runtimes.records import ShimClaim
@@ -237,7 +237,7 @@ class Visits:
     @asynccontextmanager
     async def started(self, folder: ReplicaFolder, order: VisitOrder) -> AsyncIterator[Visit]:
         """A program in a replica, while the context lasts. Raises NotAdmitted."""
-        end = await self._entered(folder, lambda claim: claim.admits)
+        end = await self._entered(folder, PROGRAM if order.copy is None else COPY)
         async with joined(end, order) as visit:
             yield visit
 
@@ -249,7 +249,7 @@ class Visits:
 
         `host_key` is the private half, in OpenSSH's form.
         """
-        end = await self._entered(folder, lambda claim: claim.admits_ssh)
+        end = await self._entered(folder, SSH)
         try:
             connection = await _served(end, host_key)
         except OSError as error:
@@ -260,15 +260,13 @@ class Visits:
             connection.close()
             end.close()
 
-    async def _entered(
-        self, folder: ReplicaFolder, admits: Callable[[ShimClaim], bool]
-    ) -> socket.socket:
-        """The connection of a visitor. Raises NotAdmitted."""
+    async def _entered(self, folder: ReplicaFolder, kind: str) -> socket.socket:
+        """The connection of a visitor that can become this. Raises NotAdmitted."""
         claim = await asyncio.to_thread(read_claim, folder)
         if claim is None or not is_alive(claim, self._boot_id):
             raise NotAdmitted("its program does not run here")
-        if not admits(claim):
-            raise NotAdmitted("it was started by an earlier version of nsml, and lets nobody in")
+        if kind not in claim.admits:
+            raise NotAdmitted("it was started by an earlier version of nsml, which cannot do this")
         try:
             async with self._doors.setdefault(str(folder.path), asyncio.Lock()):
                 return await self._admitted(folder, claim)

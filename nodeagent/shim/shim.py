@@ -41,7 +41,7 @@ from nodeagent.shim.contained import Contained
 from nodeagent.shim.files import content_of
 from nodeagent.shim.forked import ORDERS, WATCHED, Forked
 from nodeagent.shim.last_output import last_output
-from nodeagent.shim.visitor import VISIT
+from nodeagent.shim.visitor import KINDS, VISIT
 from nodeagent.shim.watch import FIRST_LOOK_S, Watch
 
 TYPE_CHECKING = False
@@ -87,8 +87,7 @@ def run(folder: str, network: int | None = None) -> NoReturn:
         "start_ticks": _start_ticks(),
         "claimed_ticks": int(_boot_time() * os.sysconf("SC_CLK_TCK")),
         "boot_id": spec["boot_id"],
-        "admits": True,
-        "admits_ssh": True,
+        "admits": KINDS,
     }
     if not _claim(folder, claim):
         os._exit(0)

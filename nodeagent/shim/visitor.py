@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 VISIT = signal.SIGRTMIN + 8
 """Signals of this kind are counted: as many visitors are forked as were asked for."""
 SOCKET = "visits"
+PROGRAM, COPY, SSH = "program", "copy", "ssh"
+KINDS = (PROGRAM, COPY, SSH)
+"""What visitors of these shims become, if that is ordered: claims say so, and nothing else is ordered."""
 _NAMESPACES = (
     ("ipc", namespaces.CLONE_NEWIPC),
     ("cgroup", namespaces.CLONE_NEWCGROUP),

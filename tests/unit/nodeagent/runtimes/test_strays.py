@@ -54,9 +54,7 @@ def test_who_cannot_be_looked_at_is_not_gone(
 
 
 def test_a_shim_that_cannot_be_looked_at_is_not_dead() -> None:
-    claim = ShimClaim(
-        pid=os.getpid(), start_ticks=0, claimed_ticks=0, boot_id="boot", child=None, admits=True
-    )
+    claim = ShimClaim(pid=os.getpid(), start_ticks=0, claimed_ticks=0, boot_id="boot", child=None)
     with free_descriptors(0), pytest.raises(OSError, match="Too many open files"):
         is_alive(claim, "boot")
     assert not is_alive(claim, "boot"), "another began with this number"
