@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import Denied, NotSignedIn
 from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, PeerCaller, UserCaller
 from controlplane.domain.names import check_node
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from controlplane.domain.errors import NsmlError
 
 _NOBODY = AnonymousCaller()
 
@@ -35,6 +41,9 @@ class Call:
 _current_call: ContextVar[Call] = ContextVar("current_call")
 
 
+_check: ContextVar[Callable[[], Awaitable[NsmlError | None]]] = ContextVar("_check")
+
+
 def begin_call() -> Call:
     """Note that a call begins: for the interceptor."""
     call = Call()
@@ -50,6 +59,17 @@ def current_call() -> Call:
 def note_target(name: str) -> None:
     """Say by its full name what the current call changes."""
     current_call().target = name
+
+
+def set_check(check: Callable[[], Awaitable[NsmlError | None]]) -> None:
+    """Say how to find out whether the current call's caller may go on: for the interceptor."""
+    _check.set(check)
+
+
+async def refused_by_now() -> NsmlError | None:
+    """Why the current call's caller may not go on, as things are now; None: they may, or nobody can tell."""
+    check = _check.get(None)
+    return None if check is None else await check()
 
 
 def caller() -> Caller:

@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from controlplane.access import anonymous_limits as anonymous
 from controlplane.access.access_table import Change, refusal
 from controlplane.access.audit_rows import code_name, is_dry_run, name_in, outcome_of, row_of
-from controlplane.access.current import begin_call, current_call, set_caller
+from controlplane.access.current import begin_call, current_call, set_caller, set_check
 from controlplane.access.failed_attempts import MOST_FAILURES, FailureLimiter, address_of
 from controlplane.access.incoming_memory import AHEAD_BYTES, MESSAGE_BYTES, STRANGERS, Arriving
 from controlplane.access.secret import Secret, parse_secret, short
@@ -367,6 +367,11 @@ class _Admission:
             self.who, self._refused = await self._why_not()
         return self._refused
 
+    async def refused_by_now(self) -> NsmlError | None:
+        """The same between its messages; None, too, while the store that would know does not answer."""
+        _, error = await self._why_not()
+        return None if isinstance(error, Unavailable) else error
+
     async def check(self) -> None:
         error = await self.refusal()
         if error is not None:
@@ -378,6 +383,7 @@ class _Admission:
         if error is None and isinstance(self.who, AnonymousCaller):
             error = self._refused = self._stranger.enter()
         if error is None:
+            set_check(self.refused_by_now)
             return
         if self.record.needs_request and not isinstance(self.who, AnonymousCaller):
             with contextlib.suppress(NsmlError):

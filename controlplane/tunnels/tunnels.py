@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from controlplane.access.current import refused_by_now
 from controlplane.domain.errors import (
     AlreadyEnded,
     Denied,
@@ -39,6 +40,7 @@ from nsml.spec import agent_services
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+    from controlplane.domain.errors import NsmlError
     from controlplane.domain.policy import Action
     from controlplane.domain.values import Session
     from controlplane.state.agent_connections import AgentConnections
@@ -54,6 +56,8 @@ OPENED_PER_S: Final = 20.0
 """Each costs the node's agent a few milliseconds, and the page of a program may need dozens."""
 ANSWER_WITHIN_S: Final = 10.0
 """How long an agent has to dial."""
+LOOKS_EVERY_S: Final = 2.0
+"""Whether the client of an open tunnel is still somebody who may."""
 
 AGENT_SERVICES: Final[Mapping[str, Action]] = {
     agent_services.PROCESSES: CHANGE,
@@ -97,6 +101,11 @@ class Tunnel:
         error = Unavailable("the client has left the tunnel")
         self.up.leave(error)
         self.down.drop(error)
+
+    def refused(self, error: NsmlError) -> None:
+        """The client may not go on: its call ends with `error`, and the agent's as if it had left."""
+        self.up.leave(error)
+        self.client_left()
 
     def agent_left(self) -> None:
         """The agent's call is over; what it ended, the client may still take."""
@@ -218,10 +227,20 @@ class Tunnels:
             tunnel = self._asked[order.tunnel_id] = Tunnel(node=node)
             try:
                 await self._ask(tunnel, order)
-                yield tunnel
+                looking = asyncio.create_task(self._look_again(tunnel), name="tunnel.look_again")
+                try:
+                    yield tunnel
+                finally:
+                    looking.cancel()
             finally:
                 self._asked.pop(order.tunnel_id, None)
                 tunnel.client_left()
+
+    async def _look_again(self, tunnel: Tunnel) -> None:
+        """End it once its client may not go on, also where nothing passes of which that would be asked."""
+        while (error := await refused_by_now()) is None:
+            await self._clock.sleep(LOOKS_EVERY_S)
+        tunnel.refused(error)
 
     def is_awaited(self, tunnel_id: str) -> bool:
         """Whether it was asked for here."""

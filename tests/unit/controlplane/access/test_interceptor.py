@@ -17,13 +17,13 @@ from controlplane.access import anonymous_limits as anonymous
 from controlplane.access.access_table import TABLE, AllowedCallers, Row
 from controlplane.access.accounts import DAY_S
 from controlplane.access.authority import Authority, make_authority
-from controlplane.access.current import caller
+from controlplane.access.current import caller, refused_by_now
 from controlplane.access.identities import Identities
 from controlplane.access.incoming_memory import Arriving
 from controlplane.access.interceptor import MOST_REQUESTS, AccessInterceptor, _Ending
 from controlplane.access.listeners import Identity, listen_agents
 from controlplane.access.secret import Secret
-from controlplane.domain.errors import InvalidRequest, Unavailable
+from controlplane.domain.errors import InvalidRequest, NotSignedIn, NsmlError, Unavailable
 from controlplane.domain.identity import (
     AnonymousCaller,
     Caller,
@@ -525,6 +525,42 @@ async def test_a_stream_that_was_cut_short_is_not_told_to_be_answered(door: Door
             await put
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
     assert quiet.heard == [b"first"]
+
+
+async def test_what_is_served_learns_that_its_caller_may_not_go_on(door: Door) -> None:
+    """Also where nothing is said meanwhile; while the store does not answer nobody is cut off for it."""
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    token = await door.accounts.create_token("kim")
+    identities = Faltering(door.store, door.clock)
+    found: list[NsmlError | None] = []
+
+    class Looking(Quiet):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+            async def gives(_: bytes, __: Any) -> AsyncIterator[bytes]:
+                while True:
+                    said = await self.says.get()
+                    found.append(await refused_by_now())
+                    yield said
+
+            return grpc.unary_stream_rpc_method_handler(gives)
+
+    quiet = Looking()
+    async with serving(replace(door, identities=identities), generic=quiet) as channel:
+        call = channel.unary_stream("/nsml.v1.SessionService/WatchSessions")(
+            b"", metadata=(("authorization", f"Bearer {token.secret.text}"),), timeout=30
+        )
+        quiet.says.put_nowait(b"as ever")
+        assert await call.read() == b"as ever"
+        identities.falters = True
+        quiet.says.put_nowait(b"while the store is away")
+        assert await call.read() == b"while the store is away"
+        assert not identities.falters
+        await door.accounts.revoke(token.secret.fingerprint)
+        quiet.says.put_nowait(b"never read")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call.read()
+    assert found[:2] == [None, None]
+    assert isinstance(found[2], NotSignedIn)
 
 
 async def open_calls(channel: grpc.aio.Channel, method: str, count: int, token: str) -> list[Any]:

@@ -9,6 +9,7 @@ import pytest
 
 from controlplane.domain.identity import Role
 from controlplane.history.values import AuditQuery
+from controlplane.tunnels import tunnels
 from nsml.spec import agent_services
 from nsml.v1 import accounts_pb2, agents_pb2, nodes_pb2
 from nsml.v1 import nodes_pb2 as pb
@@ -126,6 +127,18 @@ async def test_an_agent_that_is_gone_breaks_it(rig: Rig, agent: Agent) -> None:
     assert await client.read() == pb.OpenNodeTunnelResponse()
     program.cancel()
     assert await failure(client) == ("UNAVAILABLE", "UNAVAILABLE")
+
+
+async def test_one_in_which_nothing_passes_ends_with_the_token(
+    rig: Rig, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnels, "LOOKS_EVERY_S", 0.05)
+    client = await begin(await root_of(rig))
+    program = await dial(agent)
+    assert await client.read() == pb.OpenNodeTunnelResponse()
+    await rig.plane.core.accounts.revoke_all("root1")
+    assert await failure(program) == ("UNAVAILABLE", "UNAVAILABLE")
+    assert await failure(client) == ("UNAUTHENTICATED", "NOT_SIGNED_IN")
 
 
 async def test_the_trail_has_it_before_anything_is_passed_on(rig: Rig, agent: Agent) -> None:

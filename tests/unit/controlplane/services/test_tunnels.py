@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ import pytest
 from controlplane.domain.identity import Role
 from controlplane.history.values import AuditQuery
 from controlplane.nodes import agent_service
+from controlplane.tunnels import tunnels
 from controlplane.tunnels.frames import FRAME_BYTES
 from nsml.spec import agent_services
 from nsml.v1 import agents_pb2, resources_pb2
@@ -163,6 +165,35 @@ async def test_a_broken_client_breaks_the_agent(rig: Rig) -> None:
     client, program = await joined(rig, await rig.user("kim"))
     client.cancel()
     assert await failure(program) == ("UNAVAILABLE", "UNAVAILABLE")
+
+
+@pytest.mark.parametrize("is_stalled", [False, True])
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_one_in_which_nothing_passes_ends_with_the_right_to_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool, is_stalled: bool
+) -> None:
+    """Also where its client takes nothing of what waits for it; the program's side hears of it in any case."""
+    monkeypatch.setattr(tunnels, "LOOKS_EVERY_S", 0.05)
+    client, program = await joined(rig, await rig.user("kim"))
+    await client.write(down(b"begin"))
+    assert (await program.read()).data == b"begin"
+    writing = await stuck(lambda: program.write(up(b"x" * FRAME))) if is_stalled else None
+    accounts = rig.plane.core.accounts
+    await (accounts.delete_user("kim") if is_removed else accounts.revoke_all("kim"))
+    assert await failure(program) == ("UNAVAILABLE", "UNAVAILABLE")
+    assert await failure(client) == ("UNAUTHENTICATED", "NOT_SIGNED_IN")
+    if writing is not None:
+        await asyncio.wait([writing])
+        writing.exception()
+
+
+async def stuck(write: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+    """Write until the other side takes no more; the last one."""
+    for _ in range(1000):
+        writing = asyncio.create_task(write())
+        if not (await asyncio.wait([writing], timeout=0.5))[0]:
+            return writing
+    raise AssertionError("64 MB went nowhere")
 
 
 async def test_a_client_that_has_sent_all_may_close(rig: Rig) -> None:
