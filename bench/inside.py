@@ -1,6 +1,10 @@
 """What it costs to be inside a running session, beside OpenSSH on loopback: keys, bytes, starts, and what others feel.
 
-OpenSSH's server is started for that, where it is installed (as root): its figures are the peers. Everything in turn.
+OpenSSH's server is started for that, where it is installed (as root): its figures are the peers. Elsewhere asyncssh's
+is, whose bytes a Python program encrypts, too. The client is OpenSSH's everywhere. Everything in turn.
+
+`nsml_ssh` is that client with what `nsml ssh-config` prints, `nsml_ssh_again` the same over a connection that another
+client holds (ControlMaster). `first_byte_ms` is from the start of a client until a byte of a remote program is here.
 """
 
 from __future__ import annotations
@@ -8,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import shlex
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -32,6 +38,26 @@ SHELLS = 100
 CALLS = 1_000
 ENDLESS = 3
 PATIENCE_S = 60.0
+TAKES = ["sh", "-c", "echo; wc -c"]
+_PEER = """
+import asyncio, asyncssh, subprocess
+
+async def serve(process):
+    running = subprocess.Popen(
+        process.command, shell=True, stdin=-1, stdout=-1, stderr=-1, start_new_session=True
+    )
+    await process.redirect(running.stdin, running.stdout, running.stderr)
+    process.exit(await asyncio.to_thread(running.wait))
+
+async def main():
+    server = await asyncssh.listen(
+        "127.0.0.1", {port}, server_host_keys=[{host!r}], authorized_client_keys={user!r},
+        process_factory=serve, encoding=None, line_editor=False,
+    )
+    await server.wait_closed()
+
+asyncio.run(main())
+"""
 PROGRAM = "import time\nprint('on', flush=True)\nwhile True:\n    time.sleep(60)\n"
 
 Command = Sequence[str]
@@ -40,7 +66,7 @@ Command = Sequence[str]
 class Ways:
     """How a command is run: here, through nsml, through ssh."""
 
-    def __init__(self, platform: Platform, session: str, ssh: Command) -> None:
+    def __init__(self, platform: Platform, session: str, ssh: Mapping[str, Command]) -> None:
         self.environment = platform.environment
         self._nsml = [str(PROGRAMS / "nsml"), "sh", session]
         self._ssh = ssh
@@ -48,16 +74,55 @@ class Ways:
     def of(self, argv: Command, *, has_terminal: bool) -> dict[str, Command]:
         """The command line of each, by name."""
         ways = {"bare": argv, "nsml": [*self._nsml, "-t" if has_terminal else "-T", "--", *argv]}
-        if self._ssh:
-            ways["ssh"] = [*self._ssh, "-tt" if has_terminal else "-T", "peer", *argv]
+        for name, ssh in self._ssh.items():
+            ways[name] = [*ssh, "-tt" if has_terminal else "-T", shlex.join(argv)]
         return ways
+
+    def by_ssh(self, argv: Command) -> dict[str, Command]:
+        """Those of `of` that ssh encrypts."""
+        return {name: [*ssh, "-T", shlex.join(argv)] for name, ssh in self._ssh.items()}
+
+
+@contextmanager
+def ssh_ways(platform: Platform, session: str, peer: Command) -> Iterator[Mapping[str, Command]]:
+    """How ssh reaches a session and the peer, by name."""
+    if not shutil.which("ssh"):
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="nsml-ssh-") as folder:
+        settings, control = Path(folder) / "config", Path(folder) / "control"
+        settings.write_text(platform.nsml("ssh-config").stdout)
+        host = f"{platform.nsml('getid', session).stdout.strip()}.nsml"
+        ways: dict[str, Command] = {"nsml_ssh": ["ssh", "-F", str(settings), host]}
+        if peer:
+            ways["ssh"] = [*peer]
+        held = subprocess.Popen(
+            ["ssh", "-F", str(settings), "-M", "-S", str(control), "-N", host],
+            env=platform.environment,
+            stdin=subprocess.DEVNULL,
+        )
+        try:
+            wait(control.exists, "ssh does not connect")
+            ways["nsml_ssh_again"] = ["ssh", "-F", str(settings), "-S", str(control), host]
+            yield ways
+        finally:
+            held.terminate()
+            held.wait()
+
+
+def wait(condition: Callable[[], bool], why_not: str) -> None:
+    """Until it is so; TimeoutError after PATIENCE_S."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(why_not)
+        time.sleep(0.05)
 
 
 @contextmanager
 def ssh_server() -> Iterator[Command]:
-    """OpenSSH on loopback, and how it is reached; empty where there is none."""
-    server, free = shutil.which("sshd", path="/usr/sbin:/usr/bin"), os.geteuid() == 0
-    if not (server and free and shutil.which("ssh")):
+    """An ssh server on loopback, and how it is reached; empty where there is no ssh."""
+    if not shutil.which("ssh"):
         yield []
         return
     with tempfile.TemporaryDirectory(prefix="nsml-ssh-") as folder, ExitStack() as stack:
@@ -65,21 +130,8 @@ def ssh_server() -> Iterator[Command]:
         for name in ("host", "user"):
             key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name)]
             subprocess.run(key, check=True)
-        Path("/run/sshd").mkdir(exist_ok=True)
         port = 40_000 + os.getpid() % 20_000
-        settings = {
-            "Port": port,
-            "ListenAddress": "127.0.0.1",
-            "HostKey": place / "host",
-            "AuthorizedKeysFile": place / "user.pub",
-            "StrictModes": "no",
-            "PermitRootLogin": "yes",
-            "PidFile": "none",
-        }
-        (place / "sshd_config").write_text("".join(f"{k} {v}\n" for k, v in settings.items()))
-        running = subprocess.Popen(
-            [server, "-D", "-f", str(place / "sshd_config")], stderr=subprocess.DEVNULL
-        )
+        running = subprocess.Popen(_server(place, port), stderr=subprocess.DEVNULL)
         stack.callback(running.wait)
         stack.callback(running.terminate)
         (place / "ssh_config").write_text(
@@ -87,13 +139,32 @@ def ssh_server() -> Iterator[Command]:
             f" IdentitiesOnly yes\n StrictHostKeyChecking no\n UserKnownHostsFile {place / 'known'}\n"
             " LogLevel ERROR\n"
         )
-        ssh = ["ssh", "-F", str(place / "ssh_config")]
-        give_up_at = time.monotonic() + PATIENCE_S
-        while subprocess.run([*ssh, "peer", "true"], check=False).returncode:
-            if time.monotonic() > give_up_at:
-                raise TimeoutError("sshd does not answer")
-            time.sleep(0.05)
+        ssh = ["ssh", "-F", str(place / "ssh_config"), "peer"]
+        wait(
+            lambda: subprocess.run([*ssh, "true"], check=False).returncode == 0,
+            "the ssh server does not answer",
+        )
         yield ssh
+
+
+def _server(place: Path, port: int) -> Command:
+    """The command line of the best that there is."""
+    server = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/bin")
+    if server is None or os.geteuid() != 0:
+        program = _PEER.format(port=port, host=str(place / "host"), user=str(place / "user.pub"))
+        return [sys.executable, "-c", program]
+    Path("/run/sshd").mkdir(exist_ok=True)
+    settings = {
+        "Port": port,
+        "ListenAddress": "127.0.0.1",
+        "HostKey": place / "host",
+        "AuthorizedKeysFile": place / "user.pub",
+        "StrictModes": "no",
+        "PermitRootLogin": "yes",
+        "PidFile": "none",
+    }
+    (place / "sshd_config").write_text("".join(f"{k} {v}\n" for k, v in settings.items()))
+    return [server, "-D", "-f", str(place / "sshd_config")]
 
 
 def key_to_echo_ms(command: Command, environment: Mapping[str, str]) -> list[float]:
@@ -158,6 +229,39 @@ def megabytes_per_s(command: Command, environment: Mapping[str, str]) -> float:
     if count != SIZE or process.returncode:
         raise RuntimeError(f"{count} bytes, exit code {process.returncode}")
     return (count - first) / taken / 1e6
+
+
+def taken_megabytes_per_s(command: Command, environment: Mapping[str, str]) -> float:
+    """From the answer of `TAKES` there until it has taken SIZE bytes."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        piece = bytes(1_000_000)
+        began = time.perf_counter()
+        for _ in range(SIZE // len(piece)):
+            process.stdin.write(piece)
+        process.stdin.close()
+        count = int(process.stdout.readline())
+        taken = time.perf_counter() - began
+    if count != SIZE or process.returncode:
+        raise RuntimeError(f"{count} bytes, exit code {process.returncode}")
+    return SIZE / taken / 1e6
+
+
+def first_byte_ms(command: Command, environment: Mapping[str, str]) -> float:
+    """From its start until it has written a byte."""
+    began = time.perf_counter()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        found = os.read(process.stdout.fileno(), 1)
+        taken = (time.perf_counter() - began) * 1e3
+    if not found or process.returncode:
+        raise RuntimeError(f"exit code {process.returncode}")
+    return taken
 
 
 def whole_ms(command: Command, environment: Mapping[str, str]) -> float:
@@ -242,6 +346,9 @@ async def measure(platform: Platform, session: str, ways: Ways) -> dict[str, flo
             for way, command in ways.of(["true"], has_terminal=False).items():
                 taken = await asyncio.to_thread(whole_ms, command, ways.environment)
                 found.setdefault(f"{way}_true_ms", []).append(taken)
+            for way, command in ways.of(["echo"], has_terminal=False).items():
+                taken = await asyncio.to_thread(first_byte_ms, command, ways.environment)
+                found.setdefault(f"{way}_first_byte_ms", []).append(taken)
         raw = ["sh", "-c", "sleep 1; echo here42; exec cat"]
         for way, command in ways.of(raw, has_terminal=True).items():
             keys = await asyncio.to_thread(key_to_echo_ms, command, ways.environment)
@@ -253,6 +360,9 @@ async def measure(platform: Platform, session: str, ways: Ways) -> dict[str, flo
             ).items():
                 rate = await asyncio.to_thread(megabytes_per_s, command, ways.environment)
                 found.setdefault(f"{way}_mb_per_s", []).append(rate)
+            for way, command in ways.by_ssh(TAKES).items():
+                rate = await asyncio.to_thread(taken_megabytes_per_s, command, ways.environment)
+                found.setdefault(f"{way}_up_mb_per_s", []).append(rate)
         for _ in range(ROUNDS):
             found.setdefault("call_p99_ms", []).append(await call_p99_ms(client, session))
             with endless(ways):
@@ -264,20 +374,23 @@ async def measure(platform: Platform, session: str, ways: Ways) -> dict[str, flo
 
 def main() -> None:
     """Measure and report."""
-    with Platform() as platform, ssh_server() as ssh, tempfile.TemporaryDirectory() as code:
+    with Platform() as platform, ssh_server() as peer, tempfile.TemporaryDirectory() as code:
         (Path(code) / "main.py").write_text(PROGRAM)
         platform.nsml("run", cwd=Path(code), timeout_s=120)
         while not platform.nsml("logs", "@last").stdout:
             time.sleep(0.05)
         [session] = platform.json("ps")["items"]
-        ways = Ways(platform, session["name"], ssh)
-        figures = asyncio.run(measure(platform, session["name"], ways))
+        with ssh_ways(platform, session["name"], peer) as ssh:
+            figures = asyncio.run(
+                measure(platform, session["name"], Ways(platform, session["name"], ssh))
+            )
         platform.nsml("stop", "@last")
-    peers = {
-        name.replace("ssh_", "nsml_", 1): figures.pop(name)
-        for name in list(figures)
-        if name.startswith("ssh_")
-    }
+    peers = {}
+    for name in [one for one in figures if one.startswith("ssh_")]:
+        figure = figures.pop(name)
+        for way in ("nsml_", "nsml_ssh_", "nsml_ssh_again_"):
+            if name.replace("ssh_", way, 1) in figures:
+                peers[name.replace("ssh_", way, 1)] = figure
     report(figures, peers=peers)
 
 
