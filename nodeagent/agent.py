@@ -108,7 +108,7 @@ class Agent:
         )
         processes = ProcessList(boot_id=parts.machine.boot_id, clock=parts.clock)
         stacks = PythonStacks(boot_id=parts.machine.boot_id)
-        visits = Visits(parts.machine.boot_id)
+        self._visits = visits = Visits(parts.machine.boot_id)
         self._orders = ProgramOrders()
         self._tunnels = Tunnels(
             self._link,
@@ -220,6 +220,7 @@ class Agent:
                 await self._control.run()
         finally:
             ready.unlink(missing_ok=True)
+            self._visits.close()
             await self._link.close()
 
     async def outgrown(self) -> None:

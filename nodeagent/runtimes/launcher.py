@@ -107,6 +107,24 @@ def start_node_visitor(node: str, end: int) -> subprocess.Popen[bytes]:
     return _spawn(command, stdin=subprocess.DEVNULL, pass_fds=(end,))
 
 
+def start_ssh_zygote(path: str, end: int) -> subprocess.Popen[bytes]:
+    """Start what forks ssh servers, which is to be reaped, with the descriptor `end`. Raises OSError."""
+    command = shim_command("ssh_zygote", path, str(end))
+    return _spawn(command, stdin=subprocess.DEVNULL, pass_fds=(end,))
+
+
+def reap_at_end(child: subprocess.Popen[bytes]) -> None:
+    """Once it has ended, without asyncio's own way, which kills what still runs when its loop is closed."""
+    loop, pidfd = asyncio.get_running_loop(), os.pidfd_open(child.pid)
+
+    def reap() -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        child.wait()
+
+    loop.add_reader(pidfd, reap)
+
+
 @contextlib.contextmanager
 def _in_memory(content: bytes) -> Iterator[int]:
     """A descriptor from which whoever has it can read `content`. Raises OSError."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from nodeagent.runtimes.launcher import start_node_visitor
+from nodeagent.runtimes.launcher import reap_at_end, start_node_visitor
 from nodeagent.runtimes.visits import NotAdmitted, joined
 from nsml.common.concurrency import to_its_end
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import AsyncIterator
 
     from nodeagent.runtimes.visits import Visit, VisitOrder
@@ -47,17 +45,5 @@ class NodeVisits:
             except BaseException:
                 ours.close()
                 raise
-        _reap_at_end(visitor)
+        reap_at_end(visitor)
         return ours
-
-
-def _reap_at_end(visitor: subprocess.Popen[bytes]) -> None:
-    """Without asyncio's own way, which kills what still runs when its loop is closed."""
-    loop, pidfd = asyncio.get_running_loop(), os.pidfd_open(visitor.pid)
-
-    def reap() -> None:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-        visitor.wait()
-
-    loop.add_reader(pidfd, reap)

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from nodeagent.runtimes.records import read_claim
 from nodeagent.runtimes.shims import is_alive
+from nodeagent.runtimes.ssh_zygote import SshZygote
 from nodeagent.safe_paths import path_of
 from nodeagent.shim.visitor import COPY, PROGRAM, SOCKET, SSH, VISIT
 
@@ -233,6 +234,11 @@ class Visits:
     def __init__(self, boot_id: str) -> None:
         self._boot_id = boot_id
         self._doors: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._zygote = SshZygote()
+
+    def close(self) -> None:
+        """Start nothing more; what runs goes on."""
+        self._zygote.close()
 
     @asynccontextmanager
     async def started(self, folder: ReplicaFolder, order: VisitOrder) -> AsyncIterator[Visit]:
@@ -251,7 +257,11 @@ class Visits:
         """
         end = await self._entered(folder, SSH)
         try:
-            connection = await _served(end, host_key)
+            stand_in = await self._zygote.stand_in()
+            connection = await _served(end, host_key, stand_in)
+        except TimeoutError as late:
+            self._zygote.kill()
+            raise NotAdmitted(f"nothing began within {_SERVES_WITHIN_S:g} s") from late
         except OSError as error:
             raise NotAdmitted(error.strerror or str(error)) from error
         try:
@@ -394,8 +404,14 @@ async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
             end.close()
 
 
-async def _served(end: socket.socket, host_key: str) -> socket.socket:
-    """The connection to the ssh server that the visitor becomes. Raises OSError, NotAdmitted."""
+async def _served(end: socket.socket, host_key: str, stand_in: socket.socket) -> socket.socket:
+    """The connection to the ssh server that the visitor becomes, or `stand_in` for it.
+
+    Raises:
+        NotAdmitted: it cannot.
+        TimeoutError: it does not say so.
+        OSError: this process lacks something.
+    """
     ours, theirs = socket.socketpair()
     is_begun = False
     try:
@@ -404,18 +420,18 @@ async def _served(end: socket.socket, host_key: str) -> socket.socket:
             "ssh": {"host_key": host_key, "path": [one for one in sys.path if one.startswith("/")]},
             "env": {},
         }
-        socket.send_fds(end, [json.dumps(words).encode()], [theirs.fileno()])
+        given = [theirs.fileno(), stand_in.fileno()]
+        socket.send_fds(end, [json.dumps(words).encode()], given)
+        stand_in.close()  # it learns by that when the visitor has ended
         async with asyncio.timeout(_SERVES_WITHIN_S):
             said, _ = await _received(end)
         if "pid" not in said:
             raise NotAdmitted(str(said.get("failed") or "its program has just ended"))
         is_begun = True
-    except TimeoutError as late:
-        raise NotAdmitted(f"nothing began within {_SERVES_WITHIN_S:g} s") from late
-    else:
         return ours
     finally:
         theirs.close()
+        stand_in.close()
         if not is_begun:
             ours.close()
             end.close()

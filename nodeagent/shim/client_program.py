@@ -109,16 +109,23 @@ def heard(end: socket.socket) -> bytes:
 
 
 def watch(
-    end: socket.socket, program: int, leave: Callable[[], float | None] = lambda: None
+    end: socket.socket,
+    program: int,
+    leave: Callable[[], float | None] = lambda: None,
+    *,
+    ends_with: int = -1,
 ) -> bool:
     """Pass on signals until the program has ended, and say how; False where the agent left first.
 
     `leave` is called then, after the hangup, and says for how many seconds the end is still waited for; None: for ever.
+    `ends_with` is a pidfd: the program is killed when that process has ended.
     """
     pidfd = os.pidfd_open(program)
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.register(end, select.POLLIN)
+    if ends_with >= 0:
+        poll.register(ends_with, select.POLLIN)
     is_left, patience_s = False, None
     while True:
         ready = {descriptor for descriptor, _ in poll.poll(patience_s and patience_s * 1000)}
@@ -126,6 +133,11 @@ def watch(
             break
         if not ready:
             return False
+        if ends_with in ready:
+            os.kill(program, signal.SIGKILL)
+            poll.unregister(ends_with)
+        if end.fileno() not in ready:
+            continue
         message = heard(end)
         with contextlib.suppress(OSError, OverflowError):
             os.killpg(program, _signal_in(message))

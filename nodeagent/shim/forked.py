@@ -109,6 +109,8 @@ class Forked:
             self._is_gone = self._reap() and not (self._group and self._group.members())
             if self._is_gone and self._group is not None:
                 self._measure(self._group)
+                # an ssh server and its programs may have been nobody's here to reap
+                self.cpu_s = list(max(self.cpu_s, self._group.cpu_s(), key=sum))
                 self._note_refused_forks(self._group)
                 self._group.remove()
         return self._is_gone
@@ -139,7 +141,14 @@ class Forked:
         group = self._group
         with contextlib.closing(visitor.Process(self.pid)) as first:
             entrance = Entrance() if group is None else group.open_entrance(cpus=None)
-            visitor.fork(self._folder, self._spec, first, entrance)
+            visitor.fork(
+                self._folder,
+                self._spec,
+                first,
+                entrance,
+                # with pasta this process is in a user namespace of its own
+                may_hand_over=self._is_bounded and self._pasta is None,
+            )
 
     def remark(self) -> str:
         """What its user should know of a bad end that it was not stopped for."""

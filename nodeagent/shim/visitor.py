@@ -18,17 +18,26 @@ Two orders are for no program. What becomes the account executes nothing then, a
 
 (`ssh_server.py`; what that imports is found on `path`, and nothing of the replica's is). Containers are entered for
 copies alone: their engine starts programs.
+
+To import that takes longer than all else, so another descriptor comes with that order, at whose other end a *stand-in* waits (`ssh_zygote.py`): a process of the agent's that has imported it, and nothing else. The
+visitor gives it all that it was given, and it goes on in its place. It is no descendant of the shim's, so that is done
+only where what it starts is found by the control group, with a limit of processes, whoever's descendant it is; and the
+visitor stays until the server is in the group, so that there is always something of which the shim knows. Like a
+visitor, a stand-in ends its server with the shim.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import select
 import signal
 import socket
 import sys
 
 from nodeagent.shim import client_program, namespaces, process_limits, seccomp
+from nodeagent.shim.cgroups import Entrance
 from nodeagent.shim.files import content_of
 from nodeagent.shim.keeper import has_ended
 
@@ -37,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-    from nodeagent.shim.cgroups import Entrance
     from nodeagent.shim.namespaces import Account
 
     Serve = Callable[
@@ -57,13 +65,25 @@ _NAMESPACES = (
 )
 """Those that the program itself enters, the one last in which nothing of the agent's is to be seen."""
 _HOME = "/"
+_TAKEN, _JOINED = b"t", b"j"
+"""What a stand-in says: it has all that it needs; its server is in the control group."""
+_MOST_GIVEN = 32
+"""Descriptors to a stand-in."""
 _BEGINS_OR_ENDS = "its program is just beginning or ending"
 
 
-def fork(folder: str, spec: dict, first: Process, entrance: Entrance) -> int:  # type: ignore[type-arg]
+def fork(
+    folder: str,
+    spec: dict,  # type: ignore[type-arg]
+    first: Process,
+    entrance: Entrance,
+    *,
+    may_hand_over: bool = False,
+) -> int:
     """Fork a visitor of the replica whose program, or its first process, is `first`; its pid. Raises OSError.
 
-    `entrance` is closed then.
+    `entrance` is closed then. `may_hand_over`: what is in the control group is found and ended with the replica,
+    whoever's descendant it is, and the machine's user namespace is that of the replica's shim.
     """
     shim = os.getpid()
     try:
@@ -71,7 +91,9 @@ def fork(folder: str, spec: dict, first: Process, entrance: Entrance) -> int:  #
         if pid == 0:
             try:
                 namespaces.end_with(shim)
-                _run(folder, spec, first, entrance)
+                end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                call = _Call(end, spec, first, entrance)
+                _run(folder, call, shim if may_hand_over else 0)
             finally:
                 os._exit(client_program.FAILED_CODE)
     finally:
@@ -79,43 +101,140 @@ def fork(folder: str, spec: dict, first: Process, entrance: Entrance) -> int:  #
     return pid
 
 
-def _run(folder: str, spec: dict, first: Process, entrance: Entrance) -> NoReturn:  # type: ignore[type-arg]
-    """Be a visitor."""
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+class _Call:
+    """An order of the agent's, at the other end of `end`, and what a visitor has of the replica."""
+
+    def __init__(self, end: socket.socket, spec: dict, first: Process, entrance: Entrance) -> None:  # type: ignore[type-arg]
+        self.end = end
+        self.spec = spec
+        self.first = first
+        self.entrance = entrance
+        self.order: dict = {}  # type: ignore[type-arg]
+        self.streams: Sequence[int] = ()
+
+    def fail(self, error: OSError | ValueError) -> NoReturn:
+        """Say why nothing comes of it."""
+        client_program.say(self.end, {"failed": str(error)})
+        os._exit(client_program.FAILED_CODE)
+
+
+def _run(folder: str, call: _Call, shim: int) -> NoReturn:
+    """Be a visitor; `shim` is 0 where it may not hand over."""
     # the path may be longer than an address can be
     os.chdir(folder)
-    end.connect(SOCKET)
+    call.end.connect(SOCKET)
     try:
-        order, streams = client_program.received(end)
+        order, call.streams = client_program.received(call.end)
         if order is None:
             os._exit(0)
-        visit = _Visit(spec, order, streams, first, entrance)
-        visitor = os.getpid()
+        call.order = order
+        if "ssh" in order:
+            *call.streams, channel = call.streams
+            with socket.socket(fileno=channel) as other:
+                if shim:
+                    _hand_over(call, other, shim)
+    except (OSError, ValueError) as error:
+        call.fail(error)
+    _start(call)
+
+
+def _start(call: _Call, joined: Callable[[], None] = lambda: None, ends_with: int = -1) -> NoReturn:
+    """Start what is ordered, and watch it.
+
+    `joined` is called in it when it is in the control group. `ends_with` is a pidfd.
+    """
+    visitor = os.getpid()
+    try:
+        visit = _Visit(call)
 
         def become(tell: int) -> NoReturn:
             namespaces.end_with(visitor)
-            entrance.join()  # not the visitor, which is the platform's
-            visit.become_program(end, tell, visitor)
+            call.entrance.join()  # not the visitor, which is the platform's
+            joined()
+            visit.become_program(call.end, tell, visitor)
 
-        program = client_program.started(end, streams, become, {"beside": first.pid})
+        program = client_program.started(call.end, call.streams, become, {"beside": call.first.pid})
+        visit.close()
+        call.entrance.close()
     except OSError as error:
-        client_program.say(end, {"failed": str(error)})
-        os._exit(client_program.FAILED_CODE)
-    client_program.watch(end, program)
+        call.fail(error)
+    client_program.watch(call.end, program, ends_with=ends_with)
     os._exit(0)
+
+
+def _hand_over(call: _Call, channel: socket.socket, shim: int) -> None:
+    """Have a stand-in go on in the place of this process, which ends; return where there is none. Raises OSError."""
+    content = os.memfd_create("nsml-visit")
+    words = {
+        "spec": call.spec,
+        "order": call.order,
+        "first": call.first.pid,
+        "visitor": os.getpid(),
+    }
+    with os.fdopen(os.dup(content), "wb") as file:
+        file.write(json.dumps(words).encode())
+    own = [content, os.pidfd_open(os.getpid()), os.pidfd_open(shim), call.first.duplicate()]
+    own.append(os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+    given = [*own, call.end.fileno(), *call.streams, *call.entrance.member_files]
+    try:
+        socket.send_fds(channel, [b"!"], given)
+        said = _said(call, channel)
+    except OSError:  # nobody is there
+        said = b""
+    if said == _TAKEN:
+        _said(call, channel)
+        os._exit(0)
+    for one in own:
+        os.close(one)
+
+
+def _said(call: _Call, channel: socket.socket) -> bytes:
+    """What a stand-in says next; empty where it is gone. Without the agent this process ends."""
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    poll.register(call.end, select.POLLIN)
+    if channel.fileno() not in {one for one, _ in poll.poll()}:
+        os._exit(client_program.FAILED_CODE)
+    return channel.recv(1)
+
+
+def stand_in(channel: socket.socket) -> NoReturn:
+    """Be a stand-in: with nothing open but `channel`, at whose other end a visitor comes, or nobody."""
+    message, given, _, _ = socket.recv_fds(channel, 1, _MOST_GIVEN)
+    if not message:
+        os._exit(0)
+    for one in given:
+        os.set_inheritable(one, False)  # noqa: FBT003
+    content, visitor, shim, first, network, end, connection, *members = given
+    channel.send(_TAKEN)
+    with os.fdopen(content, "rb") as file:
+        file.seek(0)
+        words = json.load(file)
+    entrance = Entrance()
+    entrance.member_files = members
+    call = _Call(socket.socket(fileno=end), words["spec"], Process(words["first"], first), entrance)
+    call.order, call.streams = words["order"], [connection]
+    replaced = Process(words["visitor"], visitor)
+
+    def joined() -> None:
+        # While that lives the shim cannot take the replica for ended, and sees what is in the group before it does.
+        replaced.check()
+        channel.send(_JOINED)
+
+    try:
+        if not _is_own(network, "net"):
+            namespaces.enter_network(network)
+        os.close(network)
+    except OSError as error:
+        call.fail(error)
+    _start(call, joined, ends_with=shim)
 
 
 class _Visit:
     """What is needed of the replica, opened before the rights that this takes are given up."""
 
-    def __init__(
-        self,
-        spec: dict,  # type: ignore[type-arg]
-        order: dict,  # type: ignore[type-arg]
-        streams: Sequence[int],
-        first: Process,
-        entrance: Entrance,
-    ) -> None:
+    def __init__(self, call: _Call) -> None:
+        spec, order, streams, first = call.spec, call.order, call.streams, call.first
         self._spec = spec
         self._order = order
         self._streams = streams
@@ -126,7 +245,7 @@ class _Visit:
         if self._account:
             for one in streams:  # /dev/stdout and its like open a pipe anew, which its owner may
                 os.fchown(one, self._account["uid"], self._account["gid"])
-        self._serve = _ssh_server(order["ssh"]["path"]) if "ssh" in order else None
+        self._serve = ssh_server(order["ssh"]["path"]) if "ssh" in order else None
         self._copy = order.get("copy")
         if self._copy:
             from nodeagent.shim import file_server  # while it can be seen; shims do not carry it
@@ -137,7 +256,7 @@ class _Visit:
         elif self._is_contained:
             raise OSError(errno.EPERM, "programs are started in a container by its engine")
         if self._is_contained:
-            self._open_container(first, is_limited=bool(entrance.member_files))
+            self._open_container(first, is_limited=bool(call.entrance.member_files))
             return
         program = first.child() if self._isolation else first
         if not self._copy:
@@ -168,8 +287,14 @@ class _Visit:
             raise OSError(errno.EPERM, reason) from error
         if not is_limited:
             raise OSError(errno.ENOENT, "the control group of its container cannot be seen")
-        if _is_own(self._opened[-1][0]):
+        if _is_own(self._opened[-1][0], "mnt"):
             raise OSError(errno.EPERM, "its container is not apart from the agent")
+
+    def close(self) -> None:
+        """Let go of the namespaces."""
+        for descriptor, _ in self._opened:
+            os.close(descriptor)
+        self._opened = []
 
     def become_program(self, end: socket.socket, tell: int, visitor: int) -> NoReturn:
         """In the child of the visitor: enter, give up rights, and become the program, or tell why not."""
@@ -235,7 +360,7 @@ class _Visit:
         return f"{self._env.get('NSML_SESSION_NAME', 'nsml')}:{self._env.get('NSML_RANK', 0)}"
 
 
-def _ssh_server(path: Sequence[str]) -> Serve:
+def ssh_server(path: Sequence[str]) -> Serve:
     """What serves ssh, imported while it can be found: a shim's own path has the standard library alone. Raises OSError."""
     sys.path += [one for one in path if one not in sys.path]
     try:
@@ -272,6 +397,10 @@ class Process:
         self.check()
         return found
 
+    def duplicate(self) -> int:
+        """Another pidfd of it. Raises OSError."""
+        return os.dup(self._pidfd)
+
     def close(self) -> None:
         """Know nothing of it any more."""
         os.close(self._pidfd)
@@ -289,9 +418,9 @@ def _account_of(pid: int) -> Account:
     }
 
 
-def _is_own(mounts: int) -> bool:
-    """Whether these mounts are those of this process."""
-    return os.path.samestat(os.fstat(mounts), os.stat("/proc/self/ns/mnt"))
+def _is_own(namespace: int, name: str) -> bool:
+    """Whether that namespace is this process's."""
+    return os.path.samestat(os.fstat(namespace), os.stat(f"/proc/self/ns/{name}"))
 
 
 def _child_of(first: int) -> int:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import signal
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncssh
+import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from nodeagent.runtimes.records import read_claim
 from nodeagent.runtimes.visits import NotAdmitted
 from tests.contract.test_runtime_contract import (
     PROCESS_BENCHES,
@@ -26,7 +30,6 @@ from tests.contract.test_runtime_visits import RUNS_ON, SLEEP, VISITS, running, 
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.isolation import IsolationFacts
@@ -40,6 +43,14 @@ KEY = (
 )
 PUBLIC = asyncssh.import_private_key(KEY).convert_to_public()
 ENOUGH = 3 << 20
+
+
+@pytest.fixture(autouse=True)
+async def no_zygote_stays() -> AsyncIterator[None]:
+    """It ends with the agent, and is reaped."""
+    yield
+    VISITS.close()
+    await until(lambda: not zygotes())
 
 
 @pytest.fixture(params=PROCESS_BENCHES)
@@ -193,3 +204,93 @@ async def test_who_leaves_ends_what_listens_to_that(real: Bench) -> None:
             await connection.create_process(f"sleep {SLEEP}; true")
             await until(lambda: len(sleepers()) == 1)
         await until(lambda: not sleepers())
+
+
+# -- what they are forked from ----------------------------------------------------------------------
+
+
+def zygotes() -> list[psutil.Process]:
+    """Those of this process."""
+    return [one for one in psutil.Process().children() if one.name() == "nsml-ssh-zygote"]
+
+
+def servers() -> list[psutil.Process]:
+    """Those that are forked from what has all imported, here or before."""
+    found = []
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):
+            if one.name() == "nsml-ssh" and one.parent().name() == "nsml-visitor":  # type: ignore[union-attr]
+                found.append(one)
+    return found
+
+
+def sockets_of(process: psutil.Process) -> set[str]:
+    """All that it has open, but for what leads nowhere and what tells of events."""
+    found = {str(one.readlink()) for one in Path(f"/proc/{process.pid}/fd").iterdir()}
+    return {one for one in found if not one.startswith(("/dev/null", "anon_inode:"))}
+
+
+@pytest.fixture
+async def enclosed(tmp_path: Path, facts: IsolationFacts) -> AsyncIterator[Bench]:
+    """A machine with control groups: elsewhere the shim must be a server's ancestor, to find what it starts."""
+    async with bench_named("own uid", tmp_path, facts) as made:
+        if made.limits.groups is None:
+            pytest.skip(f"there are no control groups: {made.limits.reason}")
+        yield made
+
+
+async def test_servers_share_nothing_but_what_was_imported(enclosed: Bench) -> None:
+    async with running(enclosed) as spec, joined(enclosed, spec) as first:
+        [before] = servers()
+        async with joined(enclosed, spec) as second:
+            [after] = [one for one in servers() if one != before]
+            assert [await said(one, "exit 3") for one in (first, second)] == [(b"", b"", 3)] * 2
+            assert sockets_of(before)
+            assert not sockets_of(before) & sockets_of(after)
+            [zygote] = zygotes()
+            assert not sockets_of(zygote) & (sockets_of(before) | sockets_of(after))
+
+
+async def test_a_dead_zygote_ends_no_connection_and_is_started_again(enclosed: Bench) -> None:
+    async with running(enclosed) as spec, joined(enclosed, spec) as first:
+        [dead] = zygotes()
+        dead.kill()
+        await until(lambda: dead not in zygotes())
+        async with joined(enclosed, spec) as second:
+            assert [await said(one, "exit 3") for one in (first, second)] == [(b"", b"", 3)] * 2
+            assert len(servers()) == 2
+
+
+async def test_one_that_stands_still_is_done_without(enclosed: Bench) -> None:
+    """It dies before it has forked what the visitor waits for, which becomes a server itself."""
+    async with running(enclosed) as spec:
+        async with joined(enclosed, spec):
+            [dead] = zygotes()
+        dead.send_signal(signal.SIGSTOP)
+        joining = asyncio.create_task(_exit_code(enclosed, spec))
+        await until(lambda: bool(visitors_of(enclosed, spec)))
+        dead.kill()
+        assert await soon(joining) == 3
+        assert not servers()
+
+
+async def _exit_code(bench: Bench, spec: ReplicaSpec) -> int | None:
+    async with joined(bench, spec) as connection:
+        _, _, code = await said(connection, "exit 3")
+        return code
+
+
+def visitors_of(bench: Bench, spec: ReplicaSpec) -> list[psutil.Process]:
+    """The shim's children but for the program."""
+    claim = read_claim(bench.folders.of(spec.replica_id))
+    assert claim is not None
+    children = psutil.Process(claim.pid).children()
+    return [one for one in children if one.name() == "nsml-shim"]
+
+
+async def test_a_server_ends_with_the_shim_that_is_not_its_ancestor(enclosed: Bench) -> None:
+    async with running(enclosed) as spec, joined(enclosed, spec) as connection:
+        await connection.create_process(f"trap '' HUP; sleep {SLEEP}; true")
+        await until(lambda: len(sleepers()) == 1)
+        enclosed.lose_shim(spec.replica_id)
+        await until(lambda: not servers() and not sleepers())

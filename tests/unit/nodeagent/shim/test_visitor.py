@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 
 import pytest
 
 from nodeagent.shim import file_server
 from nodeagent.shim.cgroups import Entrance
-from nodeagent.shim.visitor import Process, _Visit
+from nodeagent.shim.visitor import Process, _Call, _Visit
 
 OF_CONTAINER = {"container": {"config": {"WorkingDir": "/"}}}
 COPY = {"argv": [], "env": {}, "terminal": None, "copy": {"path": "x", "sends": True, "name": ""}}
@@ -27,7 +28,9 @@ def failure_of(order: dict, *, uid: int) -> str:
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
-            _Visit(OF_CONTAINER, order, [], Process(first), Entrance())
+            call = _Call(socket.socket(), OF_CONTAINER, Process(first), Entrance())
+            call.order = order
+            _Visit(call)
         except OSError as error:
             os.write(tell, str(error).encode())
         finally:

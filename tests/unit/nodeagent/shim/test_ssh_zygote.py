@@ -1,0 +1,117 @@
+"""What forks ssh servers: what its stand-ins have, and for whom they start nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from nodeagent.runtimes.launcher import shim_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WITHIN_S = 60.0
+SPEC = {"env": {}, "cwd": "/", "namespace": None, "open_files": 1024}
+ORDER = {"ssh": {"host_key": "", "path": []}, "env": {}}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Zygote:
+    """One, asked by hand."""
+
+    def __init__(self) -> None:
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            number = theirs.fileno()
+            path = json.dumps([one for one in sys.path if one.startswith("/")])
+            command = shim_command("ssh_zygote", path, str(number))
+            self.process = subprocess.Popen(command, env={}, pass_fds=(number,))
+
+    def stand_in(self) -> socket.socket:
+        """Where one waits."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self.requests, [b"!"], [theirs.fileno()])
+        ours.settimeout(WITHIN_S)
+        return ours
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+
+@pytest.fixture
+def zygote() -> Iterator[Zygote]:
+    made = Zygote()
+    yield made
+    made.requests.close()
+    assert made.process.wait(WITHIN_S) == 0
+
+
+def given(visitor: int, end: socket.socket) -> list[int]:
+    """What a visitor gives, whose pidfd this is."""
+    words = {"spec": SPEC, "order": ORDER, "first": os.getpid(), "visitor": os.getpid()}
+    content = os.memfd_create("visit")
+    os.write(content, json.dumps(words).encode())
+    me = os.pidfd_open(os.getpid())
+    network = os.open("/proc/self/ns/net", os.O_RDONLY)
+    connection, other = socket.socketpair()
+    other.close()
+    return [content, visitor, me, os.dup(me), network, os.dup(end.fileno()), connection.detach()]
+
+
+def test_for_a_visitor_that_has_ended_nothing_is_started(zygote: Zygote) -> None:
+    """Its shim may have said by then that nothing of the replica is left."""
+    ended = subprocess.Popen(["true"])
+    pidfd = os.pidfd_open(ended.pid)
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(WITHIN_S)
+    channel = zygote.stand_in()
+    descriptors = given(pidfd, theirs)
+    with ours, theirs, channel:
+        socket.send_fds(channel, [b"!"], descriptors)
+        assert channel.recv(1) == b"t"
+        assert "beginning or ending" in json.loads(ours.recv(4096))["failed"]
+        assert channel.recv(1) == b""
+    for one in descriptors:
+        os.close(one)
+    ended.wait()
+
+
+def test_one_that_waits_has_nothing_of_any_other_and_ends_unvisited(zygote: Zygote) -> None:
+    with zygote.stand_in() as first, zygote.stand_in() as second:
+        until(lambda: [one.name() for one in zygote.children()] == ["nsml-visitor"] * 2)
+        for one in zygote.children():
+            opened = {fd.name for fd in Path(f"/proc/{one.pid}/fd").iterdir()}
+            assert len(opened) == 4
+            assert opened > {"0", "1", "2"}
+        first.shutdown(socket.SHUT_RDWR)
+        until(lambda: len(zygote.children()) == 1)
+        second.shutdown(socket.SHUT_RDWR)
+        until(lambda: not zygote.children())
+
+
+def test_what_it_forked_outlives_it(zygote: Zygote) -> None:
+    with zygote.stand_in() as channel:
+        until(lambda: bool(zygote.children()))
+        [child] = zygote.children()
+        zygote.requests.shutdown(socket.SHUT_RDWR)
+        assert zygote.process.wait(WITHIN_S) == 0
+        assert child.is_running()
+        channel.close()
+        child.wait(WITHIN_S)
