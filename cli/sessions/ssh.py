@@ -16,7 +16,7 @@ from cli.arguments import session_argument
 from cli.exits import CommandError, ExitCode
 from cli.group import WrappingCommand, command, pass_app
 from cli.sessions import ssh_files
-from cli.sessions.byte_streams import ByteInput, ByteOutput
+from cli.sessions.byte_streams import ByteInput, ByteOutput, widen
 from cli.sessions.replicas import replica_of
 from nsml.client import contexts
 
@@ -101,6 +101,7 @@ def ssh_proxy(app: App, *, host: str) -> None:
 
 async def _joined(app: App, server: SshServer) -> None:
     """Until the server has ended, or ssh has."""
+    widen(app.stdin.fileno(), app.stdout.fileno())
     source, output = ByteInput(app.stdin.fileno()), ByteOutput()
 
     async def give() -> None:

@@ -34,6 +34,8 @@ PIECE_BYTES: Final = 240 << 10
 """Taken of an output at once: a message with it fits one frame of a tunnel."""
 _PIPE_BYTES: Final = 256 << 10
 """What a program can write ahead: with what pipes have by themselves, 64 KiB, all is passed on in small pieces."""
+_SOCKET_BYTES: Final = 1 << 20
+"""As much of a connection of ssh, if the kernel allows so much."""
 _TERMINAL_BYTES: Final = 4 << 10
 """Of a terminal, in one read."""
 _LINGER_S: Final = 1.0
@@ -416,6 +418,8 @@ async def _served(end: socket.socket, host_key: str, stand_in: socket.socket) ->
     is_begun = False
     try:
         ours.setblocking(False)  # noqa: FBT003
+        for one in (ours, theirs):  # else all is passed on in small pieces
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         words = {
             "ssh": {"host_key": host_key, "path": [one for one in sys.path if one.startswith("/")]},
             "env": {},
