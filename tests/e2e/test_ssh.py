@@ -25,7 +25,7 @@ import pytest
 
 from bench.platform import PROGRAMS
 from cli.local.ports import Held
-from tests.e2e.platforms import contained_platform, user_of
+from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.e2e.test_sh import begun, pids, unique
 from tests.support.in_process import Platform
@@ -468,20 +468,6 @@ def test_nonsense_ends_only_its_own_connection(ssh: Ssh, host: str, said: bytes)
     assert ssh.run("ssh", host, "true")[0] == 0
 
 
-@pytest.mark.variant
-@pytest.mark.long("the server's own limit is 30 s")
-def test_a_client_that_says_a_byte_a_second_is_not_waited_for(ssh: Ssh, host: str) -> None:
-    with proxied(ssh, host) as process:
-        assert process.stdin is not None
-        for _ in range(90):
-            with suppress(BrokenPipeError):
-                process.stdin.write(b"S")
-            if process.poll() is not None:
-                break
-            time.sleep(1)
-        assert process.poll() is not None
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -518,19 +504,3 @@ def test_as_many_programs_at_once_as_one_connection_may(
         for one in clients:
             assert one.wait(60) == BROKEN
     ends("sleep", word)
-
-
-# -- containers -----------------------------------------------------------------------------------
-
-
-@pytest.mark.variant
-def test_a_container_says_that_it_has_none(code: Path, tmp_path: Path) -> None:
-    with contained_platform() as platform:
-        name = begun(platform, code, "-g", "0")
-        config = tmp_path / "config"
-        config.write_text(platform.nsml("ssh-config").stdout)
-        host = f"{platform.nsml('getid', name).stdout.strip()}.nsml"
-        code_, out, err = Ssh(platform, config).run("ssh", host, "true")
-        assert (code_, out) == (BROKEN, b"")
-        assert b"container" in err
-        platform.nsml("stop", "-y", name)
