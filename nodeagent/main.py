@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from nsml.common.c_memory import keep_freed_memory
 from nsml.common.program_logs import quiet_grpc
 from nsml.common.python_gc import no_collection
 
@@ -11,6 +12,7 @@ from nsml.common.python_gc import no_collection
 def main() -> NoReturn:
     """Run it."""
     quiet_grpc()
+    keep_freed_memory()
     with no_collection():
         from nodeagent.agent import main as run  # noqa: PLC0415 - it imports gRPC
 

@@ -84,7 +84,9 @@ def cp(app: App, *, source: str, target: str) -> int:
 
     async def copy(client: Client) -> Report:
         from nsml.client.errors import ConnectionLost, NotFound
+        from nsml.common.c_memory import keep_freed_memory
 
+        keep_freed_memory()
         session, rank, path = there
         try:
             if source is here:

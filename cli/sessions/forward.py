@@ -116,6 +116,9 @@ def forward(
     """
 
     async def serve(client: Client) -> None:
+        from nsml.common.c_memory import keep_freed_memory
+
+        keep_freed_memory()
         running = await _running(client, session)
         target = _Target(running.id, running.name, service, rank)
         await _Forwarder(app, client, target, names).serve(LOOPBACK, port)

@@ -92,7 +92,9 @@ def run_joined(
 
     async def attach(client: Client) -> tuple[int, str]:
         from nsml.client.errors import ConnectionLost
+        from nsml.common.c_memory import keep_freed_memory
 
+        keep_freed_memory()
         try:
             async with opening(
                 client,

@@ -92,6 +92,9 @@ def ssh_proxy(app: App, *, host: str) -> None:
     reference, rank = ssh_files.replica_at(host)
 
     async def join(client: Client) -> None:
+        from nsml.common.c_memory import keep_freed_memory
+
+        keep_freed_memory()
         async with client.sessions.open_ssh(reference, rank=rank) as server:
             await asyncio.to_thread(ssh_files.note_host_key, app, host, server.host_key)
             await _joined(app, server)
