@@ -275,6 +275,7 @@ class Agent:
                 pb.AGENT_ABILITY_PORTS,
                 pb.AGENT_ABILITY_SERVICES,
                 pb.AGENT_ABILITY_NODE_SERVICES,
+                *([pb.AGENT_ABILITY_DIRECT] if self._parts.has_sockets else []),
             ],
         )
 

@@ -32,7 +32,8 @@ from controlplane.state.desired_replicas import orders_for
 from controlplane.state.progress import apply_progress
 from controlplane.state.replica_reports import apply_report
 from controlplane.store.interface import StoreError
-from controlplane.tunnels.frames import LEAVES_WITHIN_S, first_frame, passing
+from controlplane.tunnels.calls import agent_end
+from controlplane.tunnels.frames import first_frame
 from controlplane.wire.errors import Context, streaming
 from controlplane.wire.times import duration, seconds_of
 from nsml.common.concurrency import TaskGroup
@@ -131,6 +132,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         link = await self._registrar.register(who, said, term)
         link.abilities = to_abilities(first.register.abilities)
         link.agent_version = said.node.agent_version
+        link.boot_id = said.node.boot_id
         for report in said.replicas:
             link.acknowledge(report)
         _log.info("agent.registered", node=who.node, replicas=len(said.replicas))
@@ -277,18 +279,11 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 async for response in relayed:
                     yield response
             return
-        tunnel = self._tunnels.claim(who, first.tunnel_id, first.error)
+        tunnel = self._tunnels.claim(who, first.tunnel_id, first.error, first.direct_socket)
         if first.error:
             return
         try:
-            passing_on = passing(
-                frames,
-                into=tunnel.up,
-                out=tunnel.down,
-                pacing=self._tunnels.pacing,
-                leaves_within_s=LEAVES_WITHIN_S,
-            )
-            async with aclosing(passing_on) as passed:
+            async with aclosing(agent_end(tunnel, frames, self._tunnels.pacing)) as passed:
                 async for one in passed:
                     yield agents_pb2.TunnelResponse(data=one.data, end=one.end, gone=one.gone)
         finally:

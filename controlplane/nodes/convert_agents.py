@@ -314,6 +314,7 @@ def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
             service=order.service,
             only_checks=order.only_checks,
             user=order.user,
+            direct_key=order.direct_key,
         )
     )
 

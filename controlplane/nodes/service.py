@@ -28,7 +28,8 @@ from controlplane.nodes.convert import (
 )
 from controlplane.state.agent_connections import ImageAction
 from controlplane.state.conditions import found_elsewhere
-from controlplane.tunnels.frames import first_frame, passing
+from controlplane.tunnels.calls import client_end, direct_way
+from controlplane.tunnels.frames import first_frame
 from controlplane.wire.chunking import parts_of
 from controlplane.wire.errors import Context, answering, streaming
 from controlplane.wire.resources import (
@@ -271,12 +272,12 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         name = check_node(target.node)
         if name not in self._core.state.nodes:
             raise NotFound(f"there is no node {name}", attempt="nsml node ls")
-        async with self._tunnels.opened_to_node(who, name, service=target.service) as tunnel:
-            yield pb.OpenNodeTunnelResponse()
-            passing_on = passing(
-                frames, into=tunnel.down, out=tunnel.up, pacing=self._tunnels.pacing
-            )
-            async with aclosing(passing_on) as passed:
+        opening = self._tunnels.opened_to_node(
+            who, name, service=target.service, boot_id=target.boot_id
+        )
+        async with opening as tunnel:
+            yield pb.OpenNodeTunnelResponse(direct=direct_way(tunnel))
+            async with aclosing(client_end(tunnel, frames, self._tunnels.pacing)) as passed:
                 async for one in passed:
                     yield pb.OpenNodeTunnelResponse(data=one.data, end=one.end, gone=one.gone)
 

@@ -19,7 +19,8 @@ from controlplane.sessions.convert_logs import (
 )
 from controlplane.sessions.readers import SessionWatch
 from controlplane.sessions.session_listing import cursor_behind
-from controlplane.tunnels.frames import first_frame, passing
+from controlplane.tunnels.calls import client_end, direct_way
+from controlplane.tunnels.frames import first_frame
 from controlplane.wire.chunking import beside, parts_as_made, parts_of
 from controlplane.wire.errors import Context, answering, streaming
 from controlplane.wire.reported import point_message, series_message, to_series_query
@@ -376,15 +377,13 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             rank=target.rank,
             service=target.service,
             only_checks=target.only_checks,
+            boot_id=target.boot_id,
         )
         async with opening as tunnel:
-            yield pb.OpenTunnelResponse()
+            yield pb.OpenTunnelResponse(direct=direct_way(tunnel))
             if target.only_checks:
                 return
-            passing_on = passing(
-                frames, into=tunnel.down, out=tunnel.up, pacing=self._do.tunnels.pacing
-            )
-            async with aclosing(passing_on) as passed:
+            async with aclosing(client_end(tunnel, frames, self._do.tunnels.pacing)) as passed:
                 async for one in passed:
                     yield pb.OpenTunnelResponse(data=one.data, end=one.end, gone=one.gone)
 

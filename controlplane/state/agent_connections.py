@@ -37,11 +37,15 @@ class Ability(enum.Enum):
     PORTS = "TCP ports of sessions"
     SERVICES = "what runs inside a session"
     NODE_SERVICES = "programs on the node itself"
+    DIRECT = "tunnels of its own machine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelOrder:
-    """What an agent is asked: to dial, with this id, for a service of a replica; without a session, of the node."""
+    """What an agent is asked: to dial, with this id, for a service of a replica; without a session, of the node.
+
+    `direct_key`: the client is on its machine, and comes there with this; empty: it does not.
+    """
 
     tunnel_id: str
     service: str
@@ -51,6 +55,7 @@ class TunnelOrder:
     only_checks: bool = False
     user: str = ""
     """Who asks."""
+    direct_key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,7 @@ class AgentConnection:
         tunnels: those that the agent is to dial.
         image_orders: what the agent is asked about images.
         abilities: what it can be asked, as it said when it connected.
+        boot_id: of its machine; empty until it is known.
         control_planes: where all control planes serve agents, as far as we know.
         told_control_planes: what the agent was last told of that.
         ordered: what it was last told to run: session id, attempt, rank.
@@ -91,6 +97,7 @@ class AgentConnection:
         self.image_orders: list[ImageOrder] = []
         self.abilities: frozenset[Ability] = frozenset()
         self.agent_version = ""
+        self.boot_id = ""
         self.control_planes: tuple[str, ...] = ()
         self.told_control_planes: tuple[str, ...] = ()
         self.ordered: frozenset[tuple[str, int, int]] = frozenset()

@@ -76,6 +76,8 @@ NODE_SERVICES: Final = frozenset({agent_services.NODE_PROGRAM})
 _SERVICE: Final = re.compile(r"[a-z0-9-]{1,32}")
 _LAST_PORT: Final = 65_535
 _MOST_ERROR: Final = 500
+_MOST_SOCKET: Final = 100
+_KEY_BYTES: Final = 32
 _RUNS: Final = frozenset(
     {SessionState.RUNNING, SessionState.PAUSED, SessionState.UNKNOWN, SessionState.STOPPING}
 )
@@ -91,6 +93,11 @@ class Tunnel:
     node: str
     down: Pipe = field(default_factory=Pipe)
     up: Pipe = field(default_factory=Pipe)
+    direct_key: bytes = b""
+    direct_socket: str = ""
+    """Where the agent awaits the client, with this key; empty: the bytes pass through here."""
+    is_left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when either call is over."""
     answer: asyncio.Future[str] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -101,6 +108,7 @@ class Tunnel:
         error = Unavailable("the client has left the tunnel")
         self.up.leave(error)
         self.down.drop(error)
+        self.is_left.set()
 
     def refused(self, error: NsmlError) -> None:
         """The client may not go on: its call ends with `error`, and the agent's as if it had left."""
@@ -112,6 +120,7 @@ class Tunnel:
         error = Unavailable("the connection to the program broke")
         self.down.leave(error)
         self.up.break_off(error)
+        self.is_left.set()
 
 
 class Tunnels:
@@ -153,10 +162,12 @@ class Tunnels:
         rank: int,
         service: str,
         only_checks: bool = False,
+        boot_id: str = "",
     ) -> AsyncIterator[Tunnel]:
         """A tunnel to a session that the caller sees, while the context lasts.
 
-        `only_checks`: nothing is passed on, it is only known that something listens.
+        `only_checks`: nothing is passed on, it is only known that something listens. `boot_id` is of the caller's
+        machine: where it is the node's, too, the agent may take the bytes there.
 
         Raises:
             Denied: the session is somebody else's.
@@ -175,6 +186,7 @@ class Tunnels:
             service=service,
             only_checks=only_checks,
             user=caller.user.name,
+            direct_key=b"" if only_checks else self._direct_key(node, boot_id),
         )
         async with self._dialled(caller, node, order) as tunnel:
             _log.info("tunnel.opened", session=session.name, rank=rank, service=service)
@@ -184,7 +196,7 @@ class Tunnels:
 
     @contextlib.asynccontextmanager
     async def opened_to_node(
-        self, caller: UserCaller, node: str, *, service: str
+        self, caller: UserCaller, node: str, *, service: str, boot_id: str = ""
     ) -> AsyncIterator[Tunnel]:
         """A tunnel to a node itself, of which the caller is an administrator, while the context lasts.
 
@@ -195,7 +207,12 @@ class Tunnels:
         """
         if service not in NODE_SERVICES:
             raise _not_offered(service)
-        order = TunnelOrder(tunnel_id=self._new_id(), service=service, user=caller.user.name)
+        order = TunnelOrder(
+            tunnel_id=self._new_id(),
+            service=service,
+            user=caller.user.name,
+            direct_key=self._direct_key(node, boot_id),
+        )
         async with self._dialled(caller, node, order) as tunnel:
             _log.info("tunnel.opened", node=node, by=caller.user.name, service=service)
             yield tunnel
@@ -217,6 +234,13 @@ class Tunnels:
     def _new_id(self) -> str:
         return self._random_bytes(16).hex()
 
+    def _direct_key(self, node: str, boot_id: str) -> bytes:
+        """The key to a direct way to a node's agent; empty where there can be none."""
+        link = self._contacts.link(node)
+        if link is None or not boot_id or boot_id != link.boot_id:
+            return b""
+        return self._random_bytes(_KEY_BYTES) if Ability.DIRECT in link.abilities else b""
+
     @contextlib.asynccontextmanager
     async def _dialled(
         self, caller: UserCaller, node: str, order: TunnelOrder
@@ -224,7 +248,8 @@ class Tunnels:
         """A tunnel that the agent of `node` has been asked for and has dialled."""
         with self._counted(caller.user.name, order.service):
             await self._wait_for_turn(caller.user.name)
-            tunnel = self._asked[order.tunnel_id] = Tunnel(node=node)
+            tunnel = Tunnel(node=node, direct_key=order.direct_key)
+            self._asked[order.tunnel_id] = tunnel
             try:
                 await self._ask(tunnel, order)
                 looking = asyncio.create_task(self._look_again(tunnel), name="tunnel.look_again")
@@ -246,8 +271,12 @@ class Tunnels:
         """Whether it was asked for here."""
         return tunnel_id in self._asked
 
-    def claim(self, agent: NodeCaller, tunnel_id: str, error: str) -> Tunnel:
+    def claim(
+        self, agent: NodeCaller, tunnel_id: str, error: str, direct_socket: str = ""
+    ) -> Tunnel:
         """The tunnel that the agent was asked for; `error` says why its service is out of reach.
+
+        `direct_socket`: where the agent awaits the client, if that is wanted and can be.
 
         Raises:
             NotFound: nobody waits for it (any more), or another node was asked.
@@ -255,6 +284,8 @@ class Tunnels:
         tunnel = self._asked.get(tunnel_id)
         if tunnel is None or tunnel.node != agent.node or tunnel.answer.done():
             raise NotFound("no client waits for this tunnel")
+        if tunnel.direct_key:
+            tunnel.direct_socket = direct_socket[:_MOST_SOCKET]
         tunnel.answer.set_result(error[:_MOST_ERROR])
         return tunnel
 

@@ -13,8 +13,8 @@ import re
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -25,6 +25,7 @@ import structlog
 
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link.channels import Link
+from nodeagent.link.direct_ways import Awaited, DirectWays, NobodyCame
 from nodeagent.link.outbox import replica_of
 from nodeagent.link.services import (
     NodeService,
@@ -36,7 +37,7 @@ from nodeagent.link.services import (
 from nodeagent.link.tcp_ports import listener_on, port_of
 from nodeagent.replica.user_sockets import UserConnection, close_user_socket
 from nodeagent.safe_paths import allow, open_folder, path_of
-from nsml.client.errors import ClientError
+from nsml.client.errors import ClientError, Unavailable
 from nsml.common.clock import Clock
 from nsml.common.concurrency import TaskGroup
 from nsml.spec import agent_services
@@ -81,19 +82,25 @@ class Tunnels:
         self._services = services
         self._clock = clock
         self._has_sockets = has_sockets
+        self._direct = DirectWays(clock)
         self._folders: dict[ReplicaId, ReplicaFolder] = {}
         self._open: dict[asyncio.Task[None], _Way] = {}
         self._group = TaskGroup()
+        self._listening: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         """Begin."""
         await self._group.__aenter__()
+        if self._has_sockets:
+            self._listening = self._group.create_task(self._direct.run())
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
         """Break all tunnels."""
         for tunnel in self._open:
             tunnel.cancel()
+        if self._listening is not None:
+            self._listening.cancel()
         await self._group.__aexit__(None, None, None)
 
     @contextmanager
@@ -129,7 +136,13 @@ class Tunnels:
                 await self._offer(order, replica_id)
             else:
                 await self._serve(order, replica_id)
-        except* (ClientError, grpc.RpcError, asyncio.InvalidStateError, OSError) as broken:
+        except* (
+            ClientError,
+            grpc.RpcError,
+            asyncio.InvalidStateError,
+            OSError,
+            NobodyCame,
+        ) as broken:
             log.info("tunnel.broken", replica=str(replica_id), errors=str(broken.exceptions))
         except* Exception:
             log.exception("tunnel.failed", replica=str(replica_id))
@@ -150,13 +163,8 @@ class Tunnels:
                     service = None
             except ServiceUnreachable as error:
                 first.error = str(error)
-            dialled = self._link.dial("AgentService/Tunnel", pb.TunnelRequest, pb.TunnelResponse)
-            async with dialled as call:
-                await call.write(first)
-                if service is None:
-                    await call.done_writing()
-                    await _drain(call)
-                else:
+            async with self._dialled(order, first, leads=service is not None) as call:
+                if service is not None:
                     await Stream(call).serve(service)
 
     async def _serve(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
@@ -167,17 +175,36 @@ class Tunnels:
                 program = await self._connect(replica_id, order)
             except ServiceUnreachable as error:
                 first.error = str(error)
-            dialled = self._link.dial("AgentService/Tunnel", pb.TunnelRequest, pb.TunnelResponse)
-            async with dialled as call:
-                await call.write(first)
-                if program is None:
-                    await call.done_writing()
-                    await _drain(call)
-                else:
+            async with self._dialled(order, first, leads=program is not None) as call:
+                if program is not None:
                     await _Relay(program, call, self._clock).run()
         finally:
             if program is not None:
                 await program.close()
+
+    @asynccontextmanager
+    async def _dialled(
+        self, order: pb.OpenTunnel, first: pb.TunnelRequest, *, leads: bool
+    ) -> AsyncIterator[Any]:
+        """What carries the frames: the control plane's call, or a connection of a client on this machine beside it.
+
+        It has said its `first`. Unless it `leads` to something, it is over by then.
+        """
+        dialled = self._link.dial("AgentService/Tunnel", pb.TunnelRequest, pb.TunnelResponse)
+        async with AsyncExitStack() as held:
+            key = order.direct_key if leads else b""
+            awaited = held.enter_context(self._direct.awaited(key)) if key else None
+            if awaited is not None:
+                first.direct_socket = self._direct.name
+            call = await held.enter_async_context(dialled)
+            await call.write(first)
+            if not leads:
+                await call.done_writing()
+                await _drain(call)
+            if awaited is None:
+                yield call
+            else:
+                yield await held.enter_async_context(_direct(awaited, call))
 
     async def _connect(
         self, replica_id: ReplicaId | None, order: pb.OpenTunnel
@@ -341,6 +368,30 @@ class _Relay:
             if frame.gone:
                 self._is_unwanted = True
                 self._program.shut(socket.SHUT_RD)
+
+
+@asynccontextmanager
+async def _direct(awaited: Awaited, call: Any) -> AsyncIterator[Any]:
+    """The connection of a client that comes directly, which breaks when the control plane ends the call."""
+    came = asyncio.ensure_future(awaited.client())
+    over = asyncio.ensure_future(_drain(call))
+    try:
+        await asyncio.wait([came, over], return_when=asyncio.FIRST_COMPLETED)
+        if not came.done():
+            await over
+            raise Unavailable("the tunnel ended before its client came")
+        connection, direct = await came
+        over.add_done_callback(
+            lambda _: direct.break_off(Unavailable("the control plane has ended the tunnel"))
+        )
+        try:
+            yield direct
+        finally:
+            await connection.close()
+    finally:
+        came.cancel()
+        over.cancel()
+        await asyncio.gather(came, over, return_exceptions=True)
 
 
 async def _drain(call: Any) -> None:

@@ -10,14 +10,17 @@ async with client.sessions.open_tunnel("@last", "web") as tunnel:
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import socket
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from nsml.client.direct_tunnels import boot_id, connected
 from nsml.client.errors import (
+    ClientError,
     InvalidRequest,
     NodeUnavailable,
     NoSuchService,
@@ -102,11 +105,18 @@ class Tunnel:
             while await self._next() is not None:
                 pass
 
-    async def begin(self, target: Message) -> None:
-        """Open it: the first call."""
+    async def begin(self, target: Message) -> pb.DirectWay | None:
+        """Open it: the first call. Where its bytes pass, if not there."""
         await self._send(self._request(target=target))
-        if await self._next() is None:
+        first = await self._next()
+        if first is None:
             raise Unavailable("the tunnel broke")
+        return first.direct if first.HasField("direct") else None
+
+    async def held(self) -> None:
+        """Return when a call through which nothing passes is over."""
+        while await self._next() is not None:
+            pass
 
     async def _next(self) -> Any:
         """The next message; None at the end of the call."""
@@ -183,12 +193,8 @@ async def open_node_service(
 async def check_service(rpc: Rpc, reference: str, service: str, *, rank: int = 0) -> None:
     """Raise NoSuchService unless something listens there; else as `open_tunnel`."""
     target = pb.TunnelTarget(session=reference, rank=rank, service=service, only_checks=True)
-    try:
-        async with asyncio.timeout(rpc.deadline_s):
-            call, _ = await _opened(rpc, _TO_SESSION, target)
-    except TimeoutError as error:
-        raise Unavailable("the control plane did not answer in time") from error
-    call.cancel()
+    async with _open(rpc, _TO_SESSION, target):
+        pass
 
 
 async def processes(rpc: Rpc, reference: str, *, rank: int = 0) -> pb.ReplicaProcesses:
@@ -265,34 +271,71 @@ def _understood(kind: type[MessageT], said: bytes) -> MessageT:
 
 
 @asynccontextmanager
-async def _open(rpc: Rpc, way: _Way, target: Message) -> AsyncIterator[Tunnel]:
-    try:
-        async with asyncio.timeout(rpc.deadline_s):
-            call, tunnel = await _opened(rpc, way, target)
-    except TimeoutError as error:
-        raise Unavailable("the control plane did not answer in time") from error
-    try:
+async def _open(rpc: Rpc, way: _Way, target: Any) -> AsyncIterator[Tunnel]:
+    async with AsyncExitStack() as held:
+        try:
+            async with asyncio.timeout(rpc.deadline_s):
+                tunnel = await _opened(rpc, way, target, held)
+        except TimeoutError as error:
+            raise Unavailable("the control plane did not answer in time") from error
         yield tunnel
         await tunnel.close()
-    finally:
-        call.cancel()
 
 
-async def _opened(rpc: Rpc, way: _Way, target: Message) -> tuple[Any, Tunnel]:
-    """The call and its tunnel, through the first control plane that has one to offer."""
+async def _opened(rpc: Rpc, way: _Way, target: Any, held: AsyncExitStack) -> Tunnel:
+    """The tunnel, through the first control plane that has one to offer; `held` ends it."""
     failure = Unavailable("nobody was asked")
     for address in rpc.ways.round():
-        call: Any = rpc.duplex(way.method, way.request, way.response, address=address)
-        tunnel = Tunnel(call, way.request)
         try:
-            await tunnel.begin(target)
+            return await _opened_at(rpc, address, way, target, held)
         except Unavailable as error:
-            call.cancel()
             rpc.ways.failed(address)
             failure = error
-        except BaseException:
-            call.cancel()
-            raise
-        else:
-            return call, tunnel
     raise failure
+
+
+async def _opened_at(
+    rpc: Rpc, address: str, way: _Way, target: Any, held: AsyncExitStack
+) -> Tunnel:
+    for machine in (boot_id(), ""):
+        target.boot_id = machine
+        call: Any = rpc.duplex(way.method, way.request, way.response, address=address)
+        async with AsyncExitStack() as calling:
+            calling.callback(call.cancel)
+            tunnel = Tunnel(call, way.request)
+            direct = await tunnel.begin(target)
+            if direct is not None:
+                beside = await _directly(tunnel, direct, way, calling)
+                if beside is None:
+                    continue
+                tunnel = beside
+            await held.enter_async_context(calling.pop_all())
+            return tunnel
+    raise Unavailable("the tunnel broke")
+
+
+async def _directly(
+    tunnel: Tunnel, direct: pb.DirectWay, way: _Way, calling: AsyncExitStack
+) -> Tunnel | None:
+    """The same tunnel past the control plane, for as long as its call lasts; None where that cannot be reached."""
+    found = await connected(direct.socket, direct.key)
+    if found is None:
+        return None
+    call, connection = found
+
+    def end() -> None:
+        connection.shut(socket.SHUT_RDWR)
+        # what still waits for it is cancelled before
+        asyncio.get_running_loop().call_soon(connection.close)
+
+    calling.callback(end)
+    holding = asyncio.create_task(tunnel.held(), name="tunnel.held")
+    calling.callback(holding.cancel)
+
+    def ended(over: asyncio.Task[None]) -> None:
+        error = None if over.cancelled() else over.exception()
+        if isinstance(error, ClientError):
+            call.break_off(error)
+
+    holding.add_done_callback(ended)
+    return Tunnel(call, way.request)

@@ -20,6 +20,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_PORTS: _ClassVar[AgentAbility]
     AGENT_ABILITY_SERVICES: _ClassVar[AgentAbility]
     AGENT_ABILITY_NODE_SERVICES: _ClassVar[AgentAbility]
+    AGENT_ABILITY_DIRECT: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -48,6 +49,7 @@ AGENT_ABILITY_IMAGES: AgentAbility
 AGENT_ABILITY_PORTS: AgentAbility
 AGENT_ABILITY_SERVICES: AgentAbility
 AGENT_ABILITY_NODE_SERVICES: AgentAbility
+AGENT_ABILITY_DIRECT: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
@@ -374,18 +376,20 @@ class ReportsAcknowledged(_message.Message):
     def __init__(self, reports: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class OpenTunnel(_message.Message):
-    __slots__ = ("tunnel_id", "replica", "service", "only_checks", "user")
+    __slots__ = ("tunnel_id", "replica", "service", "only_checks", "user", "direct_key")
     TUNNEL_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     ONLY_CHECKS_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_KEY_FIELD_NUMBER: _ClassVar[int]
     tunnel_id: str
     replica: ReplicaId
     service: str
     only_checks: bool
     user: str
-    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., user: _Optional[str] = ...) -> None: ...
+    direct_key: bytes
+    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., user: _Optional[str] = ..., direct_key: _Optional[bytes] = ...) -> None: ...
 
 class StreamKey(_message.Message):
     __slots__ = ("replica", "channel", "writer")
@@ -468,16 +472,18 @@ class IngestResponse(_message.Message):
     def __init__(self, acknowledged: _Optional[_Iterable[_Union[Cursor, _Mapping]]] = ...) -> None: ...
 
 class TunnelRequest(_message.Message):
-    __slots__ = ("tunnel_id", "data", "error", "end")
+    __slots__ = ("tunnel_id", "data", "error", "end", "direct_socket")
     TUNNEL_ID_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_SOCKET_FIELD_NUMBER: _ClassVar[int]
     tunnel_id: str
     data: bytes
     error: str
     end: bool
-    def __init__(self, tunnel_id: _Optional[str] = ..., data: _Optional[bytes] = ..., error: _Optional[str] = ..., end: _Optional[bool] = ...) -> None: ...
+    direct_socket: str
+    def __init__(self, tunnel_id: _Optional[str] = ..., data: _Optional[bytes] = ..., error: _Optional[str] = ..., end: _Optional[bool] = ..., direct_socket: _Optional[str] = ...) -> None: ...
 
 class TunnelResponse(_message.Message):
     __slots__ = ("data", "end", "gone")

@@ -3,6 +3,7 @@ import datetime
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from nsml.v1 import resources_pb2 as _resources_pb2
+from nsml.v1 import sessions_pb2 as _sessions_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -61,12 +62,14 @@ CONDITION_NAME_CERTIFICATE_ENDING: ConditionName
 CONDITION_NAME_JOIN_REFUSED: ConditionName
 
 class NodeTunnelTarget(_message.Message):
-    __slots__ = ("node", "service")
+    __slots__ = ("node", "service", "boot_id")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     node: str
     service: str
-    def __init__(self, node: _Optional[str] = ..., service: _Optional[str] = ...) -> None: ...
+    boot_id: str
+    def __init__(self, node: _Optional[str] = ..., service: _Optional[str] = ..., boot_id: _Optional[str] = ...) -> None: ...
 
 class OpenNodeTunnelRequest(_message.Message):
     __slots__ = ("target", "data", "end")
@@ -79,14 +82,16 @@ class OpenNodeTunnelRequest(_message.Message):
     def __init__(self, target: _Optional[_Union[NodeTunnelTarget, _Mapping]] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class OpenNodeTunnelResponse(_message.Message):
-    __slots__ = ("data", "end", "gone")
+    __slots__ = ("data", "end", "gone", "direct")
     DATA_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     end: bool
     gone: bool
-    def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., gone: _Optional[bool] = ...) -> None: ...
+    direct: _sessions_pb2.DirectWay
+    def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., gone: _Optional[bool] = ..., direct: _Optional[_Union[_sessions_pb2.DirectWay, _Mapping]] = ...) -> None: ...
 
 class Drain(_message.Message):
     __slots__ = ("asked_by", "reason", "asked_at", "move_at")

@@ -863,16 +863,26 @@ class ListMetricsResponse(_message.Message):
     def __init__(self, metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., let_go: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TunnelTarget(_message.Message):
-    __slots__ = ("session", "rank", "service", "only_checks")
+    __slots__ = ("session", "rank", "service", "only_checks", "boot_id")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     ONLY_CHECKS_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     session: str
     rank: int
     service: str
     only_checks: bool
-    def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ...) -> None: ...
+    boot_id: str
+    def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., boot_id: _Optional[str] = ...) -> None: ...
+
+class DirectWay(_message.Message):
+    __slots__ = ("socket", "key")
+    SOCKET_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    socket: str
+    key: bytes
+    def __init__(self, socket: _Optional[str] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class ReplicaProcesses(_message.Message):
     __slots__ = ("processes", "left_out", "unseen")
@@ -1114,14 +1124,16 @@ class OpenTunnelRequest(_message.Message):
     def __init__(self, target: _Optional[_Union[TunnelTarget, _Mapping]] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class OpenTunnelResponse(_message.Message):
-    __slots__ = ("data", "end", "gone")
+    __slots__ = ("data", "end", "gone", "direct")
     DATA_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     end: bool
     gone: bool
-    def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., gone: _Optional[bool] = ...) -> None: ...
+    direct: DirectWay
+    def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., gone: _Optional[bool] = ..., direct: _Optional[_Union[DirectWay, _Mapping]] = ...) -> None: ...
 
 class Shortage(_message.Message):
     __slots__ = ("what", "nodes")

@@ -17,7 +17,7 @@ import subprocess
 import termios
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,9 @@ WAITS = "import time\nprint('ready', flush=True)\ntime.sleep(3600)\n"
 BROKEN = 255
 AT_ONCE = 100
 MEGABYTE = 1 << 20
+DIRECTLY: tuple[str, ...] = ()
+BY_CONTROL_PLANE = ("unshare", *(["--map-root-user"] if os.geteuid() else []), "--net")
+"""Runs a client in a network of its own, where no socket of an agent is: only the control plane's has a path."""
 
 
 @pytest.fixture(
@@ -262,15 +265,30 @@ class Endless:
         return code
 
 
+def is_direct(platform: Platform) -> bool:
+    """Whether anybody is connected to the platform's agent directly."""
+    of_agent = set()
+    for one in Path(f"/proc/{platform.pid('agent')}/fd").iterdir():
+        with suppress(OSError):  # it has just been closed
+            of_agent.add(str(one.readlink()))
+    connected = (line.split() for line in Path("/proc/net/unix").read_text().splitlines())
+    return any(
+        words[-1].startswith("@nsml-agent-")
+        and words[5] == "03"
+        and f"socket:[{words[6]}]" in of_agent
+        for words in connected
+    )
+
+
 @contextmanager
-def endless(platform: Platform, session: str) -> Iterator[Endless]:
+def endless(platform: Platform, session: str, way: tuple[str, ...] = DIRECTLY) -> Iterator[Endless]:
     """In the middle: some bytes, of which a seed says how many, have come."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     some = random.Random(seed).randrange(4 * MEGABYTE)
     word = unique()
     with subprocess.Popen(
-        [str(PROGRAMS / "nsml"), "sh", session, "--", "yes", word],
+        [*way, str(PROGRAMS / "nsml"), "sh", session, "--", "yes", word],
         env=platform.environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -278,6 +296,7 @@ def endless(platform: Platform, session: str) -> Iterator[Endless]:
         try:
             made = Endless(process, word)
             wait_for(lambda: made.came > some, what="its output comes")
+            assert is_direct(platform) is (way is DIRECTLY)
             yield made
         finally:
             process.kill()
@@ -353,12 +372,13 @@ def test_a_reader_that_stops_keeps_nobody_from_anything_else(
         assert running.returncode not in {None, 0}
 
 
+@pytest.mark.parametrize("way", [DIRECTLY, BY_CONTROL_PLANE])
 @pytest.mark.parametrize("program", ["agent", "controlplane"])
 @of_processes
 def test_a_connection_that_breaks_is_no_good_end(
-    platform: Platform, session: str, program: str
+    platform: Platform, session: str, program: str, way: tuple[str, ...]
 ) -> None:
-    with endless(platform, session) as running:
+    with endless(platform, session, way) as running:
         platform.kill(program)
         assert running.end() == BROKEN
         platform.up()

@@ -11,11 +11,10 @@ import pytest
 
 from controlplane.domain.identity import Role
 from controlplane.history.values import AuditQuery
-from controlplane.nodes import agent_service
-from controlplane.tunnels import tunnels
+from controlplane.tunnels import calls, tunnels
 from controlplane.tunnels.frames import FRAME_BYTES
 from nsml.spec import agent_services
-from nsml.v1 import agents_pb2, resources_pb2
+from nsml.v1 import accounts_pb2, agents_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import refusal
@@ -215,7 +214,7 @@ async def test_an_agent_that_does_not_leave_is_not_waited_for(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may wait for a program that reads nothing, and not see that its client is gone."""
-    monkeypatch.setattr(agent_service, "LEAVES_WITHIN_S", 0.1)
+    monkeypatch.setattr(calls, "LEAVES_WITHIN_S", 0.1)
     client, program = await joined(rig, await rig.user("kim"))
     await client.write(down(b"all", end=True))
     await client.done_writing()
@@ -324,3 +323,59 @@ async def test_only_the_node_that_was_asked_can_claim(rig: Rig) -> None:
     assert await client.read() == pb.OpenTunnelResponse()
     program.cancel()
     assert await failure(client) == ("UNAVAILABLE", "UNAVAILABLE")
+
+
+# Past the control plane, where client and agent are on one machine.
+
+
+async def direct(rig: Rig, user: Stubs) -> tuple[Any, Any]:
+    """The client's and the agent's call of a tunnel whose bytes pass beside them."""
+    agent, session = await running(rig, user)
+    call = user.sessions._stub.OpenTunnel(metadata=user.metadata, timeout=20)
+    target = pb.TunnelTarget(session=session.name, service="web", boot_id="boot1")
+    await call.write(pb.OpenTunnelRequest(target=target))
+    await until(lambda: _asked(agent), "the agent is asked")
+    order = agent.tunnels.pop(0)
+    program = agent.stubs.agents._stub.Tunnel(metadata=agent.stubs.metadata, timeout=20)
+    await program.write(
+        agents_pb2.TunnelRequest(tunnel_id=order.tunnel_id, direct_socket="nsml-agent-1")
+    )
+    first = await call.read()
+    assert first.direct == pb.DirectWay(socket="nsml-agent-1", key=order.direct_key)
+    assert len(order.direct_key) == 32
+    return call, program
+
+
+async def test_both_ends_are_told_of_the_direct_way_and_end_together(rig: Rig) -> None:
+    client, program = await direct(rig, await rig.user("kim"))
+    client.cancel()
+    await rest_of(program)
+    assert await program.code() is grpc.StatusCode.OK
+    again, program = await direct(rig, await rig.user("lee"))
+    program.cancel()
+    await rest_of(again)
+    assert await again.code() is grpc.StatusCode.OK
+
+
+async def test_a_direct_way_ends_with_the_rights_of_its_client(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_LOOKS_EVERY_S", 0.02)
+    root = await rig.user("root", role=Role.ADMIN)
+    client, program = await direct(rig, await rig.user("kim"))
+    for call in (client, program):
+        assert (await call.read()) in (pb.OpenTunnelResponse(), agents_pb2.TunnelResponse())
+    await root.accounts.DeleteUser(accounts_pb2.DeleteUserRequest(name="kim"))
+    assert (await failure(client))[0] == "UNAUTHENTICATED"
+    await rest_of(program)
+
+
+async def test_an_agent_that_awaits_nobody_has_the_bytes_pass_here(rig: Rig) -> None:
+    agent, session = await running(rig, kim := await rig.user("kim"))
+    call = kim.sessions._stub.OpenTunnel(metadata=kim.metadata, timeout=20)
+    target = pb.TunnelTarget(session=session.name, service="web", boot_id="boot1")
+    await call.write(pb.OpenTunnelRequest(target=target))
+    program = await dial(agent)
+    assert await call.read() == pb.OpenTunnelResponse()
+    await program.write(up(b"here", end=True))
+    assert await all_of(call) == b"here"

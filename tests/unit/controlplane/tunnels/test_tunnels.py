@@ -483,3 +483,37 @@ def test_a_node_that_refuses_is_quoted() -> None:
 async def held_on_node(tunnels: Tunnels) -> None:
     async with tunnels.opened_to_node(ROOT, "a", service=agent_services.NODE_PROGRAM):
         await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "abilities", "only_checks", "is_direct"),
+    [
+        ("this boot", frozenset(Ability), False, True),
+        ("another machine", frozenset(Ability), False, False),
+        ("", frozenset(Ability), False, False),
+        ("this boot", frozenset(Ability) - {Ability.DIRECT}, False, False),
+        ("this boot", frozenset(Ability), True, False),
+    ],
+)
+def test_only_clients_on_the_node_itself_go_there_directly(
+    boot_id: str, abilities: frozenset[Ability], only_checks: bool, is_direct: bool
+) -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        nodes.links["a"].boot_id = "this boot"
+        nodes.links["a"].abilities = abilities
+
+        async def agent() -> bytes:
+            order = await nodes.order()
+            tunnels.claim(ASKED, order.tunnel_id, "", "a socket")
+            return order.direct_key
+
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(agent())
+            opening = tunnels.opened(
+                KIM, session(), rank=0, service="web", boot_id=boot_id, only_checks=only_checks
+            )
+            async with opening as tunnel:
+                assert tunnel.direct_key == await asked
+                assert bool(tunnel.direct_key) is bool(tunnel.direct_socket) is is_direct
+
+    on_virtual_time(test)

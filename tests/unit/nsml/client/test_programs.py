@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from nsml.client import errors
+from nsml.client.direct_tunnels import boot_id
 from nsml.client.programs import PIECE_BYTES, Output
 from nsml.spec.frames import MOST_BYTES, framed
 from nsml.v1 import nodes_pb2
@@ -67,9 +68,11 @@ async def test_what_is_asked_for_arrives(opened, programs):
     [started], [target] = programs.started, programs.targets
     assert started.environment == {"TERM": "vt100"}
     where = {
-        pb.TunnelTarget: pb.TunnelTarget(session="@last", rank=3, service="agent.program"),
+        pb.TunnelTarget: pb.TunnelTarget(
+            session="@last", rank=3, service="agent.program", boot_id=boot_id()
+        ),
         nodes_pb2.NodeTunnelTarget: nodes_pb2.NodeTunnelTarget(
-            node="gpu-1", service="agent.node-program"
+            node="gpu-1", service="agent.node-program", boot_id=boot_id()
         ),
     }
     assert target == where[type(target)]

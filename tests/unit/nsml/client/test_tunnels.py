@@ -7,6 +7,7 @@ import pytest
 
 from nsml.client import errors
 from nsml.client.calls import Client
+from nsml.client.direct_tunnels import boot_id
 from nsml.client.tunnels import FRAME_BYTES
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
@@ -75,7 +76,9 @@ async def test_bytes_there_and_back(platform):
             await tunnel.end()
         assert reading.result() == sent
         assert await tunnel.read() == b""
-    assert platform.targets == [pb.TunnelTarget(session="@last", service="web", rank=2)]
+    assert platform.targets == [
+        pb.TunnelTarget(session="@last", service="web", rank=2, boot_id=boot_id())
+    ]
     assert platform.metadata["authorization"] == "Bearer secret"
 
 
@@ -208,7 +211,9 @@ async def test_processes_come_in_pieces(platform):
 
     platform.script = script
     assert await platform.client.sessions.processes("@last", rank=1) == sent
-    assert platform.targets == [pb.TunnelTarget(session="@last", service="agent.processes", rank=1)]
+    assert platform.targets == [
+        pb.TunnelTarget(session="@last", service="agent.processes", rank=1, boot_id=boot_id())
+    ]
 
 
 async def test_a_part_of_the_processes_is_not_taken_for_all(platform):

@@ -1,0 +1,55 @@
+"""The two calls of a tunnel: its bytes pass through them, or past them, between two programs of one machine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from controlplane.tunnels.frames import LEAVES_WITHIN_S, Passed, passing
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from controlplane.tunnels.frames import Frame
+    from controlplane.tunnels.pacing import Pacing
+    from controlplane.tunnels.tunnels import Tunnel
+
+_LOOKS_EVERY_S: Final = 1.0
+
+
+def direct_way(tunnel: Tunnel) -> pb.DirectWay | None:
+    """Where the client finds the agent, if not here."""
+    if not tunnel.direct_socket:
+        return None
+    return pb.DirectWay(socket=tunnel.direct_socket, key=tunnel.direct_key)
+
+
+def client_end(
+    tunnel: Tunnel, frames: AsyncIterator[Frame], pacing: Pacing
+) -> AsyncGenerator[Passed, None]:
+    """What the client's call answers. Raises NsmlError."""
+    if tunnel.direct_socket:
+        return _open_meanwhile(tunnel)
+    return passing(frames, into=tunnel.down, out=tunnel.up, pacing=pacing)
+
+
+def agent_end(
+    tunnel: Tunnel, frames: AsyncIterator[Frame], pacing: Pacing
+) -> AsyncGenerator[Passed, None]:
+    """What the agent's call answers. Raises NsmlError."""
+    if tunnel.direct_socket:
+        return _open_meanwhile(tunnel)
+    return passing(
+        frames, into=tunnel.up, out=tunnel.down, pacing=pacing, leaves_within_s=LEAVES_WITHIN_S
+    )
+
+
+async def _open_meanwhile(tunnel: Tunnel) -> AsyncGenerator[Passed, None]:
+    """Nothing, until either call is over. Each message has its caller's rights looked at again."""
+    while not tunnel.is_left.is_set():
+        try:
+            async with asyncio.timeout(_LOOKS_EVERY_S):
+                await tunnel.is_left.wait()
+        except TimeoutError:
+            yield Passed()

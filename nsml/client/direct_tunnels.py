@@ -1,0 +1,310 @@
+"""The bytes of a tunnel between two programs of one machine, past the control plane, over a Unix socket.
+
+Both ends have a key from the control plane, which has decided that they may speak, and prove to each other that they
+have it. Either end looks like a gRPC call of frames: `write`, `read`, `done_writing`. What ended well and what broke is
+told apart as there: each side says that nothing follows, and is told once the other one has taken all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import grpc.aio
+
+from nsml.client.errors import Unavailable
+
+if TYPE_CHECKING:
+    from nsml.client.errors import ClientError
+
+KEY_BYTES: Final = 32
+MOST_BYTES: Final = 256 << 10
+"""Of data in one frame."""
+_HEADER: Final = struct.Struct(">BQ")
+_DATA, _END, _TAKEN, _CLOSED, _ADMITTED = range(5)
+"""Data of so many bytes; nothing follows; all was taken that the other side had to say; so many bytes were taken, and no
+more will be; first of all: this is the client, and its tunnel begins."""
+_MAGIC: Final = b"nsmldir1"
+_ID_BYTES: Final = 16
+_NONCE_BYTES: Final = 32
+HELLO_BYTES: Final = len(_MAGIC) + _ID_BYTES + _NONCE_BYTES
+PROOF_BYTES: Final = hashlib.sha256().digest_size
+_PIECE_BYTES: Final = 256 << 10
+_CONNECTED_WITHIN_S: Final = 2.0
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+
+class Connection(Protocol):
+    """A connected socket."""
+
+    async def receive(self) -> bytes:
+        """Some of what comes; empty when nothing comes any more. Raises OSError."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Send all of it. Raises OSError."""
+        ...
+
+    def shut(self, way: int) -> None:
+        """Shut it down, as `socket.shutdown` does."""
+        ...
+
+
+class Frame(Protocol):
+    """What is sent."""
+
+    @property
+    def data(self) -> bytes:
+        """Some bytes."""
+        ...
+
+    @property
+    def end(self) -> bool:
+        """Whether nothing follows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Came:
+    """What comes: as the frames of a call."""
+
+    data: bytes = b""
+    end: bool = False
+    gone: bool = False
+
+
+class NotProven(Exception):
+    """The other end is not who it should be."""
+
+
+def boot_id() -> str:
+    """Of this machine and all its containers; empty where it cannot be read."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+class Reader:
+    """Reads a connection in parts of known sizes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._held = bytearray()
+
+    async def exactly(self, size: int) -> bytes:
+        """So many bytes. EOFError: it ended before."""
+        while len(self._held) < size:
+            try:
+                data = await self._connection.receive()
+            except OSError as error:
+                raise EOFError from error
+            if not data:
+                raise EOFError
+            if not self._held and len(data) == size:
+                return data
+            self._held += data
+        found = bytes(memoryview(self._held)[:size])
+        del self._held[:size]
+        return found
+
+
+class DirectCall:
+    """One end of the bytes of a tunnel; methods raise ClientError. One may read while others write."""
+
+    def __init__(self, connection: Connection, reader: Reader) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._writes = asyncio.Lock()
+        self._sent = 0
+        self._taken = 0
+        self._has_ended = False
+        self._has_closed = False
+        self._is_owed = False
+        """That all was taken, which is said when who reads comes back for more."""
+        self._has_heard_end = False
+        self._is_settled = False
+        """Whether the other end has taken all that was sent, and its end."""
+        self._left_at: int | None = None
+        """How many bytes the other end took before it closed its stream."""
+        self._broken: ClientError | None = None
+
+    async def write(self, frame: Frame) -> None:
+        """Send a frame; waits while the other end does not read. An empty one tells whether it is there."""
+        data = frame.data
+        async with self._writes:
+            if self._broken is not None:
+                raise self._broken
+            if data:
+                self._sent += len(data)
+                await self._send(_DATA, len(data), data)
+            if frame.end and not self._has_ended:
+                self._has_ended = True
+                await self._send(_END, 0)
+
+    async def done_writing(self) -> None:
+        """Close our stream: what comes from now on is not taken."""
+        if not self._has_closed:
+            self._has_closed = True
+            async with self._writes:
+                with suppress(Unavailable):  # `read` tells what that means
+                    await self._send(_CLOSED, self._taken)
+
+    async def read(self) -> Any:
+        """The next frame (Came); EOF at the end, when all was taken that either side sent.
+
+        Raises:
+            ClientError: it broke, or something was not taken.
+        """
+        if self._is_owed:
+            self._is_owed = False
+            async with self._writes:
+                with suppress(Unavailable):  # an end that is gone needs it no more
+                    await self._send(_TAKEN, 0)
+        while not (self._has_heard_end and self._is_settled):
+            if self._left_at is not None and self._has_closed:
+                if self._sent > self._left_at:
+                    raise Unavailable("the other end of the tunnel has left it")
+                return _EOF
+            try:
+                frame = await self._next()
+            except EOFError as gone:
+                if self._has_closed and self._has_ended:
+                    return _EOF  # who left needs nothing of us
+                raise self._broken or Unavailable("the tunnel broke") from gone
+            if frame is not None:
+                return frame
+        return _EOF
+
+    async def _next(self) -> Came | None:
+        kind, number = _HEADER.unpack(await self._reader.exactly(_HEADER.size))
+        if kind == _DATA and number <= MOST_BYTES and not self._has_heard_end:
+            data = await self._reader.exactly(number)
+            if not self._has_closed:
+                self._taken += number
+            return Came(data=data)
+        if kind == _END:
+            self._has_heard_end = self._is_owed = True
+            return Came(end=True)
+        if kind == _TAKEN:
+            self._is_settled = self._has_ended
+        elif kind == _CLOSED:
+            self._left_at = number
+            return Came(gone=True) if not self._is_settled else None
+        else:
+            raise EOFError
+        return None
+
+    async def admit(self) -> None:
+        """Tell a client that it has come to its tunnel. Raises Unavailable: it is gone."""
+        async with self._writes:
+            await self._send(_ADMITTED, 0)
+
+    def break_off(self, error: ClientError) -> None:
+        """Nothing passes any more; what has come already is still read, and then `error` raised."""
+        self._broken = self._broken or error
+        self._connection.shut(socket.SHUT_RDWR)
+
+    async def _send(self, kind: int, number: int, data: bytes = b"") -> None:
+        try:
+            await self._connection.send(_HEADER.pack(kind, number) + data)
+        except OSError as error:
+            raise self._broken or Unavailable("the tunnel broke") from error
+
+
+# The proofs: of the agent first, so that nobody who only has its socket's name learns anything of a client.
+
+
+def id_of(key: bytes) -> bytes:
+    """By which the agent knows which key is meant."""
+    return _digest(key, b"id")[:_ID_BYTES]
+
+
+def id_in(hello: bytes) -> bytes:
+    """The id that a client names first. Raises NotProven."""
+    if not hello.startswith(_MAGIC):
+        raise NotProven
+    return hello[len(_MAGIC) : len(_MAGIC) + _ID_BYTES]
+
+
+def answer_to(hello: bytes, key: bytes) -> tuple[bytes, bytes]:
+    """What the agent answers to a client's first words, and what the client must say then."""
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + _digest(key, b"agent" + hello + nonce), _digest(key, b"client" + hello + nonce)
+
+
+def is_proof(said: bytes, expected: bytes) -> bool:
+    """Compared in constant time."""
+    return hmac.compare_digest(said, expected)
+
+
+def _digest(key: bytes, words: bytes) -> bytes:
+    return hmac.digest(key, words, "sha256")
+
+
+async def proven(connection: Connection, key: bytes) -> DirectCall:
+    """The client's end, once both have proven themselves and the tunnel has begun.
+
+    Raises:
+        NotProven, OSError, EOFError: this is no agent that knows the key.
+    """
+    reader = Reader(connection)
+    hello = _MAGIC + id_of(key) + os.urandom(_NONCE_BYTES)
+    await connection.send(hello)
+    nonce = await reader.exactly(_NONCE_BYTES)
+    if not is_proof(await reader.exactly(PROOF_BYTES), _digest(key, b"agent" + hello + nonce)):
+        raise NotProven
+    await connection.send(_digest(key, b"client" + hello + nonce))
+    if await reader.exactly(_HEADER.size) != _HEADER.pack(_ADMITTED, 0):
+        raise NotProven
+    return DirectCall(connection, reader)
+
+
+class LoopConnection:
+    """A connection of ours, which the event loop reads."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+
+    async def receive(self) -> bytes:
+        """See `Connection`."""
+        return await asyncio.get_running_loop().sock_recv(self._socket, _PIECE_BYTES)
+
+    async def send(self, data: bytes) -> None:
+        """See `Connection`."""
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+
+    def shut(self, way: int) -> None:
+        """See `Connection`."""
+        with suppress(OSError):
+            self._socket.shutdown(way)
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+
+async def connected(name: str, key: bytes) -> tuple[DirectCall, LoopConnection] | None:
+    """The direct way to an agent; None where it cannot be gone."""
+    program = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    program.settimeout(0)
+    connection = LoopConnection(program)
+    try:
+        async with asyncio.timeout(_CONNECTED_WITHIN_S):
+            program.connect(b"\0" + name.encode())
+            return await proven(connection, key), connection
+    except (OSError, EOFError, NotProven, TimeoutError, ValueError):
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
