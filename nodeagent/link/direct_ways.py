@@ -7,7 +7,6 @@ each user has only so many connections that are not proven.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 import struct
@@ -36,10 +35,11 @@ from nsml.common.concurrency import TaskGroup
 _PROVEN_WITHIN_S = 5.0
 _COMES_WITHIN_S = 10.0
 _MOST_UNPROVEN = 128
-"""Connections of one user that have not proven themselves."""
+_MOST_UNPROVEN_OF_ALL = 512
+"""Connections of one user, and of all, that have not proven themselves."""
 _BACKLOG = 512
 _PAUSE_S = 0.1
-"""When no connection can be accepted, for want of descriptors."""
+"""When no connection can be accepted, as for want of descriptors."""
 _CREDENTIALS = struct.Struct("3i")
 
 log = structlog.get_logger()
@@ -110,7 +110,8 @@ class DirectWays:
                     while True:
                         client = await self._accepted(listener)
                         user = _user_of(client)
-                        if self._unproven[user] >= _MOST_UNPROVEN:
+                        is_full = self._unproven.total() >= _MOST_UNPROVEN_OF_ALL
+                        if is_full or self._unproven[user] >= _MOST_UNPROVEN:
                             group.create_task(close_user_socket(client))
                             continue
                         self._unproven[user] += 1
@@ -123,8 +124,7 @@ class DirectWays:
             try:
                 return (await asyncio.get_running_loop().sock_accept(listener))[0]
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    raise
+                log.warning("direct_ways.none_accepted", error=str(error))
                 await self._clock.sleep(_PAUSE_S)
 
     async def _prove(self, client: socket.socket, user: int) -> None:

@@ -16,14 +16,11 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import grpc.aio
 
-from nsml.client.errors import Unavailable
-
-if TYPE_CHECKING:
-    from nsml.client.errors import ClientError
+from nsml.client.errors import ClientError, Unavailable
 
 KEY_BYTES: Final = 32
 MOST_BYTES: Final = 256 << 10
@@ -155,8 +152,9 @@ class DirectCall:
         """Close our stream: what comes from now on is not taken."""
         if not self._has_closed:
             self._has_closed = True
+            await self._say_taken()
             async with self._writes:
-                with suppress(Unavailable):  # `read` tells what that means
+                with suppress(ClientError):  # `read` tells what that means
                     await self._send(_CLOSED, self._taken)
 
     async def read(self) -> Any:
@@ -165,11 +163,7 @@ class DirectCall:
         Raises:
             ClientError: it broke, or something was not taken.
         """
-        if self._is_owed:
-            self._is_owed = False
-            async with self._writes:
-                with suppress(Unavailable):  # an end that is gone needs it no more
-                    await self._send(_TAKEN, 0)
+        await self._say_taken()
         while not (self._has_heard_end and self._is_settled):
             if self._left_at is not None and self._has_closed:
                 if self._sent > self._left_at:
@@ -184,6 +178,13 @@ class DirectCall:
             if frame is not None:
                 return frame
         return _EOF
+
+    async def _say_taken(self) -> None:
+        if self._is_owed:
+            self._is_owed = False
+            async with self._writes:
+                with suppress(ClientError):  # an end that is gone needs it no more
+                    await self._send(_TAKEN, 0)
 
     async def _next(self) -> Came | None:
         kind, number = _HEADER.unpack(await self._reader.exactly(_HEADER.size))

@@ -99,7 +99,7 @@ async def test_the_end_is_taken_only_when_its_reader_comes_back():
         over = asyncio.create_task(client.read())
         assert await agent.read() == Came(data=b"question")
         assert await agent.read() == Came(end=True)
-        assert not over.done()
+        assert not (await asyncio.wait([over], timeout=0.1))[0]
         assert await agent.read() is EOF
         assert await over is EOF
 
@@ -118,6 +118,20 @@ async def test_who_leaves_says_how_much_was_taken():
         await client.done_writing()
         assert await client.read() is EOF
         assert await agent.read() is EOF
+
+
+async def test_who_leaves_at_the_end_has_taken_it():
+    async with joined() as [(client, _), (agent, _)]:
+        await say(client, b"")
+        await say(agent, b"answer")
+        assert [await client.read(), await client.read()] == [
+            Came(data=b"answer"),
+            Came(end=True),
+        ]
+        await client.done_writing()
+        assert await agent.read() == Came(end=True)
+        assert await agent.read() is EOF
+        assert await client.read() is EOF
 
 
 async def test_what_was_written_after_the_other_has_left_is_known_to_be_lost():

@@ -1,13 +1,25 @@
 """The client's end of a tunnel, against a control plane that does what a test says."""
 
 import asyncio
+import os
+import socket
+from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 
 from nsml.client import errors
 from nsml.client.calls import Client
-from nsml.client.direct_tunnels import boot_id
+from nsml.client.direct_tunnels import (
+    HELLO_BYTES,
+    KEY_BYTES,
+    PROOF_BYTES,
+    DirectCall,
+    LoopConnection,
+    Reader,
+    answer_to,
+    boot_id,
+)
 from nsml.client.tunnels import FRAME_BYTES
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
@@ -266,3 +278,133 @@ async def test_a_control_plane_that_knows_no_services_of_agents_is_called_too_ol
     platform.script = script
     with pytest.raises(errors.Unsupported, match="does not offer the processes"):
         await platform.client.sessions.processes("@last")
+
+
+# Past the control plane, where the agent is on this machine.
+
+
+class Near:
+    """An agent on this machine, for one client."""
+
+    def __init__(self):
+        self.key = os.urandom(KEY_BYTES)
+        self.name = f"nsml-test-{os.urandom(8).hex()}"
+        self.way = pb.DirectWay(socket=self.name, key=self.key)
+
+    @asynccontextmanager
+    async def awaits(self):
+        """Its end of the connection."""
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.settimeout(0)
+            listener.bind(f"\0{self.name}")
+            listener.listen()
+            came = loop.create_task(self._admitted(listener))
+            try:
+                yield came
+            finally:
+                connection, _ = await came
+                connection.close()
+
+    async def _admitted(self, listener):
+        accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+        connection = LoopConnection(accepted)
+        reader = Reader(connection)
+        answer, expected = answer_to(await reader.exactly(HELLO_BYTES), self.key)
+        await connection.send(answer)
+        assert await reader.exactly(PROOF_BYTES) == expected
+        call = DirectCall(connection, reader)
+        await call.admit()
+        return connection, call
+
+
+async def test_bytes_pass_by_the_control_plane(platform):
+    near, sent = Near(), os.urandom(3 * FRAME_BYTES)
+
+    async def script(frames, context):
+        yield frame(direct=near.way)
+        yield frame()
+        async for _ in frames:
+            raise AssertionError("something passed here")
+
+    platform.script = script
+    opened = platform.client.sessions.open_tunnel("1", "web")
+    async with near.awaits() as came, opened as tunnel, asyncio.TaskGroup() as group:
+        _, agent = await came
+        writing = group.create_task(tunnel.write(sent))
+        found = b""
+        while len(found) < len(sent):
+            found += (await agent.read()).data
+        assert found == sent
+        await writing
+        await tunnel.end()
+        await agent.write(frame(b"answer", end=True))
+        assert await all_of(tunnel) == b"answer"
+        assert (await agent.read()).end
+        # it can be left when the agent has said that all was taken
+        leaving = group.create_task(tunnel.close())
+        assert await agent.read() is grpc.aio.EOF
+        await leaving
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (grpc.StatusCode.UNAUTHENTICATED, errors.NotSignedIn),
+        (grpc.StatusCode.UNAVAILABLE, errors.Unavailable),
+    ],
+)
+async def test_the_direct_way_ends_with_the_call_and_its_error(platform, code, error):
+    near, ends = Near(), asyncio.Event()
+
+    async def script(frames, context):
+        yield frame(direct=near.way)
+        await ends.wait()
+        await context.abort(code, "no more")
+
+    platform.script = script
+    async with near.awaits() as came:
+        async with platform.client.sessions.open_tunnel("1", "web") as tunnel:
+            _, agent = await came
+            await agent.write(frame(b"before"))
+            assert await tunnel.read() == b"before"
+            ends.set()
+            with pytest.raises(error):
+                await tunnel.read()
+        with pytest.raises(errors.Unavailable):
+            await agent.read()
+
+
+async def test_an_agent_that_is_killed_is_no_end(platform):
+    near = Near()
+
+    async def script(frames, context):
+        yield frame(direct=near.way)
+        async for _ in frames:
+            pass
+
+    platform.script = script
+    opened = platform.client.sessions.open_tunnel("1", "web")
+    async with near.awaits() as came, opened as tunnel:
+        connection, agent = await came
+        await agent.write(frame(b"a part"))
+        connection.close()
+        assert await tunnel.read() == b"a part"
+        with pytest.raises(errors.Unavailable, match="broke"):
+            await tunnel.read()
+
+
+async def test_where_the_agent_cannot_be_reached_the_control_plane_is_the_way(platform):
+    async def script(frames, context):
+        if platform.targets[-1].boot_id:
+            yield frame(direct=Near().way)
+            await asyncio.Event().wait()
+        async for one in echo(frames, context):
+            yield one
+
+    platform.script = script
+    async with platform.client.sessions.open_tunnel("1", "web") as tunnel:
+        await tunnel.write(b"there")
+        await tunnel.end()
+        assert await all_of(tunnel) == b"there"
+    assert [bool(one.boot_id) for one in platform.targets] == [True, False]
