@@ -106,7 +106,11 @@ class Agent:
             learned=parts.journal.control_planes(),
             check=check_own_listener,
         )
-        processes = ProcessList(boot_id=parts.machine.boot_id, clock=parts.clock)
+        processes = ProcessList(
+            boot_id=parts.machine.boot_id,
+            clock=parts.clock,
+            visitors=lambda replica: self._tunnels.visitors(replica),  # noqa: PLW0108 - they come next
+        )
         stacks = PythonStacks(boot_id=parts.machine.boot_id)
         self._visits = visits = Visits(parts.machine.boot_id)
         self._orders = ProgramOrders()

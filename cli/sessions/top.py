@@ -19,6 +19,8 @@ from nsml.common.units import counted
 from nsml.view import processes as view
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import ReplicaProcesses
 
@@ -39,8 +41,8 @@ def top(app: App, *, session: str, rank: int, watch: bool) -> None:
 
     CPU is the share of a core that a process used during the last half second. Memory is resident;
     what processes share counts for each. PIDs are those inside the session; -o wide adds those of
-    the node. The 500 most active are shown, 4 KiB of each command. Own sessions; administrators
-    all.
+    the node. The 500 most active are shown, 4 KiB of each command. Below them is who is connected
+    to the replica, by nsml sh, ssh, cp, exec or forward. Own sessions; administrators all.
     """
     if watch:
         _watch(app, session, rank)
@@ -57,10 +59,13 @@ def top(app: App, *, session: str, rank: int, watch: bool) -> None:
         record=view.record,
         name="pid",
         none="no processes",
-        beside={"left_out": found.left_out},
+        beside={
+            "left_out": found.left_out,
+            "visitors": [view.visitor_record(one) for one in found.visitors],
+        },
     )
-    if found.left_out:
-        app.say(_left_out(found))
+    for line in _below(found):
+        app.say(line)
 
 
 def _watch(app: App, reference: str, rank: int) -> None:
@@ -103,12 +108,14 @@ def _watch(app: App, reference: str, rank: int) -> None:
 def _lines(app: App, found: ReplicaProcesses) -> list[str]:
     if found.unseen:
         return [visible(f"its processes cannot be seen: {found.unseen}")]
-    lines = [*table_lines(app, found.processes, view.COLUMNS)]
-    return [*lines, _left_out(found)] if found.left_out else lines
+    return [*table_lines(app, found.processes, view.COLUMNS), *map(visible, _below(found))]
 
 
-def _left_out(found: ReplicaProcesses) -> str:
-    return f"and {counted(found.left_out, 'more process', 'more processes')}"
+def _below(found: ReplicaProcesses) -> Iterator[str]:
+    """What is said below the processes: how many more there are, and who is connected."""
+    if found.left_out:
+        yield f"and {counted(found.left_out, 'more process', 'more processes')}"
+    yield from view.visitor_lines(found.visitors)
 
 
 def _seen(found: ReplicaProcesses) -> ReplicaProcesses:

@@ -68,8 +68,6 @@ AGENT_SERVICES: Final[Mapping[str, Action]] = {
     agent_services.EXEC: CHANGE,
 }
 """What agents themselves serve for a replica, and what a caller must be allowed to do with the session for it."""
-LOOKS: Final = frozenset({agent_services.PROCESSES, agent_services.STACKS})
-"""Those of them that only show something: a dashboard that is left open uses no session."""
 NODE_SERVICES: Final = frozenset({agent_services.NODE_PROGRAM})
 """What they serve for the node itself: for administrators, as the access table has it."""
 
@@ -190,7 +188,7 @@ class Tunnels:
         )
         async with self._dialled(caller, node, order) as tunnel:
             _log.info("tunnel.opened", session=session.name, rank=rank, service=service)
-            is_look = service in LOOKS or only_checks
+            is_look = service in agent_services.LOOKS or only_checks
             with contextlib.nullcontext() if is_look else self._counted_as_joined(session.id):
                 yield tunnel
 

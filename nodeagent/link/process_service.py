@@ -10,6 +10,9 @@ from nodeagent.probes.processes import enclosure_of
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nodeagent.folders import ReplicaId
     from nodeagent.link.services import RunningReplica, Stream
     from nodeagent.probes.process_list import ListedProcess
     from nsml.common.clock import Clock
@@ -18,11 +21,24 @@ _LOOKS_FOR_S = 0.5
 
 
 class ProcessList:
-    """Serves it; `boot_id` is of this boot."""
+    """Serves it.
 
-    def __init__(self, *, boot_id: str, clock: Clock) -> None:
+    Args:
+        boot_id: of this boot.
+        clock: measures the half second.
+        visitors: who is connected to a replica.
+    """
+
+    def __init__(
+        self,
+        *,
+        boot_id: str,
+        clock: Clock,
+        visitors: Callable[[ReplicaId], Iterable[pb.Visitor]],
+    ) -> None:
         self._boot_id = boot_id
         self._clock = clock
+        self._visitors = visitors
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
         """Send the list."""
@@ -39,7 +55,9 @@ class ProcessList:
             return pb.ReplicaProcesses(unseen=why_unseen(enclosure))
         shown = await asyncio.to_thread(listed, before, after)
         return pb.ReplicaProcesses(
-            processes=map(_message, shown), left_out=max(after.count - len(shown), 0)
+            processes=map(_message, shown),
+            left_out=max(after.count - len(shown), 0),
+            visitors=self._visitors(replica.id),
         )
 
 

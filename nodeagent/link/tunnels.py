@@ -42,6 +42,7 @@ from nsml.common.clock import Clock
 from nsml.common.concurrency import TaskGroup
 from nsml.spec import agent_services
 from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import sessions_pb2 as sessions
 
 _MOST_OPEN = 256
 """Of one node at once, to programs: its own services have limits of theirs."""
@@ -59,10 +60,14 @@ log = structlog.get_logger()
 
 
 class _Way(NamedTuple):
-    """Where a tunnel leads: None for nowhere; `to_agent`: to a service of the agent itself."""
+    """Where a tunnel leads: None for nowhere; `to_agent`: to a service of the agent itself. And whose it is, since when."""
 
     replica_id: ReplicaId | None
     to_agent: bool
+    service: str
+    user: str
+    since: float
+    """By the agent's monotonic clock, in seconds."""
 
 
 class Tunnels:
@@ -126,8 +131,23 @@ class Tunnels:
         except ValueError:
             replica_id = None
         tunnel = self._group.create_task(self._live(order, replica_id))
-        self._open[tunnel] = _Way(replica_id, _is_agents(order.service))
+        self._open[tunnel] = _Way(
+            None if order.only_checks else replica_id,
+            _is_agents(order.service),
+            order.service,
+            order.user,
+            self._clock.monotonic(),
+        )
         tunnel.add_done_callback(self._open.pop)
+
+    def visitors(self, replica_id: ReplicaId) -> Iterator[sessions.Visitor]:
+        """Who is connected to a replica now, the first to come first, but for those who only look."""
+        now = self._clock.monotonic()
+        for way in self._open.values():
+            if way.replica_id == replica_id and way.service not in agent_services.LOOKS:
+                visitor = sessions.Visitor(user=way.user, service=way.service)
+                visitor.age.FromNanoseconds(round((now - way.since) * 1e9))
+                yield visitor
 
     async def _live(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
         """One tunnel's life; a defect in it must not end the others'."""

@@ -25,5 +25,7 @@ EXEC: Final = f"{PREFIX}exec"
 NODE_PROGRAM: Final = f"{PREFIX}node-program"
 """The same on the node itself, with no replica: for administrators."""
 
+LOOKS: Final = frozenset({PROCESSES, STACKS})
+"""Those that only show something of a replica: who looks is not inside."""
 STARTED: Final = frozenset({PROGRAM, FILES, SSH, EXEC, NODE_PROGRAM})
 """Those that start something, and may last as long as that."""

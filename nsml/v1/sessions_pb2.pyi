@@ -885,14 +885,26 @@ class DirectWay(_message.Message):
     def __init__(self, socket: _Optional[str] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class ReplicaProcesses(_message.Message):
-    __slots__ = ("processes", "left_out", "unseen")
+    __slots__ = ("processes", "left_out", "unseen", "visitors")
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    VISITORS_FIELD_NUMBER: _ClassVar[int]
     processes: _containers.RepeatedCompositeFieldContainer[ReplicaProcess]
     left_out: int
     unseen: str
-    def __init__(self, processes: _Optional[_Iterable[_Union[ReplicaProcess, _Mapping]]] = ..., left_out: _Optional[int] = ..., unseen: _Optional[str] = ...) -> None: ...
+    visitors: _containers.RepeatedCompositeFieldContainer[Visitor]
+    def __init__(self, processes: _Optional[_Iterable[_Union[ReplicaProcess, _Mapping]]] = ..., left_out: _Optional[int] = ..., unseen: _Optional[str] = ..., visitors: _Optional[_Iterable[_Union[Visitor, _Mapping]]] = ...) -> None: ...
+
+class Visitor(_message.Message):
+    __slots__ = ("user", "service", "age")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    AGE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    service: str
+    age: _duration_pb2.Duration
+    def __init__(self, user: _Optional[str] = ..., service: _Optional[str] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ReplicaProcess(_message.Message):
     __slots__ = ("pid", "node_pid", "cpu_cores", "cpu_time", "memory_bytes", "age", "command", "is_cut")

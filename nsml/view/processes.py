@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from nsml.common.units import duration_text, memory_text
+from nsml.spec import agent_services
 from nsml.view.tables import Column
 from nsml.view.times import seconds_of
 
 if TYPE_CHECKING:
-    from nsml.v1.sessions_pb2 import ReplicaProcess
+    from collections.abc import Iterable, Iterator
+
+    from nsml.v1.sessions_pb2 import ReplicaProcess, Visitor
 
 _COMMAND_CELLS: Final = 20
 
@@ -37,6 +40,32 @@ COLUMNS: Final[tuple[Column[ReplicaProcess], ...]] = (
         shrinks_to=_COMMAND_CELLS,
     ),
 )
+
+
+_SERVICES: Final = {
+    agent_services.PROGRAM: "a shell or program",
+    agent_services.FILES: "a copy",
+    agent_services.SSH: "ssh",
+    agent_services.EXEC: "exec",
+}
+
+
+def visitor_lines(visitors: Iterable[Visitor]) -> Iterator[str]:
+    """Who is inside, a line for each: `connected: kim, ssh, for 5m`."""
+    for one in visitors:
+        known = _SERVICES.get(one.service)
+        what = known or (f"port {one.service}" if one.service.isdecimal() else one.service)
+        user = one.user or "somebody"
+        yield f"connected: {user}, {what}, for {duration_text(seconds_of(one.age))}"
+
+
+def visitor_record(visitor: Visitor) -> dict[str, Any]:
+    """Everything of a connection in raw values."""
+    return {
+        "user": visitor.user,
+        "service": visitor.service,
+        "age_s": seconds_of(visitor.age),
+    }
 
 
 def record(process: ReplicaProcess) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def hostile(state, everything):
     state.stacks[0].processes.add(pid=8, command=EVIL, unseen=EVIL)
     found = state.evaluated
     found.value = found.output = found.error = EVIL
+    state.processes.visitors.add(user=EVIL, service=EVIL)
     state.programs.refusal = state.files.refusal = EVIL
     state.images[node.name] = [nodes_pb2.NodeImage(name=EVIL)]
     return session

@@ -85,6 +85,15 @@ def test_top(nsml, everything, state):
     result = nsml("top", "@last")
     assert result.stdout.endswith("--lr 0.1…\n")
     assert result.stderr == "and 12 more processes\n"
+    for user, service in (("kim", "agent.ssh"), ("lee", "8888"), ("", "web")):
+        state.processes.visitors.add(user=user, service=service).age.seconds = 300
+    assert nsml("top", "@last").stderr.splitlines()[1:] == [
+        "connected: kim, ssh, for 5m",
+        "connected: lee, port 8888, for 5m",
+        "connected: somebody, web, for 5m",
+    ]
+    visitors = json.loads(nsml("top", "@last", "-j").stdout)["visitors"]
+    assert visitors[0] == {"user": "kim", "service": "agent.ssh", "age_s": 300}
     state.processes.unseen = "its program is just beginning"
     refused = nsml("top", "@last", check=False)
     assert (refused.code, refused.stdout) == (6, "")
