@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.e2e.programs import write_program
+from tests.e2e.programs import wait_for, write_program
 from tests.support.in_process import Platform
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SMALL = ("-g", "0", "-c", "0.1", "--memory", "1G", "--grace", "1s")
+
+
+def live(platform: Platform) -> list[str]:
+    return platform.nsml("ps", "-o", "name").stdout.split()
 
 
 def test_one_works_in_it_and_it_goes_on_or_not(tmp_path: Path) -> None:
@@ -25,5 +29,5 @@ def test_one_works_in_it_and_it_goes_on_or_not(tmp_path: Path) -> None:
         assert platform.nsml("sh", name, "--", "cat", "notes.txt").stdout == "new\n"
         once = platform.nsml("dev", "--stop", *SMALL, "--", "true", cwd=code)
         assert "is stopped" in once.stderr
-        assert platform.nsml("ps", "-o", "name").stdout.split() == [name]
+        wait_for(lambda: live(platform) == [name], what="the other one has ended")
         platform.nsml("stop", "-y", name)
