@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from controlplane.access.current import refused_by_now
 from controlplane.tunnels.frames import LEAVES_WITHIN_S, Passed, passing
 from nsml.v1 import sessions_pb2 as pb
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from controlplane.tunnels.pacing import Pacing
     from controlplane.tunnels.tunnels import Tunnel
 
-_LOOKS_EVERY_S: Final = 1.0
+LOOKS_EVERY_S: Final = 2.0
+"""Whether a caller is still somebody who may, where nothing passes."""
 
 
 def direct_way(tunnel: Tunnel) -> pb.DirectWay | None:
@@ -46,10 +48,12 @@ def agent_end(
 
 
 async def _open_meanwhile(tunnel: Tunnel) -> AsyncGenerator[Passed, None]:
-    """Nothing, until either call is over. Each message has its caller's rights looked at again."""
+    """Nothing, until either call is over or its caller may not go on, which the door says with the last message."""
     while not tunnel.is_left.is_set():
         try:
-            async with asyncio.timeout(_LOOKS_EVERY_S):
+            async with asyncio.timeout(LOOKS_EVERY_S):
                 await tunnel.is_left.wait()
         except TimeoutError:
-            yield Passed()
+            if await refused_by_now() is not None:
+                break
+    yield Passed(gone=True)

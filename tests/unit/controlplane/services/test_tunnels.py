@@ -9,12 +9,13 @@ from typing import Any
 import grpc
 import pytest
 
+from controlplane.access.secret import parse_secret
 from controlplane.domain.identity import Role
 from controlplane.history.values import AuditQuery
 from controlplane.tunnels import calls, tunnels
 from controlplane.tunnels.frames import FRAME_BYTES
 from nsml.spec import agent_services
-from nsml.v1 import accounts_pb2, agents_pb2, resources_pb2
+from nsml.v1 import agents_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import refusal
@@ -328,7 +329,7 @@ async def test_only_the_node_that_was_asked_can_claim(rig: Rig) -> None:
 # Past the control plane, where client and agent are on one machine.
 
 
-async def direct(rig: Rig, user: Stubs) -> tuple[Any, Any]:
+async def direct(rig: Rig, user: Stubs) -> tuple[Any, Any, Agent]:
     """The client's and the agent's call of a tunnel whose bytes pass beside them."""
     agent, session = await running(rig, user)
     call = user.sessions._stub.OpenTunnel(metadata=user.metadata, timeout=20)
@@ -343,15 +344,15 @@ async def direct(rig: Rig, user: Stubs) -> tuple[Any, Any]:
     first = await call.read()
     assert first.direct == pb.DirectWay(socket="nsml-agent-1", key=order.direct_key)
     assert len(order.direct_key) == 32
-    return call, program
+    return call, program, agent
 
 
 async def test_both_ends_are_told_of_the_direct_way_and_end_together(rig: Rig) -> None:
-    client, program = await direct(rig, await rig.user("kim"))
+    client, program, _ = await direct(rig, await rig.user("kim"))
     client.cancel()
     await rest_of(program)
     assert await program.code() is grpc.StatusCode.OK
-    again, program = await direct(rig, await rig.user("lee"))
+    again, program, _ = await direct(rig, await rig.user("lee"))
     program.cancel()
     await rest_of(again)
     assert await again.code() is grpc.StatusCode.OK
@@ -360,14 +361,25 @@ async def test_both_ends_are_told_of_the_direct_way_and_end_together(rig: Rig) -
 async def test_a_direct_way_ends_with_the_rights_of_its_client(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "_LOOKS_EVERY_S", 0.02)
-    root = await rig.user("root", role=Role.ADMIN)
-    client, program = await direct(rig, await rig.user("kim"))
-    for call in (client, program):
-        assert (await call.read()) in (pb.OpenTunnelResponse(), agents_pb2.TunnelResponse())
-    await root.accounts.DeleteUser(accounts_pb2.DeleteUserRequest(name="kim"))
-    assert (await failure(client))[0] == "UNAUTHENTICATED"
+    monkeypatch.setattr(tunnels, "LOOKS_EVERY_S", 0.05)
+    monkeypatch.setattr(calls, "LOOKS_EVERY_S", 0.05)
+    client, program, _ = await direct(rig, await rig.user("kim"))
+    await rig.plane.core.accounts.delete_user("kim")
+    assert await failure(client) == ("UNAUTHENTICATED", "NOT_SIGNED_IN")
     await rest_of(program)
+    assert await program.code() is grpc.StatusCode.OK
+
+
+async def test_a_direct_way_ends_with_the_rights_of_its_node(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "LOOKS_EVERY_S", 0.05)
+    client, program, agent = await direct(rig, await rig.user("kim"))
+    token = parse_secret(dict(agent.stubs.metadata)["authorization"].removeprefix("Bearer "))
+    assert token is not None
+    assert await rig.plane.core.accounts.revoke(token.fingerprint) == 1
+    assert await failure(program) == ("UNAUTHENTICATED", "NOT_SIGNED_IN")
+    await rest_of(client)
 
 
 async def test_an_agent_that_awaits_nobody_has_the_bytes_pass_here(rig: Rig) -> None:
