@@ -53,6 +53,8 @@ _MOST_REASON: Final = 500
 MOST_NAMED: Final = 20
 """Failures that a report names; it counts all."""
 HAS_ALL: Final = -1
+LATEST_NS: Final = (1 << 63) - 1
+"""Of a time, before or after 1970: in the year 2262."""
 
 FILE: Final = "file"
 FOLDER: Final = "folder"
@@ -186,7 +188,7 @@ def _entry(  # noqa: PLR0917 - a row
     path: str, kind: str, mode: int, mtime_ns: int, size: int, target: str
 ) -> Entry:
     made = Entry(_bytes(path), kind, _whole(mode), int(mtime_ns), _whole(size), _bytes(target))
-    if kind not in KINDS or abs(made.mtime_ns) >= 1 << 63 or max(made.size, made.mode) >= 1 << 63:
+    if kind not in KINDS or abs(made.mtime_ns) > LATEST_NS or max(made.size, made.mode) >= 1 << 63:
         raise ValueError
     if b"\0" in made.target:
         raise ValueError

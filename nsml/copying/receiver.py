@@ -27,6 +27,7 @@ from nsml.copying.messages import (
     GO,
     HARD_LINK,
     HAS_ALL,
+    LATEST_NS,
     LEFT_OUT,
     MOST_NAMED,
     NOW,
@@ -503,7 +504,7 @@ def _beginning(value: object) -> tuple[bool, int, bytes]:
 
 def _facts(value: object) -> tuple[int, int]:
     match value:
-        case [int(size), int(mtime_ns)] if 0 <= size < 1 << 63 and abs(mtime_ns) < 1 << 63:
+        case [int(size), int(mtime_ns)] if 0 <= size < 1 << 63 and abs(mtime_ns) <= LATEST_NS:
             return size, mtime_ns
     raise NotUnderstood("what a file is now")
 

@@ -23,6 +23,7 @@ from nsml.copying.messages import (
     GO,
     HARD_LINK,
     HAS_ALL,
+    LATEST_NS,
     LEFT_OUT,
     MOST_ENTRIES,
     MOST_NAME_BYTES,
@@ -198,7 +199,7 @@ class Sender:
                 return 0
             if isinstance(found, os.stat_result) and stat.S_ISREG(found.st_mode):
                 total += found.st_size
-        return total
+        return total if total < 1 << 63 else 0  # with holes there may be any number
 
     def _entries(self) -> Iterator[Entry]:
         for path, found in self._walk():
@@ -208,7 +209,7 @@ class Sender:
                 yield self._entry(path, found)
 
     def _entry(self, path: bytes, found: os.stat_result) -> Entry:
-        mode, mtime_ns = stat.S_IMODE(found.st_mode), found.st_mtime_ns
+        mode, mtime_ns = stat.S_IMODE(found.st_mode), _facts(found)[1]
         if stat.S_ISDIR(found.st_mode):
             return Entry(path, FOLDER, mode, mtime_ns)
         if stat.S_ISLNK(found.st_mode):
@@ -286,7 +287,8 @@ def _is_folder(now: os.stat_result) -> bool:
 
 
 def _facts(now: os.stat_result) -> tuple[int, int]:
-    return now.st_size, now.st_mtime_ns
+    """Size and time, of which file systems may have later ones than entries."""
+    return now.st_size, max(min(now.st_mtime_ns, LATEST_NS), -LATEST_NS)
 
 
 def _version(now: os.stat_result) -> bytes:

@@ -194,6 +194,17 @@ def test_times_permissions_and_links(tree: Path, tmp_path: Path) -> None:
     assert (out / "hard").samefile(out / "one")
 
 
+@pytest.mark.parametrize("moment", [15_000_000_000, 1 << 62, -2_000_000_000, -(1 << 62)])
+def test_one_file_of_a_time_without_sense_ends_no_copy(
+    tree: Path, tmp_path: Path, moment: int
+) -> None:
+    for path in ("one", "sub"):
+        os.utime(tree / path, (moment, moment))
+    report, _ = copied(tree, tmp_path / "out")
+    assert (report.files, report.failed) == (3, 0)
+    assert copied(tree, tmp_path / "out", name="")[0].failed == 0
+
+
 @pytest.mark.parametrize("is_folder", [True, False])
 def test_a_large_file_goes_on_in_its_middle(tmp_path: Path, *, is_folder: bool) -> None:
     source = tmp_path / "source"
