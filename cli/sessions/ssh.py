@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from nsml.client.ssh import SshServer
 
 _PROGRAM: Final = "ssh"
+_MUCH: Final = 128 << 10
+_LITTLE: Final = 4 << 10
+_PAUSE_S: Final = 0.005
+"""After little for the server while much comes from it: ssh says for every 100 KB that it has taken them, and each word of
+that costs all on the way as much as a piece of what comes. It lets 2 MB come ahead, so nothing waits for that."""
 
 
 @command(
@@ -107,17 +112,24 @@ async def _joined(app: App, server: SshServer) -> None:
     widen(app.stdin.fileno(), app.stdout.fileno())
     source, output = ByteInput(app.stdin.fileno()), ByteOutput()
 
+    much_came = False
+
     async def give() -> None:
         from nsml.client.errors import ClientError
 
+        nonlocal much_came
         with suppress(ClientError):  # whoever reads learns it, too
             while data := await source.read():
                 await server.write(data)
+                if much_came and len(data) < _LITTLE:
+                    much_came = False
+                    await asyncio.sleep(_PAUSE_S)
             await server.end()
 
     giving = asyncio.create_task(give())
     try:
         while data := await server.read():
+            much_came = much_came or len(data) >= _MUCH
             await output.write(app.stdout.fileno(), data)
     finally:
         source.close()
