@@ -47,7 +47,9 @@ async def serve(process):
         process.command, shell=True, stdin=-1, stdout=-1, stderr=-1, start_new_session=True
     )
     await process.redirect(running.stdin, running.stdout, running.stderr)
-    process.exit(await asyncio.to_thread(running.wait))
+    code = await asyncio.to_thread(running.wait)
+    await process.stdout.drain()
+    process.exit(code)
 
 async def main():
     server = await asyncssh.listen(
