@@ -37,8 +37,9 @@ class Evaluator:
     """Evaluates one after another, and keeps the names that they assign."""
 
     def __init__(self) -> None:
-        self._own: Dict[str, Any] = {}
-        self._left_behind: Optional[_Run] = None
+        self.own: Dict[str, Any] = {}
+        """What was assigned and not deleted."""
+        self._run: Optional[_Run] = None
 
     def evaluate(self, text: str, names: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
         """The answer: `value`, `output`, `error`, `is_cut`, `is_late`, and `took_s` in seconds.
@@ -50,55 +51,73 @@ class Evaluator:
             text: an expression, or statements.
             names: the variables that it sees: a copy, which it may change.
             limit_s: after so many seconds it is interrupted. What is in a function of C goes on until that returns.
+
+        Raises:
+            RuntimeError: there is no room for another thread.
         """
-        if self._left_behind is not None and self._left_behind.is_running:
+        if self._run is not None and self._run.is_running:
             return {"error": _BUSY}
         began = time.monotonic()
-        run = _Run(text, {**names, **self._own, "__builtins__": builtins})
-        is_late = not run.ended_within(limit_s)
-        if run.is_running:
-            self._left_behind = run
-        else:
-            self._keep(run.names, names)
+        run = _Run(self, text, names)
+        del names
+        self._run = run
+        try:
+            is_late = not run.ended_within(limit_s)
+        except BaseException:  # of a signal handler of the program's, which waits no more
+            run.interrupt()
+            raise
         answer = run.answer(is_late=is_late)
         answer["took_s"] = time.monotonic() - began
         return answer
 
-    def _keep(self, after: Dict[str, Any], before: Dict[str, Any]) -> None:
-        """Remember what was assigned, and forget what was deleted."""
-        self._own = {
-            name: value
-            for name, value in after.items()
-            if name != "__builtins__" and (name not in before or before[name] is not value)
-        }
+    def after_fork(self) -> None:
+        """In a child, which may be one that an expression has made: its streams are the program's."""
+        if self._run is not None:
+            self._run.forget()
+            self._run = None
 
 
 class _Run:
-    """One evaluation, in a thread of its own."""
+    """One evaluation, in a thread of its own.
 
-    def __init__(self, text: str, names: Dict[str, Any]) -> None:
-        self.names = names
+    All that belongs to the expression is touched and let go of there, since any of its methods may be its own:
+    what the thread that trains reads of it are plain texts.
+    """
+
+    def __init__(self, evaluator: Evaluator, text: str, names: Dict[str, Any]) -> None:
+        self._evaluator = evaluator
         self._text = text
+        self._names = names
         self._device = _cuda_device()
         self._value: Optional[str] = None
         self._error = ""
+        self._is_cut = False
         self._printed = _Printed()
         self._thread = threading.Thread(target=self._run, name="nsml exec", daemon=True)
+        # Of a thread that runs `is_alive` says that it does not, once an exception came up in `join` (bpo-45274).
+        self._end = threading.Lock()
+        self._end.acquire()
+        self._gate = threading.Lock()
+        self._is_over = self._is_interrupted = False
 
     def ended_within(self, limit_s: float) -> bool:
         """Run it; False when it was interrupted, or goes on."""
         streams = sys.stdout, sys.stderr
-        sys.stdout = _Stream(streams[0], self._printed)
-        sys.stderr = _Stream(streams[1], self._printed)
         try:
-            self._thread.start()
-            self._thread.join(limit_s)
-            if not self.is_running:
+            sys.stdout = _Stream(streams[0], self._printed)
+            sys.stderr = _Stream(streams[1], self._printed)
+            try:
+                self._thread.start()
+            except RuntimeError:
+                self._is_over = True
+                raise
+            if self._end.acquire(timeout=limit_s):
                 return True
             give_up_at = time.monotonic() + _ENDS_WITHIN_S
-            while self.is_running and time.monotonic() < give_up_at:  # it may catch the first ones
-                _interrupt(self._thread)
-                self._thread.join(_INTERRUPTED_EVERY_S)
+            while time.monotonic() < give_up_at:  # it may catch the first ones
+                self.interrupt()
+                if self._end.acquire(timeout=_INTERRUPTED_EVERY_S):
+                    break
             return False
         finally:
             sys.stdout, sys.stderr = streams
@@ -106,44 +125,84 @@ class _Run:
     @property
     def is_running(self) -> bool:
         """Whether it goes on, after all."""
-        return self._thread.is_alive()
+        return not self._is_over
+
+    def interrupt(self) -> None:
+        """Raise TimeLimitError in its thread, as soon as that executes Python; never in another that has its number."""
+        with self._gate:
+            if not self._is_over and self._thread.ident is not None:
+                self._is_interrupted = True
+                _raise_in(self._thread.ident, TimeLimitError)
+
+    def forget(self) -> None:
+        """In a child of the process: there is no such thread here, or it is the only one."""
+        self._printed.thread = None
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if isinstance(stream, _Stream):
+                setattr(sys, name, stream.program)
 
     def answer(self, *, is_late: bool) -> Dict[str, Any]:
         """What came of it until now."""
-        value, is_value_cut = _cut(self._value)
         output, is_output_cut = _cut(self._printed.text())
-        error, is_error_cut = _cut(self._error)
         return {
-            "value": value,
+            "value": self._value,
             "output": output,
-            "error": (_STILL_RUNS if self.is_running else "") if is_late else error,
+            "error": (_STILL_RUNS if self.is_running else "") if is_late else self._error,
             "is_late": is_late,
-            "is_cut": is_value_cut or is_output_cut or is_error_cut or self._printed.is_cut,
+            "is_cut": self._is_cut or is_output_cut or self._printed.is_cut,
         }
 
     def _run(self) -> None:
         try:
             self._printed.thread = threading.get_ident()
-            _use_cuda_device(self._device)
-            self._value = self._evaluated()
+            self._evaluate()
         except BaseException as error:
-            self._error = _told(error)
+            with suppress(BaseException):
+                self._error, self._is_cut = _cut(_told(error))
+        self._be_over()
 
-    def _evaluated(self) -> Optional[str]:
+    def _evaluate(self) -> None:
+        _use_cuda_device(self._device)
+        before, self._names = self._names, {}
+        names = {**before, **self._evaluator.own, "__builtins__": builtins}
+        try:
+            value = self._evaluated(names)
+            if value is not None:
+                self._value, self._is_cut = _cut(value)
+        finally:
+            self._evaluator.own = {
+                name: value
+                for name, value in names.items()
+                if name != "__builtins__" and (name not in before or before[name] is not value)
+            }
+
+    def _evaluated(self, names: Dict[str, Any]) -> Optional[str]:
         """Run all of it; the `repr` of its last line, if that is an expression and not None."""
         tree = ast.parse(self._text.strip(), _FILE)
         last = tree.body[-1] if tree.body else None
         if isinstance(last, ast.Expr):
             tree.body.pop()
-        exec(compile(tree, _FILE, "exec"), self.names)  # noqa: S102 - what it is for
+        exec(compile(tree, _FILE, "exec", dont_inherit=True), names)  # noqa: S102 - what it is for
         if not isinstance(last, ast.Expr):
             return None
-        code = compile(ast.Expression(last.value), _FILE, "eval")
-        value = eval(code, self.names)  # noqa: S307 - what it is for
-        if value is None:
-            return None
-        self.names["_"] = value
-        return repr(value)
+        code = compile(ast.Expression(last.value), _FILE, "eval", dont_inherit=True)
+        value = eval(code, names)  # noqa: S307 - what it is for
+        return None if value is None else repr(value)
+
+    def _be_over(self) -> None:
+        """From here on nothing is raised in the thread: what came too late for the expression is taken back."""
+        while True:
+            try:
+                with self._gate:
+                    self._is_over = True
+                if self._is_interrupted:
+                    _raise_in(threading.get_ident(), None)
+                break
+            except TimeLimitError:
+                pass
+        self._printed.thread = None  # its number may be another thread's, which keeps a stream
+        self._end.release()
 
 
 class _Printed:
@@ -156,12 +215,13 @@ class _Printed:
         self._room = MOST_BYTES
 
     def add(self, text: str) -> None:
-        """As much as there is room for."""
-        if len(text) > self._room:
+        """As much as there is room for. Raises TypeError: it is no text."""
+        kept = _plain(text, self._room)
+        if str.__len__(text) > self._room:
             self.is_cut = True
-        if self._room > 0:
-            self._parts.append(text[: self._room])
-            self._room -= len(text)
+        if kept:
+            self._parts.append(kept)
+            self._room -= len(kept)
 
     def text(self) -> str:
         """All that was kept."""
@@ -171,38 +231,38 @@ class _Printed:
 class _Stream:
     """In the place of a standard stream: what the thread of an expression writes is kept, that of others passed on."""
 
-    def __init__(self, stream: Any, printed: _Printed) -> None:
-        self._stream = stream
+    def __init__(self, program: Any, printed: _Printed) -> None:
+        self.program = program
         self._printed = printed
 
-    def write(self, text: str) -> int:
-        """Keep it or pass it on."""
+    def write(self, text: str) -> Any:
+        """Keep it or pass it on, as of the stream; where the program has none it goes nowhere."""
         if threading.get_ident() != self._printed.thread:
-            return int(self._stream.write(text) or 0)
-        self._printed.add(str(text))
-        return len(text)
+            return self.program.write(text) if self.program is not None else len(text)
+        self._printed.add(text)
+        return str.__len__(text)
 
     def flush(self) -> None:
         """As of the stream."""
-        if threading.get_ident() != self._printed.thread:
-            self._stream.flush()
+        if threading.get_ident() != self._printed.thread and self.program is not None:
+            self.program.flush()
 
     def close(self) -> None:
         """As of the stream, which is not the expression's to close."""
-        if threading.get_ident() != self._printed.thread:
-            self._stream.close()
+        if threading.get_ident() != self._printed.thread and self.program is not None:
+            self.program.close()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.program, name)
 
 
-def _interrupt(thread: threading.Thread) -> None:
-    """Raise TimeLimitError in a thread, as soon as it executes Python."""
+def _raise_in(thread: int, error: Optional[type]) -> None:
+    """Have an exception come up in a thread as soon as that executes Python; None takes it back."""
     with suppress(ImportError, AttributeError):  # a Python without it: the thread is left behind
         import ctypes
 
-        ident = ctypes.c_ulong(thread.ident or 0)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(TimeLimitError))
+        raised = None if error is None else ctypes.py_object(error)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
 
 
 def _told(error: BaseException) -> str:
@@ -219,12 +279,15 @@ def _told(error: BaseException) -> str:
         return str(type.__getattribute__(type(error), "__name__"))
 
 
-def _cut(text: Optional[str]) -> Tuple[Optional[str], bool]:
+def _cut(text: str) -> Tuple[str, bool]:
     """The beginning of a text, and whether more was there. Halves of characters become question marks."""
-    if text is None:
-        return None, False
-    raw = text[: MOST_BYTES + 1].encode("utf-8", "replace")
+    raw = _plain(text, MOST_BYTES + 1).encode("utf-8", "replace")
     return raw[:MOST_BYTES].decode("utf-8", "ignore"), len(raw) > MOST_BYTES
+
+
+def _plain(text: str, most: int) -> str:
+    """The first characters of a text, by none of its own methods, which may do anything."""
+    return str.__getitem__(text, slice(0, most))
 
 
 def _cuda_device() -> Optional[int]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _ANSWERS_WITHIN_S = 2.0
 """How long training waits for the agent, which has asked."""
 _evaluator = Evaluator()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_evaluator.after_fork)
 
 
 def obey(run_dir: str, scope: Callable[[], Dict[str, Any]]) -> None:

@@ -107,6 +107,74 @@ def test_what_it_raises_is_told_and_goes_nowhere(evaluator, text, error):
     assert "nsml/_expressions" not in answer["error"]
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("class R:\n def __repr__(self): return S('x')\nR()", "x"),
+        ("import sys\nsys.stdout.write(S('x'))", "1"),
+        ("print(S('x'))", None),
+        ("raise ValueError(S('x'))", None),
+        ("class E(Exception): pass\nE.__name__ = S('x')\nraise E", None),
+        (
+            "class K:\n def __hash__(self): return hash('loss')\n __eq__ = end\nglobals()[K()] = 1",
+            None,
+        ),
+    ],
+)
+def test_none_of_its_methods_is_called_in_the_thread_that_waits(evaluator, text, value):
+    hostile = (
+        "def end(*_): raise SystemExit\n"
+        "class S(str):\n __getitem__ = __len__ = encode = __eq__ = __hash__ = end\n"
+    )
+    assert evaluated(evaluator, hostile + text, loss=0.5)["value"] == value
+    for text in ("loss", "loss"):
+        assert evaluated(evaluator, text, loss=0.5)["is_late"] is False
+
+
+def test_what_is_let_go_of_ends_in_its_thread(evaluator):
+    ended_in = []
+
+    class Made:
+        def __del__(self):
+            ended_in.append(threading.current_thread().name)
+
+    evaluated(evaluator, "a = make(); b = make(); make()", make=Made)
+    evaluated(evaluator, "del a; b = 1", make=Made)
+    assert ended_in == ["nsml exec"] * 3
+
+
+def test_no_statement_of_this_package_applies_to_it(evaluator):
+    text = "def f(x: int): pass\nf.__annotations__['x'] is int"
+    assert evaluated(evaluator, text)["value"] == "True"
+
+
+def test_what_others_print_meanwhile_goes_where_it_would(evaluator, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    printed = []
+
+    def work():
+        print("nowhere", flush=True)
+        printed.append(True)
+
+    def wait():
+        other = threading.Thread(target=work)
+        other.start()
+        other.join()
+
+    evaluated(evaluator, "wait()", wait=wait)
+    assert printed
+
+
+def test_a_stream_that_is_kept_keeps_nothing(evaluator, capsys):
+    kept = []
+    evaluated(evaluator, "import sys\nkept.append(sys.stdout)", kept=kept)
+    for _ in range(10):  # the number of the thread is given again
+        other = threading.Thread(target=kept[0].write, args=("said\n",))
+        other.start()
+        other.join()
+    assert capsys.readouterr().out == "said\n" * 10
+
+
 @pytest.mark.parametrize("text", ["sys.stdout = None", "sys.stderr = 1/0", "sys.stdout.close()"])
 def test_the_streams_are_as_they_were(evaluator, text):
     evaluated(evaluator, f"import sys\n{text}")
@@ -165,14 +233,27 @@ def test_a_signal_reaches_the_program_while_it_waits(evaluator):
     def stop(*_):
         raise Stop
 
+    def goes_on():
+        return evaluated(evaluator, "1")["error"]
+
     before = signal.signal(signal.SIGUSR1, stop)
+    end = threading.Event()
     try:
-        text = "import os, signal, time\nos.kill(os.getpid(), signal.SIGUSR1)\nend.wait(30)"
-        end = threading.Event()
+        text = (
+            "import os, signal, time\nos.kill(os.getpid(), signal.SIGUSR1)\n"
+            "while not end.is_set():\n try:\n  while not end.wait(0.01): pass\n except BaseException: raised.set()"
+        )
+        raised = threading.Event()
         streams = sys.stdout, sys.stderr
         with pytest.raises(Stop):
-            evaluator.evaluate(text, {"end": end}, LIMIT_S)
+            evaluator.evaluate(text, {"end": end, "raised": raised}, LIMIT_S)
         assert (sys.stdout, sys.stderr) == streams
-        end.set()
+        assert raised.wait(LIMIT_S)
+        assert "still runs" in goes_on()
     finally:
+        end.set()
         signal.signal(signal.SIGUSR1, before)
+    give_up_at = time.monotonic() + LIMIT_S
+    while goes_on():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
