@@ -106,11 +106,7 @@ class _Run:
         try:
             sys.stdout = _Stream(streams[0], self._printed)
             sys.stderr = _Stream(streams[1], self._printed)
-            try:
-                self._thread.start()
-            except RuntimeError:
-                self._is_over = True
-                raise
+            self._thread.start()
             if self._end.acquire(timeout=limit_s):
                 return True
             give_up_at = time.monotonic() + _ENDS_WITHIN_S
@@ -128,11 +124,16 @@ class _Run:
         return not self._is_over
 
     def interrupt(self) -> None:
-        """Raise TimeLimitError in its thread, as soon as that executes Python; never in another that has its number."""
+        """Raise TimeLimitError in its thread, as soon as that executes Python; never in another that has its number.
+
+        What has not begun does not begin any more: its thread may not even be there.
+        """
         with self._gate:
-            if not self._is_over and self._thread.ident is not None:
+            if self._printed.thread is None:
+                self._is_over = True
+            elif not self._is_over:
                 self._is_interrupted = True
-                _raise_in(self._thread.ident, TimeLimitError)
+                _raise_in(self._printed.thread, TimeLimitError)
 
     def forget(self) -> None:
         """In a child of the process: there is no such thread here, or it is the only one."""
@@ -155,8 +156,10 @@ class _Run:
 
     def _run(self) -> None:
         try:
-            self._printed.thread = threading.get_ident()
-            self._evaluate()
+            with self._gate:
+                self._printed.thread = None if self._is_over else threading.get_ident()
+            if not self._is_over:
+                self._evaluate()
         except BaseException as error:
             with suppress(BaseException):
                 self._error, self._is_cut = _cut(_told(error))

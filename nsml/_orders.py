@@ -12,6 +12,7 @@ import os
 
 from nsml._agent import Conversation
 from nsml._expressions import Evaluator
+from nsml._strict import comes_from_signal, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +29,16 @@ def obey(run_dir: str, scope: Callable[[], Dict[str, Any]]) -> None:
     """Take the order that there is for this process, if any, and answer it. Raises OSError, ValueError."""
     with Conversation(run_dir, timeout_s=_ANSWERS_WITHIN_S) as agent:
         rank = os.environ.get("LOCAL_RANK", "")
-        order = agent.ask({"op": "order", "local_rank": int(rank) if rank.isdigit() else 0}).get(
+        order = agent.ask({"op": "order", "local_rank": int(rank) if rank.isdecimal() else 0}).get(
             "order"
         )
         if not isinstance(order, dict) or order.get("kind") != "evaluate":
             return
-        answer = _evaluator.evaluate(str(order["expression"]), scope(), float(order["limit_s"]))
+        try:
+            code, limit_s = str(order["expression"]), float(order["limit_s"])
+            answer = _evaluator.evaluate(code, scope(), limit_s)
+        except Exception as error:  # no more threads, or a report with a scope that is none
+            if comes_from_signal(error):
+                raise
+            answer = {"error": f"it could not be evaluated: {reason(error)}"}
         agent.ask({"op": "answer", "answer": answer})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 
 from nsml._notice import notice
 from nsml._strict import comes_from_signal, reason
@@ -25,6 +24,8 @@ _PAGE = "orders"
 _NUMBER_BYTES = 8
 _OWN = ("nsml", "torch")
 """Packages whose functions stand between the program and a safe point."""
+_IS_FUNCTION = 1  # CO_OPTIMIZED of `inspect`
+_TAKES_VARIABLES = frozenset(("locals", "vars"))
 
 
 class Points:
@@ -40,7 +41,7 @@ class Points:
         self._reported = reported
         self._page: Any = _mapped(run_dir)
         self._seen = self._page[:_NUMBER_BYTES]
-        self._is_busy = _unlocked()
+        self._is_obeying = False
         self._is_in_torch = not run_dir
         self.at: Optional[int] = None
         """The step that `nsml.step` named last."""
@@ -55,12 +56,18 @@ class Points:
         """
         self.at = number
         if self._page[:_NUMBER_BYTES] != self._seen:
-            self._obey()
+            try:  # noqa: SIM105 - in as few calls as can be
+                self._obey()
+            except RecursionError:
+                pass  # so deep in calls that there is no room for one more: it is another safe point's
 
     def look(self) -> None:
         """See whether there is an order, and obey it."""
         if self._page[:_NUMBER_BYTES] != self._seen:
-            self._obey()
+            try:  # noqa: SIM105 - in as few calls as can be
+                self._obey()
+            except RecursionError:
+                pass
 
     def look_from_torch(self) -> None:
         """Have the steps of optimizers be safe points, too, once torch is loaded."""
@@ -68,17 +75,17 @@ class Points:
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if register is not None:
             self._is_in_torch = True
-            with suppress(Exception):  # another torch: its steps are none, then
+            try:
                 register(lambda *_: self.look())
-
-    def after_fork(self) -> None:
-        """In a child: nobody else is at an order here."""
-        self._is_busy = _unlocked()
+            except Exception as error:  # another torch: its steps are none, then
+                if comes_from_signal(error):
+                    raise
 
     def _obey(self) -> None:
         """Nothing of it is raised in the program, but for what its own signal handlers raise meanwhile."""
-        if not self._is_busy.acquire(blocking=False):
+        if self._is_obeying and _is_called_elsewhere(sys._getframe()):  # noqa: SLF001 - of itself
             return  # what an order runs is at a safe point, or another thread is
+        self._is_obeying = True
         try:
             self._seen = self._page[:_NUMBER_BYTES]
             from nsml._orders import obey
@@ -89,7 +96,7 @@ class Points:
                 raise
             notice(f"what was asked of the program could not be done: {reason(error)}")
         finally:
-            self._is_busy.release()
+            self._is_obeying = False
 
     def _scope(self) -> Dict[str, Any]:
         """The variables that expressions may read: those of the program where it is, and of its last report.
@@ -107,8 +114,40 @@ class Points:
             frame = frame.f_back  # type: ignore[assignment]
         if frame is not None:
             names.update(frame.f_globals)
-            names.update(frame.f_locals)
+            names.update(_variables(frame))
         return names
+
+
+def _variables(frame: Any) -> Dict[str, Any]:
+    """The variables of a frame.
+
+    Before Python 3.13 a function has one dict of them for ever: the reader brings it up to date, and it holds what
+    was in them then, such as the tensors of a step. So it is emptied; what a function has itself
+    taken with `locals()` is not even looked at.
+    """
+    variables_are_its_own = not frame.f_code.co_flags & _IS_FUNCTION
+    if sys.version_info >= (3, 13) or variables_are_its_own:
+        return dict(frame.f_locals)
+    if not _TAKES_VARIABLES.isdisjoint(frame.f_code.co_names):
+        return {}
+    held = frame.f_locals
+    found = dict(held)
+    held.clear()
+    return found
+
+
+def _is_called_elsewhere(call: Any) -> bool:
+    """Whether another call of its function has not returned, in any thread.
+
+    No lock says so as well: an exception of a signal handler can come up in any line, also before a lock is released.
+    """
+    for top in sys._current_frames().values():  # noqa: SLF001 - the only way to them
+        frame: Any = top
+        while frame is not None:
+            if frame.f_code is call.f_code and frame is not call:
+                return True
+            frame = frame.f_back
+    return False
 
 
 def _package(frame: Any) -> str:
@@ -131,9 +170,3 @@ def _mapped(run_dir: str) -> Any:
             os.close(file)
     except (ImportError, OSError, ValueError):
         return b""  # of an agent that asks nothing, or a system without such files
-
-
-def _unlocked() -> Any:
-    import _thread  # what `threading` has, without loading that
-
-    return _thread.allocate_lock()

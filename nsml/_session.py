@@ -548,7 +548,6 @@ def _argument(flag: str, arguments: List[str]) -> Optional[str]:
 _SESSION = Session(os.environ.get("NSML_RUN_DIR", ""), constants.SESSION_NAME)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_SESSION.spool.after_fork)
-    os.register_at_fork(after_in_child=_SESSION.points.after_fork)
 
 bind = _SESSION.bind
 save = _SESSION.save

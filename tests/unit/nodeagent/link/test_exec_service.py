@@ -41,6 +41,32 @@ train()
 WAITS = "import sys, nsml\nprint('waits', flush=True)\nfor line in sys.stdin: nsml.step()\n"
 
 
+HOLDS = """
+import time, weakref, nsml
+class Batch:
+    is_done = False
+told = Batch()
+def train():
+    batch = Batch()
+    seen = weakref.ref(batch)
+    while not batch.is_done:
+        nsml.step()
+        time.sleep(0.002)
+    batch = None
+    print(seen(), flush=True)
+def configured(rate):
+    config = locals()
+    for name in config:
+        while not told.is_done:
+            nsml.step()
+            time.sleep(0.002)
+    print(*config, flush=True)
+print("trains", flush=True)
+train()
+configured(0.1)
+"""
+
+
 class Client:
     """The other end of the stream."""
 
@@ -147,6 +173,37 @@ async def test_a_running_program_evaluates_it_and_trains_on(node: Node) -> None:
         assert (await node.gets("'x' * 100_000")).evaluated.is_cut
         assert (await node.gets("'\\x00' * 60_000, 'é' * 60_000")).evaluated.value
         assert program.returncode is None
+
+
+async def test_reading_variables_holds_none_and_changes_none(node: Node) -> None:
+    async with node.running(HOLDS) as program:
+        assert program.stdout is not None
+        assert not (await node.gets("batch.is_done = True")).evaluated.error
+        assert await program.stdout.readline() == b"None\n"
+        assert not (await node.gets("told.is_done = True")).evaluated.error
+        assert await program.stdout.readline() == b"rate\n"
+
+
+async def test_what_cannot_be_evaluated_says_why(node: Node) -> None:
+    code = WAITS.replace("nsml.step()", "nsml.report(a=1, scope=5)")
+    async with node.running(code) as program:
+        assert program.stdin is not None
+        client, serving = node.asks("1")
+        await client.hears("waits")
+        program.stdin.write(b"\n")
+        await asyncio.wait_for(serving, WITHIN_S)
+        assert "could not be evaluated" in client.heard[-1].evaluated.error
+
+
+async def test_a_child_of_it_prints_where_the_program_does(node: Node) -> None:
+    code = (
+        "import os\nchild = os.fork()\nif not child:\n print('of the child', flush=True)\n os._exit(0)\n"
+        "os.waitpid(child, 0)[1]"
+    )
+    async with node.running(TRAINS) as program:
+        assert program.stdout is not None
+        assert (await node.gets(code)).evaluated.value == "0"
+        assert await program.stdout.readline() == b"of the child\n"
 
 
 async def test_an_agent_that_begins_anew_is_heard_as_well(tmp_path) -> None:
