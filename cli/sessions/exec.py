@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Evaluated, EvaluateResponse
 
+_LONGEST_LIMIT: Final = (60.0, "1m")
+_LONGEST_WAIT: Final = (3600.0, "1h")
+"""The node gives no more, in seconds and for people."""
 _PATIENCE_S: Final = 2.0
 """After so long without an answer it is said what is waited for."""
 
@@ -70,7 +73,7 @@ class _Result:
     type=DURATION,
     default=60.0,
     metavar="TIME",
-    help="Give up if the program reaches no safe point within this time.  [default: 1m]",
+    help="Give up if the program reaches no safe point within this time; 1h at most.  [default: 1m]",
 )
 @pass_app
 def exec_(
@@ -98,6 +101,12 @@ def exec_(
     session, first = replica_of(session, rank)
     if is_for_all and (rank is not None or first):
         raise click.UsageError("--all and a rank exclude each other")
+    for option, asked_s, (most_s, most) in (
+        ("--limit", limit_s, _LONGEST_LIMIT),
+        ("--wait", wait_s, _LONGEST_WAIT),
+    ):
+        if asked_s > most_s:
+            raise click.UsageError(f"{option} is {most} at most")
     code = _read(app) if expression == "-" else expression
     if not code.strip():
         raise click.UsageError("there is no code to evaluate")
@@ -107,7 +116,7 @@ def exec_(
         ranks = sorted(one.rank for one in chosen.replicas) if is_for_all else [first]
 
         async def evaluated(rank: int) -> _Result:
-            from nsml.client.errors import NoSuchService, StateConflict, Unavailable
+            from nsml.client.errors import NotEnough, StateConflict, Unavailable
 
             patience = _Patience(app, f"rank {rank}: " if len(ranks) > 1 else "")
             try:
@@ -121,7 +130,7 @@ def exec_(
                         wait_s=wait_s,
                         told=patience.hear,
                     )
-            except (NoSuchService, StateConflict, Unavailable) as error:
+            except (NotEnough, StateConflict, Unavailable) as error:
                 if len(ranks) == 1:
                     raise
                 return _Result(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,20 +60,28 @@ async def _carry_out(
     """Have it evaluated; `tell` how far it is, and at last what came of it. Raises NotAnswered."""
     limit_s = _within(request.limit.ToNanoseconds() / 1e9, _LIMIT_S, request.HasField("limit"))
     wait_s = _within(request.wait.ToNanoseconds() / 1e9, _WAIT_S, request.HasField("wait"))
+    if len(request.expression.encode()) > _MOST_EXPRESSION:
+        raise NotAnswered(f"the code is too long: {_MOST_EXPRESSION >> 10} KiB is the most")
     content = {"kind": "evaluate", "expression": request.expression, "limit_s": limit_s}
     order = Order(content=content, local_rank=request.local_rank, user=user)
-    try:
-        async with asyncio.timeout(wait_s) as waiting:
-            if orders.user:
-                await tell(pb.EvaluateResponse(behind=orders.user))
-            async with orders.opened(order):
-                await tell(pb.EvaluateResponse(waits=True))
+    # Nothing is told within a time limit: a write that is cancelled breaks the connection.
+    give_up_at = asyncio.get_running_loop().time() + wait_s
+    if orders.user:
+        await tell(pb.EvaluateResponse(behind=orders.user))
+    async with AsyncExitStack() as turn:
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await turn.enter_async_context(orders.opened(order))
+            await tell(pb.EvaluateResponse(waits=True))
+            async with asyncio.timeout_at(give_up_at):
                 await orders.taken(order)
-                waiting.reschedule(None)
-                await tell(pb.EvaluateResponse(runs=True))
-                answer = await _answered(order, limit_s)
-    except TimeoutError:
-        raise NotAnswered(f"its program reached no safe point within {wait_s:g} s") from None
+        except TimeoutError:
+            if not order.is_taken.is_set():  # at the last moment
+                raise NotAnswered(
+                    f"its program reached no safe point within {wait_s:g} s"
+                ) from None
+        await tell(pb.EvaluateResponse(runs=True))
+        answer = await _answered(order, limit_s)
     await tell(pb.EvaluateResponse(evaluated=_evaluated(answer)))
 
 

@@ -327,6 +327,8 @@ class RequestServer:
         """What there is for the process that asks, which answers on the same connection."""
         if self._orders is None or client.order is not None:
             return None
+        if client.connection.sends_no_more():  # it has given up on an agent that was slow
+            return None
         local_rank = request.get("local_rank")
         client.order = self._orders.take(local_rank if isinstance(local_rank, int) else 0)
         return None if client.order is None else client.order.content

@@ -55,12 +55,16 @@ async def evaluate(
     ) as tunnel:
         await tunnel.write(request.SerializeToString())
         await tunnel.end()
+        is_taken = False
         async for response in _responses(tunnel):
             match response.WhichOneof("kind"):
                 case "evaluated":
                     return response.evaluated
                 case "refused":
-                    raise StateConflict("the program did not evaluate it", why=response.refused)
+                    what = "say what came of it" if is_taken else "evaluate it"
+                    raise StateConflict(f"the program did not {what}", why=response.refused)
+                case "runs":
+                    is_taken = True
             if told is not None:
                 told(response)
     raise _broken()

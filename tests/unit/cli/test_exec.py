@@ -48,6 +48,24 @@ def test_what_no_program_evaluated_is_an_error_that_says_why(nsml, everything, s
     assert "no safe point within 60 s" in refused.stderr
 
 
+def test_of_what_began_it_is_not_said_that_it_was_not_evaluated(nsml, everything, state):
+    state.not_evaluated[0] = "its program ended, or broke off, meanwhile"
+    state.began_to_evaluate.add(0)
+    refused = nsml("exec", "@last", "1", check=False)
+    assert refused.code == 6
+    assert "the program did not say what came of it" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "most"), [(("--limit", "61s"), "1m"), (("--wait", "61m"), "1h")]
+)
+def test_no_time_is_promised_that_is_not_given(nsml, everything, state, option, most):
+    refused = nsml("exec", "@last", "1", *option, check=False)
+    assert refused.code == 2
+    assert f"{option[0]} is {most} at most" in refused.stderr
+    assert state.asked_code == []
+
+
 def test_all_replicas_are_asked_and_those_that_answer_are_shown(nsml, everything, state):
     [session] = [one for one in state.sessions.values() if one.name == "kim/mnist/1"]
     session.replicas.add(rank=1, node="gpu-1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -233,6 +234,7 @@ async def test_it_waits_for_a_safe_point_and_for_its_turn(node: Node) -> None:
         assert first.heard[-1].evaluated.value == "'first'"
         assert second.heard[-1].evaluated.value == "'second'"
         assert "no safe point within 0.1 s" in (await node.gets("1", wait_s=0.1)).refused
+        assert "no safe point within 0 s" in (await node.gets("1", wait_s=0.0)).refused
 
 
 async def test_who_leaves_asks_nothing_any_more(node: Node) -> None:
@@ -354,6 +356,41 @@ async def test_a_program_that_lies_is_taken_as_far_as_it_makes_sense(node: Node,
     assert len(found.value) <= 65_536
     assert not found.is_late
     assert found.took.ToNanoseconds() == 0
+
+
+async def test_who_has_given_up_on_a_slow_agent_takes_no_order(node: Node) -> None:
+    gone = socket.socket(socket.AF_UNIX)
+    gone.connect(str(node.folder.run / "socket"))
+    gone.sendall(b'{"v": 1, "op": "order"}\n')
+    gone.close()
+    client, serving = node.asks("1")  # before the agent has read that
+    async with node.running(TRAINS):
+        await asyncio.wait_for(serving, WITHIN_S)
+    assert client.heard[-1].evaluated.value == "1"
+
+
+async def test_code_that_is_too_long_is_refused(node: Node) -> None:
+    assert "64 KiB" in (await node.gets("#" * (64 << 10) + "1")).refused
+
+
+async def test_nothing_is_told_within_a_time_limit(node: Node) -> None:
+    """A write that is cancelled breaks the connection, and its client would not know what happened."""
+    client, serving = node.asks("1", wait_s=0.0)
+    write = client.write
+    cancelled: list[bytes] = []
+
+    async def slow(data: bytes) -> None:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            cancelled.append(data)
+            raise
+        await write(data)
+
+    client.write = slow  # type: ignore[method-assign]
+    await asyncio.wait_for(serving, WITHIN_S)
+    assert not cancelled
+    assert "no safe point" in client.heard[-1].refused
 
 
 async def test_an_answer_to_nothing_is_refused(node: Node) -> None:

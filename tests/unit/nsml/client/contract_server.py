@@ -134,6 +134,8 @@ class State:
         self.evaluated = pb.Evaluated(value="0.1")
         self.not_evaluated: dict[int, str] = {}
         """By rank, why not."""
+        self.began_to_evaluate: set[int] = set()
+        """Of those that did not, who took it."""
         self.stacks: dict[int, pb.ReplicaStacks] = {
             0: pb.ReplicaStacks(
                 processes=[
@@ -768,6 +770,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         self.state.asked_code.append(pb.EvaluateRequest.FromString(asked))
         if why := self.state.not_evaluated.get(target.rank):
             said = [pb.EvaluateResponse(waits=True), pb.EvaluateResponse(refused=why)]
+            if target.rank in self.state.began_to_evaluate:
+                said.insert(1, pb.EvaluateResponse(runs=True))
         else:
             said = [pb.EvaluateResponse(waits=True), pb.EvaluateResponse(runs=True)]
             said.append(pb.EvaluateResponse(evaluated=self.state.evaluated))
