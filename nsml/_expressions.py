@@ -25,6 +25,7 @@ _ENDS_WITHIN_S = 0.5
 """How long an expression may take to end that was interrupted; then it is left behind."""
 _MOST_CALLS = 50
 _INTERRUPTED_EVERY_S = 0.05
+_TURNS = 100
 _BUSY = "an expression that did not stop at its time limit still runs in this process"
 _STILL_RUNS = "it does not stop: it goes on in the process, beside training"
 
@@ -133,7 +134,7 @@ class _Run:
                 self._is_over = True
             elif not self._is_over:
                 self._is_interrupted = True
-                _raise_in(self._printed.thread, TimeLimitError)
+                _raise_in(self._printed.thread)
 
     def forget(self) -> None:
         """In a child of the process: there is no such thread here, or it is the only one."""
@@ -194,13 +195,16 @@ class _Run:
         return None if value is None else repr(value)
 
     def _be_over(self) -> None:
-        """From here on nothing is raised in the thread: what came too late for the expression is taken back."""
+        """From here on nothing is raised in the thread: what came too late for the expression comes up here.
+
+        It is not taken back: Python 3.11 and older would look for it for ever, in every thread, and a tracer would hang.
+        """
         while True:
             try:
                 with self._gate:
                     self._is_over = True
-                if self._is_interrupted:
-                    _raise_in(threading.get_ident(), None)
+                for _ in range(_TURNS if self._is_interrupted else 0):
+                    pass  # each turn is a moment for it
                 break
             except TimeLimitError:
                 pass
@@ -259,13 +263,13 @@ class _Stream:
         return getattr(self.program, name)
 
 
-def _raise_in(thread: int, error: Optional[type]) -> None:
-    """Have an exception come up in a thread as soon as that executes Python; None takes it back."""
+def _raise_in(thread: int) -> None:
+    """Have TimeLimitError come up in a thread as soon as that executes Python."""
     with suppress(ImportError, AttributeError):  # a Python without it: the thread is left behind
         import ctypes
 
-        raised = None if error is None else ctypes.py_object(error)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+        ident = ctypes.c_ulong(thread)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(TimeLimitError))
 
 
 def _told(error: BaseException) -> str:

@@ -197,6 +197,19 @@ def test_what_does_not_end_is_interrupted(evaluator, text):
     assert evaluated(evaluator, "1")["value"] == "1"
 
 
+def test_after_an_interruption_the_interpreter_looks_for_no_other(evaluator):
+    """Else a traced program would hang in its next call, on Python 3.11."""
+    for _ in range(20):
+        evaluated(evaluator, "while True: pass", 0.01)
+    before, calls = sys.gettrace(), []
+    sys.settrace(lambda *_: calls.append(1))
+    try:
+        evaluator.after_fork()
+    finally:
+        sys.settrace(before)
+    assert calls
+
+
 def test_what_does_not_stop_is_left_behind_alone(evaluator):
     text = (
         "while not end.is_set():\n try:\n  while not end.is_set(): end.wait(0.01)\n"
