@@ -222,6 +222,7 @@ async def test_an_agent_that_begins_anew_is_heard_as_well(tmp_path) -> None:
 async def test_it_waits_for_a_safe_point_and_for_its_turn(node: Node) -> None:
     async with node.running(WAITS) as program:
         assert program.stdin is not None
+        assert "no safe point within 0.1 s" in (await node.gets("1", wait_s=0.1)).refused
         first, serving_first = node.asks("'first'")
         await first.hears("waits")
         second, serving_second = node.asks("'second'", user="lee")
@@ -233,7 +234,6 @@ async def test_it_waits_for_a_safe_point_and_for_its_turn(node: Node) -> None:
             await asyncio.sleep(0.01)
         assert first.heard[-1].evaluated.value == "'first'"
         assert second.heard[-1].evaluated.value == "'second'"
-        assert "no safe point within 0.1 s" in (await node.gets("1", wait_s=0.1)).refused
         assert "no safe point within 0 s" in (await node.gets("1", wait_s=0.0)).refused
 
 
