@@ -420,12 +420,14 @@ def state_of(platform: Platform, name: str) -> str:
 
 
 def test_who_is_inside_is_shown_and_who_looks_is_not(platform: Platform, session: str) -> None:
-    with endless(platform, session):
+    with endless(platform, session) as running:
         me = session.partition("/")[0]
         found = {(one["user"], one["service"]) for one in platform.json("top", session)["visitors"]}
         assert found == {(me, "agent.program")}
         line = f"connected: {me}, a shell or program, for"
         assert line in platform.nsml("top", session).stderr
+        running.process.kill()
+        running.end()
     wait_for(lambda: not platform.json("top", session)["visitors"], what="nobody is inside")
 
 

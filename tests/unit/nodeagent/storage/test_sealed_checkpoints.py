@@ -14,7 +14,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from nodeagent.replica.requests import RequestRefused, RequestServer
+from nodeagent.replica.requests import RequestRefused, RequestServer, _Client
 from nodeagent.replica.user_sockets import UserConnection
 from nodeagent.storage import sealed_checkpoints as kept
 from nodeagent.storage.checkpoints import SavedCheckpoint
@@ -263,7 +263,9 @@ class TestWithRoot:
         client = UserConnection(ours)
         theirs.close()
         with pytest.raises(RequestRefused):
-            await server._answer(b'{"v": 1, "op": "keep", "folder": "1-best/model"}', client)
+            await server._answer(
+                b'{"v": 1, "op": "keep", "folder": "1-best/model"}', _Client(client)
+            )
         await client.close()
         assert (folder / "weights").stat().st_uid == SOMEBODY
 
