@@ -9,6 +9,8 @@ import click
 from cli.arguments import flag_options, visibility_options
 from cli.exits import CommandError, ExitCode
 from cli.group import SplitCommand, command, the_app
+from cli.sessions import jupyter
+from cli.sessions.forward import PORT, forward_to
 from cli.sessions.preflight import check_first
 from cli.sessions.remote_program import run_joined
 from cli.sessions.run import options_of, submitted, submitted_text
@@ -47,12 +49,15 @@ _OF_RUN: Final = {
         "nsml dev -g 1 -d mnist --image pytorch/pytorch:2.4.0",
         "nsml dev -g 1 --idle-limit 8h --detach",
         "nsml dev --stop -- python -i model.py",
+        "nsml dev -g 1 --jupyter",
     ],
 )
 @flag_options
 @visibility_options
 @click.option("--code/--no-code", "sends_code", default=True, help="Send this folder (default).")
 @click.option("-D", "--detach", "is_detached", is_flag=True, help="Only start it.")
+@click.option("--jupyter", "is_jupyter", is_flag=True, help="JupyterLab instead of a shell.")
+@click.option("--port", type=PORT, metavar="P", help="With --jupyter: the port on this machine.")
 @click.option("--stop", "stops", is_flag=True, help="Stop it when the shell or program ends.")
 @click.pass_context
 def dev(context: click.Context, /, **given: Any) -> int:
@@ -61,6 +66,9 @@ def dev(context: click.Context, /, **given: Any) -> int:
     The session gets this folder, datasets, GPUs and environment as with nsml run, but runs no
     program of its own. Words after -- are started there instead of a shell.
 
+    --jupyter starts the JupyterLab of that environment (jupyterlab in requirements.txt, or in the
+    image) and prints its address on this machine, until Ctrl-C.
+
     It goes on when the shell ends: nsml sh, nsml ssh, nsml forward and nsml cp reach it. It is
     stopped once nobody was connected and its GPUs and CPUs did nothing for the idle limit, 2
     hours unless --idle-limit says otherwise. What is changed in the session stays there: fetch it
@@ -68,17 +76,23 @@ def dev(context: click.Context, /, **given: Any) -> int:
     """
     app = the_app(context)
     is_detached, stops = given.pop("is_detached"), given.pop("stops")
+    is_jupyter, port = given.pop("is_jupyter"), given.pop("port")
     words: list[str] = context.meta["words"] or []
     if is_detached and (stops or words):
         raise click.UsageError(
             "--detach starts no shell or program: leave out --stop and the words after --"
         )
+    if is_jupyter and (is_detached or words):
+        raise click.UsageError("--jupyter goes without --detach and words after --")
+    if port is not None and not is_jupyter:
+        raise click.UsageError("--port goes with --jupyter")
     if given["entry"] or given["args"]:
         raise click.UsageError("there is no program to start: -e and -a are of nsml run")
     if given["idle_limit"] is None:
         given["idle_limit"] = IDLE_LIMIT_S
     typed = context.meta["typed"]
     waits = _WAITS_IN_IMAGE if given["image"] else _WAITS
+    waits = jupyter.ARGV if is_jupyter else waits
     options = options_of({**_OF_RUN, **given}, [*waits], typed)
     repeat = [word for one in typed for word in one.words]
     options.request.command[:] = ("nsml", "dev", *without_values(repeat))
@@ -91,30 +105,10 @@ def dev(context: click.Context, /, **given: Any) -> int:
     if is_detached:
         app.say(f"  shell: nsml sh {session.name}   stop: nsml stop {session.name}")
         return ExitCode.OK
-    return _work_in(app, session, words, stops=stops)
-
-
-def _work_in(app: App, session: Session, words: Sequence[str], *, stops: bool) -> int:
-    """The shell or program, once the session runs; its exit code."""
     try:
-        _wait_for(app, session)
-
-        def opening(
-            client: Client, environment: Mapping[str, str], terminal: tuple[int, int] | None
-        ) -> AbstractAsyncContextManager[RemoteProgram]:
-            return client.sessions.open_program(
-                session.id, words, environment=environment, terminal=terminal
-            )
-
-        code = run_joined(
-            app,
-            words,
-            opening,
-            has_terminal=None,
-            has_no_input=False,
-            lost="error: the session has ended, and this program with it",
-            command_line=f"nsml sh {session.name}",
-        )
+        advice = jupyter.advice_for(session) if is_jupyter else f"nsml logs {session.name}"
+        _wait_for(app, session, advice)
+        code = _serve(app, session, port) if is_jupyter else _work_in(app, session, words)
     except KeyboardInterrupt:
         app.say("")
         code = ExitCode.INTERRUPTED
@@ -122,12 +116,49 @@ def _work_in(app: App, session: Session, words: Sequence[str], *, stops: bool) -
         app.call(lambda client: client.sessions.stop(session.id, reason="nsml dev --stop"))
         app.say(f"session {session.name} is stopped")
     else:
-        _tell_how_it_goes_on(app, session)
+        _tell_how_it_goes_on(app, session, is_jupyter=is_jupyter)
     return code
 
 
-def _wait_for(app: App, session: Session) -> None:
-    """Return once it runs, saying what it waits for."""
+def _serve(app: App, session: Session, port: int | None) -> int:
+    """Forward JupyterLab until the session ends."""
+    app.say("waiting for Jupyter...")
+
+    async def serve(client: Client) -> None:
+        token = await jupyter.token_of(client, session)
+
+        def address(server: str) -> str:
+            return f"http://{server}/lab?token={token}"
+
+        await forward_to(app, client, session, jupyter.SERVICE, port=port, address=address)
+
+    app.call(serve)
+    return ExitCode.OK
+
+
+def _work_in(app: App, session: Session, words: Sequence[str]) -> int:
+    """The shell or program; its exit code."""
+
+    def opening(
+        client: Client, environment: Mapping[str, str], terminal: tuple[int, int] | None
+    ) -> AbstractAsyncContextManager[RemoteProgram]:
+        return client.sessions.open_program(
+            session.id, words, environment=environment, terminal=terminal
+        )
+
+    return run_joined(
+        app,
+        words,
+        opening,
+        has_terminal=None,
+        has_no_input=False,
+        lost="error: the session has ended, and this program with it",
+        command_line=f"nsml sh {session.name}",
+    )
+
+
+def _wait_for(app: App, session: Session, advice: str) -> None:
+    """Return once it runs, saying what it waits for; `advice` is what to do where it ends before."""
     from nsml.client.streams import ENDED_STATES, wait_until
     from nsml.common.text import visible
     from nsml.v1 import sessions_pb2 as pb
@@ -147,11 +178,11 @@ def _wait_for(app: App, session: Session) -> None:
         raise CommandError(
             f"session {seen.name} {state_text(seen)}",
             why=visible(seen.end.message),
-            advice=f"nsml logs {seen.name}",
+            advice=advice,
         )
 
 
-def _tell_how_it_goes_on(app: App, session: Session) -> None:
+def _tell_how_it_goes_on(app: App, session: Session, *, is_jupyter: bool) -> None:
     from nsml.client.errors import ClientError
     from nsml.client.streams import ENDED_STATES
 
@@ -163,4 +194,5 @@ def _tell_how_it_goes_on(app: App, session: Session) -> None:
         return
     limit = duration_text(seen.spec.idle_limit.ToNanoseconds() / 1e9)
     app.say(f"session {seen.name} continues until it is idle for {limit}")
-    app.say(f"  shell: nsml sh {seen.name}   stop: nsml stop {seen.name}")
+    again = f"address: nsml forward {seen.name} {jupyter.SERVICE}   " if is_jupyter else ""
+    app.say(f"  {again}shell: nsml sh {seen.name}   stop: nsml stop {seen.name}")

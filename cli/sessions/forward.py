@@ -33,14 +33,14 @@ from nsml.common.concurrency import TaskGroup
 from nsml.common.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nsml.client.calls import Client
     from nsml.client.tunnels import Tunnel
     from nsml.v1.sessions_pb2 import Session
 
 _PIECE = 64 << 10
-_PORT = WholeRange(1, 65535)
+PORT = WholeRange(1, 65535)
 _NAME = re.compile(r"[a-z0-9-]{1,32}")
 _UNCLEAR_S = 0.5
 """How long bytes that may or may not begin an HTTP request are held back."""
@@ -59,7 +59,7 @@ class _Service(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value.isdecimal():
-            return str(_PORT.convert(value, param, ctx))
+            return str(PORT.convert(value, param, ctx))
         text = str(value)
         local, is_pair, remote = text.partition(":")
         if is_pair:  # as ssh, docker and kubectl write it
@@ -94,7 +94,7 @@ class _Service(click.ParamType[str]):
 )
 @session_argument()
 @click.argument("service", type=_Service(), metavar="PORT|SERVICE")
-@click.option("--port", type=_PORT, metavar="P", help="Listen on this port here.")
+@click.option("--port", type=PORT, metavar="P", help="Listen on this port here.")
 @click.option("--rank", type=WholeRange(0), default=0, metavar="R", help="Connect to this replica.")
 @click.option(
     "--host",
@@ -120,10 +120,31 @@ def forward(
 
         keep_freed_memory()
         running = await _running(client, session)
-        target = _Target(running.id, running.name, service, rank)
-        await _Forwarder(app, client, target, names).serve(LOOPBACK, port)
+        await forward_to(app, client, running, service, rank=rank, port=port, names=names)
 
     app.call(serve)
+
+
+async def forward_to(
+    app: App,
+    client: Client,
+    session: Session,
+    service: str,
+    *,
+    rank: int = 0,
+    port: int | None = None,
+    names: Sequence[str] = (),
+    address: Callable[[str], str] = str,
+) -> None:
+    """Forward a port of this machine until cancelled, until the session ends, or until no connection can succeed.
+
+    `port`: None for that of the program where it is free, else any. `address` is what is printed for HOST:PORT.
+
+    Raises:
+        CommandError: the port cannot be used.
+    """
+    target = _Target(session.id, session.name, service, rank)
+    await _Forwarder(app, client, target, names).serve(LOOPBACK, port, address)
 
 
 async def _running(client: Client, reference: str) -> Session:
@@ -172,20 +193,14 @@ class _Forwarder:
         self._connections = TaskGroup()
         self._is_warned = False
 
-    async def serve(self, host: str, port: int | None) -> None:
-        """Until cancelled, until the session ends, or until no connection can succeed any more.
-
-        `port`: None for that of the program where it is free, else any.
-
-        Raises:
-            CommandError: the port cannot be used.
-        """
+    async def serve(self, host: str, port: int | None, address: Callable[[str], str]) -> None:
+        """As `forward_to`."""
         server = await self._listening(host, port)
         try:
             async with self._connections, server:
                 await server.start_serving()
                 chosen = server.sockets[0].getsockname()[1]
-                self._app.write(f"{host}:{chosen}")
+                self._app.write(address(f"{host}:{chosen}"))
                 self._app.stdout.flush()
                 target = self._target
                 what = f"port {target.service}" if target.port else target.service
