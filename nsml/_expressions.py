@@ -27,7 +27,7 @@ _MOST_CALLS = 50
 _INTERRUPTED_EVERY_S = 0.05
 _TURNS = 100
 _BUSY = "an expression that did not stop at its time limit still runs in this process"
-_STILL_RUNS = "it does not stop: it goes on in the process, beside training"
+_STILL_RUNS = "error: it did not stop at its time limit: it goes on in the process, beside training"
 
 
 class TimeLimitError(BaseException):

@@ -1,6 +1,7 @@
 """Safe points: moments of a program, between two steps, at which the platform may ask it something.
 
-They are calls of `nsml.report`, `nsml.save` and `nsml.step`, and steps of torch's optimizers. The agent says that it
+They are calls of `nsml.report`, `nsml.save` and `nsml.step`, ends of steps of `nsml.steps`, and steps of torch's
+optimizers. The agent says that it
 has an order by another number at the beginning of a file that is mapped into memory here: a look costs a tenth of
 a microsecond and no system call, and no thread waits. What an order is and how it is obeyed is loaded
 with the first one.
@@ -49,10 +50,10 @@ class Points:
     def step(self, number: Optional[int] = None) -> None:
         """Say that a step begins or ends here, in a loop that reports less often than it steps.
 
-        What is asked of the running program (`nsml exec`) is done at such calls. One takes some 0.2 microseconds.
+        What is asked of the running program (`nsml exec`) is done at such calls. One takes some 0.1 microseconds.
 
         Args:
-            number: of the step.
+            number: of the step; nothing depends on it yet.
         """
         self.at = number
         if self._page[:_NUMBER_BYTES] != self._seen:

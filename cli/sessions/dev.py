@@ -12,7 +12,7 @@ from cli.group import SplitCommand, command, the_app
 from cli.sessions import jupyter
 from cli.sessions.forward import PORT, forward_to
 from cli.sessions.preflight import check_first
-from cli.sessions.remote_program import run_joined
+from cli.sessions.remote_program import UNKNOWN, run_joined
 from cli.sessions.run import options_of, submitted, submitted_text
 from nsml.common.units import duration_text
 from nsml.spec.variables import without_values
@@ -32,6 +32,8 @@ _WAITS: Final = ("python", "-c", "import threading; threading.Event().wait()")
 """A session that calls Python has the environment that its code asks for, at least a bare Python."""
 _WAITS_IN_IMAGE: Final = ("sleep", "infinity")
 """What is in an image that somebody names need not be Python."""
+_OF_PROGRAMS: Final = frozenset({"entry", "args"})
+"""Flags of `run` about its program; here they are refused."""
 _OF_RUN: Final = {
     "positional": None,
     "rerun": None,
@@ -58,7 +60,7 @@ _OF_RUN: Final = {
 @click.option("-D", "--detach", "is_detached", is_flag=True, help="Only start it.")
 @click.option("--jupyter", "is_jupyter", is_flag=True, help="JupyterLab instead of a shell.")
 @click.option("--port", type=PORT, metavar="P", help="With --jupyter: the port on this machine.")
-@click.option("--stop", "stops", is_flag=True, help="Stop it when the shell or program ends.")
+@click.option("--stop", "stops", is_flag=True, help="Stop it when the shell or program exits.")
 @click.pass_context
 def dev(context: click.Context, /, **given: Any) -> int:
     """Start a session to work in, and open a shell in it.
@@ -112,12 +114,19 @@ def dev(context: click.Context, /, **given: Any) -> int:
     except KeyboardInterrupt:
         app.say("")
         code = ExitCode.INTERRUPTED
-    if stops:
+    if (
+        stops and code != UNKNOWN
+    ):  # of a broken connection nobody knows; what was made there would be lost
         app.call(lambda client: client.sessions.stop(session.id, reason="nsml dev --stop"))
         app.say(f"session {session.name} is stopped")
     else:
         _tell_how_it_goes_on(app, session, is_jupyter=is_jupyter)
     return code
+
+
+for _option in dev.params:
+    if isinstance(_option, click.Option) and _option.name in _OF_PROGRAMS:
+        _option.hidden = True
 
 
 def _serve(app: App, session: Session, port: int | None) -> int:
@@ -128,7 +137,7 @@ def _serve(app: App, session: Session, port: int | None) -> int:
         token = await jupyter.token_of(client, session)
 
         def address(server: str) -> str:
-            return f"http://{server}/lab?token={token}"
+            return f"http://{server}/lab?token={token}" if token else f"http://{server}/lab"
 
         await forward_to(app, client, session, jupyter.SERVICE, port=port, address=address)
 
@@ -185,12 +194,16 @@ def _wait_for(app: App, session: Session, advice: str) -> None:
 def _tell_how_it_goes_on(app: App, session: Session, *, is_jupyter: bool) -> None:
     from nsml.client.errors import ClientError
     from nsml.client.streams import ENDED_STATES
+    from nsml.v1 import sessions_pb2 as pb
 
     try:
         seen = app.call(lambda client: client.sessions.get(session.id))
     except ClientError:
         seen = session  # what is known of it
     if seen.state in ENDED_STATES:
+        return
+    if seen.state in {pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING}:
+        app.say(f"session {seen.name} is not running yet; stop: nsml stop {seen.name}")
         return
     limit = duration_text(seen.spec.idle_limit.ToNanoseconds() / 1e9)
     app.say(f"session {seen.name} continues until it is idle for {limit}")

@@ -57,7 +57,7 @@ class _Result:
     type=WholeRange(0),
     default=0,
     metavar="R",
-    help="In the replica's process with this LOCAL_RANK, where torchrun or a like starts several.",
+    help="In the replica's process with this LOCAL_RANK, where torchrun or a similar launcher starts several.",
 )
 @click.option(
     "--limit",
@@ -89,8 +89,10 @@ def exec_(
 ) -> int:
     """Evaluate Python code in a running program.
 
+    For a shell or a program in the session: nsml sh.
+
     The program evaluates it at its next safe point: a call of nsml.report, nsml.save or nsml.step,
-    or a step of a torch optimizer. Training waits for it meanwhile. The code sees the variables
+    the end of a step of nsml.steps, or a step of a torch optimizer. Training waits for it meanwhile. The code sees the variables
     of the program's last nsml.report(scope=locals()), else those at the safe point. It runs in a
     thread of its own; what it raises does not reach the program. What it assigns is kept for
     later calls and does not change variables of the program; objects can be changed.
@@ -98,8 +100,9 @@ def exec_(
     The value of the last line is printed; "-" reads the code from stdin. The exit code is 1 if
     it raised an exception or was interrupted. Own sessions; administrators all.
     """
-    session, first = replica_of(session, rank)
-    if is_for_all and (rank is not None or first):
+    given = session
+    session, first = replica_of(given, rank)
+    if is_for_all and (rank is not None or session != given):
         raise click.UsageError("--all and a rank exclude each other")
     for option, asked_s, (most_s, most) in (
         ("--limit", limit_s, _LONGEST_LIMIT),
@@ -215,7 +218,7 @@ def _write(app: App, results: Sequence[_Result], limit_s: float) -> None:
                 app.write(of + line)
         if found.is_cut:
             app.say(f"{of}there was more: 64 KiB of each text are shown")
-        if found.is_late:
+        if found.is_late and not found.error:
             app.say(f"{of}error: it was interrupted after {limit_s:g} s")
         for line in _lines(found.error):
             app.stderr.write(of + line + "\n")

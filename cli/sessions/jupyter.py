@@ -29,6 +29,8 @@ _LISTED: Final = ("python", "-m", "jupyter", "server", "list", "--jsonlist")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 """It becomes a part of an address, and comes from the session."""
 _LOOKS_EVERY_S: Final = 0.5
+_TRIES: Final = 20
+"""To read the token of a server that answers already: it writes that a moment later."""
 _MOST_BYTES: Final = 1 << 20
 
 
@@ -38,16 +40,20 @@ def advice_for(session: Session) -> str:
 
 
 async def token_of(client: Client, session: Session) -> str:
-    """The token of the session's server, once it serves. The server alone makes it, and tells its own user.
+    """The token of the session's server, once it serves; empty where it has none, as with a password.
+
+    The server alone makes it, and tells its own user.
 
     Raises:
         CommandError: the session has ended.
     """
     from nsml.client.errors import AlreadyEnded, NoSuchService, StateConflict
 
-    while True:
+    tries_left = _TRIES
+    while tries_left:
         try:
             await client.sessions.check_service(session.id, SERVICE)
+            tries_left -= 1
             for server in await _servers(client, session):
                 token = server.get("token")
                 if server.get("sock") and isinstance(token, str) and _TOKEN.fullmatch(token):
@@ -61,6 +67,7 @@ async def token_of(client: Client, session: Session) -> str:
         except (NoSuchService, StateConflict):
             pass  # not yet
         await asyncio.sleep(_LOOKS_EVERY_S)
+    return ""
 
 
 async def _servers(client: Client, session: Session) -> list[dict[str, Any]]:

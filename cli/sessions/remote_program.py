@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_UNKNOWN: Final = 255
+UNKNOWN: Final = 255
 """Exit code where how the program ended is not known, as ssh has it."""
 _PASSED_ON: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE")
 """Variables of this terminal that programs there need to draw on it."""
@@ -105,7 +105,7 @@ def run_joined(
                 joined = _Attached(app, program, source, has_terminal=has_terminal, lost=lost)
                 return await joined.run()
         except ConnectionLost as error:
-            return _UNKNOWN, _line(error)
+            return UNKNOWN, _line(error)
 
     code, why = app.call(attach, waits=False)
     # Unlike other words beside the result with --quiet, too; and only now, as a terminal may take nothing more.
@@ -154,15 +154,15 @@ class _Attached:
             with self._signals_taken(), is_raw:
                 await self._joined()
         except Leave:
-            return _UNKNOWN, "disconnected; the program gets SIGHUP"
+            return UNKNOWN, "disconnected; the program gets SIGHUP"
         except ClientError as error:
-            return _UNKNOWN, _line(error)
+            return UNKNOWN, _line(error)
         except BrokenPipeError:
             raise
         except OSError as error:
-            return _UNKNOWN, f"error: cannot write the output: {error.strerror}"
+            return UNKNOWN, f"error: cannot write the output: {error.strerror}"
         code = self._program.exit_code
-        return (_UNKNOWN, self._lost) if code is None else (code, "")
+        return (UNKNOWN, self._lost) if code is None else (code, "")
 
     async def _joined(self) -> None:
         """Until the program has ended. Raises Leave; ClientError: the connection broke; OSError: nobody reads."""

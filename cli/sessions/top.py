@@ -41,8 +41,8 @@ def top(app: App, *, session: str, rank: int, watch: bool) -> None:
 
     CPU is the share of a core that a process used during the last half second. Memory is resident;
     what processes share counts for each. PIDs are those inside the session; -o wide adds those of
-    the node. The 500 most active are shown, 4 KiB of each command. Below them is who is connected
-    to the replica, by nsml sh, ssh, cp, exec or forward. Own sessions; administrators all.
+    the node. The 500 most active are shown, 4 KiB of each command. Users that are connected to the
+    replica (nsml sh, ssh, cp, exec, forward) are listed below. Own sessions; administrators all.
     """
     if watch:
         _watch(app, session, rank)

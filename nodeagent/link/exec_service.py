@@ -30,7 +30,7 @@ _MOST_TEXT: Final = 64 << 10
 
 
 class Expressions:
-    """Serves it."""
+    """Serves `agent.exec`; `orders` are those to the programs of this node."""
 
     def __init__(self, orders: ProgramOrders) -> None:
         self._orders = orders

@@ -96,7 +96,7 @@ class ReplicaOrders:
                 self._open = None
 
     async def taken(self, order: Order) -> None:
-        """Return once a process has taken the open order. Raises NotAnswered: none can."""
+        """Return once a process has taken the open order. Raises NotAnswered: its page is gone."""
         while not order.is_taken.is_set():
             self._call()
             with suppress(TimeoutError):

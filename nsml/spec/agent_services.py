@@ -23,7 +23,7 @@ SSH: Final = f"{PREFIX}ssh"
 EXEC: Final = f"{PREFIX}exec"
 """Code that the running program of a replica evaluates: an EvaluateRequest, and EvaluateResponses behind their lengths."""
 NODE_PROGRAM: Final = f"{PREFIX}node-program"
-"""The same on the node itself, with no replica: for administrators."""
+"""A program on the node itself, with no replica: for administrators."""
 
 LOOKS: Final = frozenset({PROCESSES, STACKS})
 """Those that only show something of a replica: who looks is not inside."""

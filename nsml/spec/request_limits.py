@@ -19,9 +19,9 @@ MOST_PROCESSES: Final = 1 << 22
 
 LONGEST_GRACE_S: Final = 3_600.0
 LONGEST_S: Final = 10 * 365 * 86_400.0
+"""Of time limits, and of what is waited for a lost node."""
 LEAST_IDLE_S: Final = 60.0
 """Of an idle limit: a program that only pauses is not stopped."""
-"""Of time limits, and of what is waited for a lost node."""
 
 
 def meant_words(count: int) -> str:
