@@ -242,9 +242,12 @@ def test_the_only_gpu_goes_to_a_higher_class_and_comes_back(narrow: Platform, tm
     assert queued["attempt"] == 1
     log = narrow.nsml("logs", "--attempt", "1", low).stdout
     assert f"nsml: saved checkpoint attempt-1 on notice: gives way to {high} (high)" in log
-    told = narrow.nsml("status", "--explain", low).stdout
     gave_way = f"it gave way to {high} (high), and resumes from its checkpoint once there is room"
-    assert gave_way in told
+    wait_for(
+        lambda: gave_way in narrow.nsml("status", "--explain", low).stdout,
+        what="its checkpoint is stored",
+    )
+    told = narrow.nsml("status", "--explain", low).stdout
     assert "place: 1 of 1 in the queue" in told
     assert f"held: 1 GPU by {high}" in told
     assert gave_way in narrow.nsml("ps", "-a").stdout

@@ -160,7 +160,7 @@ async def test_many_takeovers_in_a_row_lose_no_decision(tmp_path: Path) -> None:
     told: list[int] = []
     try:
         await etcd.ready()
-        async with EtcdStore([etcd.endpoint], clock=SystemClock()) as store, asyncio.timeout(90):
+        async with EtcdStore([etcd.endpoint], clock=SystemClock()) as store, asyncio.timeout(240):
             for number in range(4):
                 async with member(etcd.endpoint, f"m{number}", "both") as leader:
                     await leader.says("committed", more_than=5)
