@@ -71,12 +71,20 @@ WALK = ["README.md", "docs/running.md"]
 """The second continues the first."""
 
 
+def examples() -> set[Path]:
+    """What lies where the walk goes on, but for what a platform may keep there."""
+    found = (ROOT / "examples").rglob("*")
+    return {one for one in found if not {".nsml", "__pycache__"} & set(one.parts)}
+
+
 @pytest.mark.slow
 def test_the_readme_and_what_continues_it(shell: Shell) -> None:
+    before = examples()
     for page in WALK:
         for block in blocks(page):
             if block.language == "sh" and not block.reason:
                 pasted(shell, block)
+    assert examples() == before, "a line of the walk leaves a file that would be committed"
 
 
 STORY = """\
