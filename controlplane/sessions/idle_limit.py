@@ -15,10 +15,10 @@ from controlplane.sessions.stop import stopped_by
 from nsml.common.units import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from controlplane.domain.idle import WasteRule
-    from controlplane.domain.values import AllocatedReplica, Session
+    from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.history.values import NodeSample
     from controlplane.state.committer import Committer
@@ -76,20 +76,19 @@ class IdleLimits:
                 continue
             key = session.id, session.attempt
             seen = self._activity(session, samples)
-            at = now if is_active(seen, self._rule) else before.get(key, now)
-            self._active_at[key] = at
-            if now - at >= session.spec.idle_limit_s:
+            active_at = now if is_active(seen, self._rule) else before.get(key, now)
+            self._active_at[key] = active_at
+            if now - active_at >= session.spec.idle_limit_s:
                 over.append(session)
-        at = self._clock.time()
-        for session in over:
-            _log.info("session.idle_limit", session=session.name)
-        await self._committer.decide_all(partial(_stop, seen=session, now=at) for session in over)
+                _log.info("session.idle_limit", session=session.name)
+        stop = partial(_stop, now=self._clock.time())
+        await self._committer.decide_all(partial(stop, seen=session) for session in over)
 
     def _activity(self, session: Session, samples: Mapping[str, NodeSample]) -> Activity:
         percent: list[float] = []
         cores: list[float] = []
         is_whole = True
-        for node, replica in self._placed(session):
+        for node, replica in self._state.placed(session):
             sample = samples.get(node)
             devices = {one.uuid: one for one in sample.devices} if sample else {}
             taken = [
@@ -108,13 +107,6 @@ class IdleLimits:
             cpu_cores=cores,
             is_whole=is_whole and bool(cores),
         )
-
-    def _placed(self, session: Session) -> Iterator[tuple[str, AllocatedReplica]]:
-        for name in {one.node for one in session.replicas}:
-            stored = self._state.allocations.get(name)
-            for replica in stored.value.replicas if stored else ():
-                if (replica.session_id, replica.attempt) == (session.id, session.attempt):
-                    yield name, replica
 
 
 def _stop(draft: Draft, seen: Session, now: float) -> None:

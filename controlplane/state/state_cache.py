@@ -39,7 +39,7 @@ from controlplane.stored import etcd_codec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from controlplane.domain.values import Replica
+    from controlplane.domain.values import AllocatedReplica, Replica
 
 T = TypeVar("T")
 
@@ -118,6 +118,14 @@ class StateCache:
         """A live session."""
         stored = self.sessions.get(session_id)
         return stored.value if stored else None
+
+    def placed(self, session: Session) -> Iterator[tuple[str, AllocatedReplica]]:
+        """The replicas of its current attempt that are placed now, each with its node, by name."""
+        for name in sorted({one.node for one in session.replicas}):
+            stored = self.allocations.get(name)
+            for replica in stored.value.replicas if stored else ():
+                if (replica.session_id, replica.attempt) == (session.id, session.attempt):
+                    yield name, replica
 
     def project(self, name: str) -> Project | None:
         """A project that has a record."""

@@ -14,7 +14,7 @@ from controlplane.history.errors import HistoryUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from controlplane.domain.values import AllocatedReplica, Session
+    from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.history.telemetry_rollup import Used
     from controlplane.history.values import NodeSample
@@ -153,7 +153,7 @@ class Usages:
         now = self._clock.time()
         running = [
             Ran(name, session.attempt, replica.rank, replica.placed_at, now)
-            for name, replica in self._placed(session)
+            for name, replica in self._state.placed(session)
         ]
         return (*found, *sorted(running, key=lambda one: one.rank))
 
@@ -253,17 +253,9 @@ class Usages:
                 replica.placed_at,
                 now,
             )
-            for name, replica in self._placed(session)
+            for name, replica in self._state.placed(session)
             for one in replica.devices
         ]
-
-    def _placed(self, session: Session) -> Iterator[tuple[str, AllocatedReplica]]:
-        """Its replicas that are placed now, and where."""
-        for name in sorted({one.node for one in session.replicas}):
-            stored = self._state.allocations.get(name)
-            for replica in stored.value.replicas if stored else ():
-                if (replica.session_id, replica.attempt) == (session.id, session.attempt):
-                    yield name, replica
 
     async def _measure(self, total: _Sum, held: Iterable[Held]) -> None:
         groups: dict[tuple[str, float, float], list[HeldDevice]] = {}
