@@ -15,6 +15,8 @@ from cli.group import DURATION, command, pass_app
 from cli.output import write_list
 from cli.sessions.replicas import RANK, replica_of
 from nsml.common.text import visible
+from nsml.common.units import duration_text
+from nsml.spec import evaluation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Evaluated, EvaluateResponse
 
-_LONGEST_LIMIT: Final = (60.0, "1m")
-_LONGEST_WAIT: Final = (3600.0, "1h")
-"""The node gives no more, in seconds and for people."""
 _PATIENCE_S: Final = 2.0
 """After so long without an answer it is said what is waited for."""
 
@@ -63,7 +62,7 @@ class _Result:
     "--limit",
     "limit_s",
     type=DURATION,
-    default=5.0,
+    default=evaluation.USUAL_LIMIT_S,
     metavar="TIME",
     help="Interrupt it after this time; 1m at most.  [default: 5s]",
 )
@@ -71,7 +70,7 @@ class _Result:
     "--wait",
     "wait_s",
     type=DURATION,
-    default=60.0,
+    default=evaluation.USUAL_WAIT_S,
     metavar="TIME",
     help="Give up if the program reaches no safe point within this time; 1h at most.  [default: 1m]",
 )
@@ -92,10 +91,11 @@ def exec_(
     For a shell or a program in the session: nsml sh.
 
     The program evaluates it at its next safe point: a call of nsml.report, nsml.save or nsml.step,
-    the end of a step of nsml.steps, or a step of a torch optimizer. Training waits for it meanwhile. The code sees the variables
-    of the program's last nsml.report(scope=locals()), else those at the safe point. It runs in a
-    thread of its own; what it raises does not reach the program. What it assigns is kept for
-    later calls and does not change variables of the program; objects can be changed.
+    the end of a step of nsml.steps, or a step of a torch optimizer. Training waits for it
+    meanwhile. The code sees the variables of the program's last nsml.report(scope=locals()), else
+    those at the safe point. It runs in a thread of its own; what it raises does not reach the
+    program. What it assigns is kept for later calls and does not change variables of the program;
+    objects can be changed.
 
     The value of the last line is printed; "-" reads the code from stdin. The exit code is 1 if
     it raised an exception or was interrupted. Own sessions; administrators all.
@@ -104,12 +104,12 @@ def exec_(
     session, first = replica_of(given, rank)
     if is_for_all and (rank is not None or session != given):
         raise click.UsageError("--all and a rank exclude each other")
-    for option, asked_s, (most_s, most) in (
-        ("--limit", limit_s, _LONGEST_LIMIT),
-        ("--wait", wait_s, _LONGEST_WAIT),
+    for option, asked_s, most_s in (
+        ("--limit", limit_s, evaluation.LONGEST_LIMIT_S),
+        ("--wait", wait_s, evaluation.LONGEST_WAIT_S),
     ):
         if asked_s > most_s:
-            raise click.UsageError(f"{option} is {most} at most")
+            raise click.UsageError(f"{option} is {duration_text(most_s)} at most")
     code = _read(app) if expression == "-" else expression
     if not code.strip():
         raise click.UsageError("there is no code to evaluate")
@@ -217,7 +217,7 @@ def _write(app: App, results: Sequence[_Result], limit_s: float) -> None:
             for line in _lines(found.value):
                 app.write(of + line)
         if found.is_cut:
-            app.say(f"{of}there was more: 64 KiB of each text are shown")
+            app.say(f"{of}there was more: {evaluation.MOST_BYTES >> 10} KiB of each text are shown")
         if found.is_late and not found.error:
             app.say(f"{of}error: it was interrupted after {limit_s:g} s")
         for line in _lines(found.error):

@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.message import DecodeError
 
 from nodeagent.replica.orders import NotAnswered, Order
+from nsml.spec import evaluation
 from nsml.spec.frames import framed
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from google.protobuf.duration_pb2 import Duration
+
     from nodeagent.link.services import RunningReplica, Stream
     from nodeagent.replica.orders import ProgramOrders, ReplicaOrders
 
-_MOST_EXPRESSION: Final = 64 << 10
-_MOST_REQUEST: Final = _MOST_EXPRESSION + 1024
-_LIMIT_S: Final = (0.1, 5.0, 60.0)
-"""Least, usual and most."""
-_WAIT_S: Final = (0.0, 60.0, 3600.0)
+_MOST_REQUEST: Final = evaluation.MOST_BYTES + 1024
 _BEYOND_LIMIT_S: Final = 5.0
 """So long after its time limit a process may take to say that it was interrupted: what is in C may hold all threads."""
-_MOST_TEXT: Final = 64 << 10
 
 
 class Expressions:
@@ -58,10 +56,13 @@ async def _carry_out(
     tell: Callable[[pb.EvaluateResponse], Awaitable[None]],
 ) -> None:
     """Have it evaluated; `tell` how far it is, and at last what came of it. Raises NotAnswered."""
-    limit_s = _within(request.limit.ToNanoseconds() / 1e9, _LIMIT_S, request.HasField("limit"))
-    wait_s = _within(request.wait.ToNanoseconds() / 1e9, _WAIT_S, request.HasField("wait"))
-    if len(request.expression.encode()) > _MOST_EXPRESSION:
-        raise NotAnswered(f"the code is too long: {_MOST_EXPRESSION >> 10} KiB is the most")
+    limit_s, wait_s = evaluation.USUAL_LIMIT_S, evaluation.USUAL_WAIT_S
+    if request.HasField("limit"):
+        limit_s = _within(request.limit, evaluation.LEAST_LIMIT_S, evaluation.LONGEST_LIMIT_S)
+    if request.HasField("wait"):
+        wait_s = _within(request.wait, 0.0, evaluation.LONGEST_WAIT_S)
+    if len(request.expression.encode()) > evaluation.MOST_BYTES:
+        raise NotAnswered(f"the code is too long: {evaluation.MOST_BYTES >> 10} KiB is the most")
     content = {"kind": "evaluate", "expression": request.expression, "limit_s": limit_s}
     order = Order(content=content, local_rank=request.local_rank, user=user)
     # Nothing is told within a time limit: a write that is cancelled breaks the connection.
@@ -93,9 +94,8 @@ async def _answered(order: Order, limit_s: float) -> dict[str, Any]:
         raise NotAnswered("its program has not stopped it at the time limit") from None
 
 
-def _within(asked_s: float, bounds: tuple[float, float, float], is_asked: bool) -> float:
-    least, usual, most = bounds
-    return min(max(asked_s, least), most) if is_asked else usual
+def _within(asked: Duration, least_s: float, most_s: float) -> float:
+    return min(max(asked.ToNanoseconds() / 1e9, least_s), most_s)
 
 
 def _evaluated(answer: dict[str, Any]) -> pb.Evaluated:
@@ -108,7 +108,7 @@ def _evaluated(answer: dict[str, Any]) -> pb.Evaluated:
         is_late=answer.get("is_late") is True,
         is_cut=answer.get("is_cut") is True,
     )
-    if isinstance(took, float) and 0 <= took < _WAIT_S[-1]:
+    if isinstance(took, float) and 0 <= took < evaluation.LONGEST_WAIT_S:
         message.took.FromNanoseconds(round(took * 1e9))
     return message
 
@@ -117,7 +117,8 @@ def _text(value: Any) -> str:
     """Of a text its beginning, without halves of characters; "" for anything else."""
     if not isinstance(value, str):
         return ""
-    return value[:_MOST_TEXT].encode("utf-8", "replace")[:_MOST_TEXT].decode("utf-8", "ignore")
+    most = evaluation.MOST_BYTES
+    return value[:most].encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
 
 async def _tell(stream: Stream, response: pb.EvaluateResponse) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nsml.client.errors import Unavailable
 from nsml.client.rpc import DEADLINE_S, Rpc
 from nsml.common.clock import SystemClock
+from nsml.spec.evaluation import USUAL_LIMIT_S, USUAL_WAIT_S
 
 if TYPE_CHECKING:
     import os
@@ -371,8 +372,8 @@ class Sessions:
         *,
         rank: int = 0,
         local_rank: int = 0,
-        limit_s: float = 5.0,
-        wait_s: float = 60.0,
+        limit_s: float = USUAL_LIMIT_S,
+        wait_s: float = USUAL_WAIT_S,
         told: Callable[[sessions.EvaluateResponse], None] | None = None,
     ) -> sessions.Evaluated:
         """What a replica's program makes of code; see `nsml.client.expressions`."""

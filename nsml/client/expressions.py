@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from nsml.client.errors import ConnectionLost, StateConflict, TooLarge, Unavailable
 from nsml.client.tunnels import open_agent_service
 from nsml.spec import agent_services
+from nsml.spec.evaluation import MOST_BYTES, USUAL_LIMIT_S, USUAL_WAIT_S
 from nsml.spec.frames import Frames, NotFrames
 from nsml.v1 import sessions_pb2 as pb
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from nsml.client.rpc import Rpc
     from nsml.client.tunnels import Tunnel
 
-MOST_BYTES = 64 << 10
-"""Of the code."""
-
 
 async def evaluate(
     rpc: Rpc,
@@ -29,8 +27,8 @@ async def evaluate(
     *,
     rank: int = 0,
     local_rank: int = 0,
-    limit_s: float = 5.0,
-    wait_s: float = 60.0,
+    limit_s: float = USUAL_LIMIT_S,
+    wait_s: float = USUAL_WAIT_S,
     told: Callable[[pb.EvaluateResponse], None] | None = None,
 ) -> pb.Evaluated:
     """What came of code that a replica's program evaluates; the program waits meanwhile.
