@@ -5,10 +5,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from nodeagent.engine.containers import containers_of
 from tests.e2e.programs import wait_for
 from tests.engines import required_engine, required_image
 from tests.support.in_process import Platform
+
+LEVELS = ["processes", pytest.param("containers", marks=pytest.mark.variant)]
+"""What programs of a session run in."""
 
 
 def invitation(platform: Platform) -> tuple[str, str]:
@@ -75,6 +80,19 @@ def contained_platform() -> Platform:
             "NSML_AGENT_DEFAULT_IMAGE": required_image(),
         },
     )
+
+
+def platform_of(level: str) -> Platform:
+    """A platform of one of the LEVELS."""
+    return contained_platform() if level == "containers" else Platform(simulate_gpus=2)
+
+
+def end_all(platform: Platform, level: str) -> None:
+    """Stop all sessions; of containers none is left."""
+    for name in platform.nsml("ps", "-o", "name").stdout.split():
+        platform.nsml("stop", "-y", name)
+    if level == "containers":
+        nothing_is_left_in_engine(platform)
 
 
 def nothing_is_left_in_engine(platform: Platform) -> None:

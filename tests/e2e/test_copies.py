@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.platform import PROGRAMS
-from tests.e2e.platforms import contained_platform, user_of
+from tests.e2e.platforms import LEVELS, platform_of, user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.support.in_process import Platform
 
@@ -32,12 +32,9 @@ time.sleep(6000)
 """
 
 
-@pytest.fixture(
-    scope="module", params=["processes", pytest.param("containers", marks=pytest.mark.variant)]
-)
+@pytest.fixture(scope="module", params=LEVELS)
 def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
-    made = contained_platform() if request.param == "containers" else Platform(simulate_gpus=2)
-    with made as running:
+    with platform_of(request.param) as running:
         yield running
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.platforms import contained_platform, nothing_is_left_in_engine
+from tests.e2e.platforms import LEVELS, end_all, platform_of
 from tests.e2e.programs import wait_for, write_program
 from tests.support.in_process import Platform
 
@@ -37,17 +37,11 @@ train()
 """
 
 
-@pytest.fixture(
-    scope="module", params=["processes", pytest.param("containers", marks=pytest.mark.variant)]
-)
+@pytest.fixture(scope="module", params=LEVELS)
 def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
-    is_contained = request.param == "containers"
-    with contained_platform() if is_contained else Platform(simulate_gpus=2) as running:
+    with platform_of(request.param) as running:
         yield running
-        for name in running.nsml("ps", "-o", "name").stdout.split():
-            running.nsml("stop", "-y", name)
-        if is_contained:
-            nothing_is_left_in_engine(running)
+        end_all(running, request.param)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 
 from bench.platform import PROGRAMS, ROOT
 from cli.local.ports import Held
-from tests.e2e.platforms import contained_platform, user_of
+from tests.e2e.platforms import LEVELS, platform_of, user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.support.in_process import Platform
 
@@ -80,12 +80,9 @@ def turned(address: str, body: bytes) -> bytes:
         connection.close()
 
 
-@pytest.fixture(
-    scope="module", params=["processes", pytest.param("containers", marks=pytest.mark.variant)]
-)
+@pytest.fixture(scope="module", params=LEVELS)
 def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
-    made = contained_platform() if request.param == "containers" else Platform(simulate_gpus=2)
-    with made as running:
+    with platform_of(request.param) as running:
         yield running
 
 

@@ -27,7 +27,7 @@ from bench.platform import PROGRAMS
 from nsml.client import contexts
 from nsml.client.connect import connect
 from nsml.client.programs import Output
-from tests.e2e.platforms import contained_platform, nothing_is_left_in_engine, user_of
+from tests.e2e.platforms import LEVELS, end_all, platform_of, user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.support.in_process import Platform
 
@@ -45,17 +45,11 @@ BY_CONTROL_PLANE = ("unshare", *(["--map-root-user"] if os.geteuid() else []), "
 """Runs a client in a network of its own, where no socket of an agent is: only the control plane's has a path."""
 
 
-@pytest.fixture(
-    scope="module", params=["processes", pytest.param("containers", marks=pytest.mark.variant)]
-)
+@pytest.fixture(scope="module", params=LEVELS)
 def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
-    is_contained = request.param == "containers"
-    with contained_platform() if is_contained else Platform(simulate_gpus=2) as running:
+    with platform_of(request.param) as running:
         yield running
-        for name in running.nsml("ps", "-o", "name").stdout.split():
-            running.nsml("stop", "-y", name)
-        if is_contained:
-            nothing_is_left_in_engine(running)
+        end_all(running, request.param)
 
 
 of_processes = pytest.mark.parametrize("platform", ["processes"], indirect=True)

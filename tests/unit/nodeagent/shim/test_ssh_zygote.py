@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,33 +14,20 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from nodeagent.runtimes.launcher import shim_command
+from tests.unit.nodeagent.shim.zygotes import WITHIN_S, AskedZygote, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-WITHIN_S = 60.0
 SPEC = {"env": {}, "cwd": "/", "namespace": None, "open_files": 1024}
 ORDER = {"ssh": {"host_key": "", "path": []}, "env": {}}
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-class Zygote:
-    """One, asked by hand."""
+class Zygote(AskedZygote):
+    """That of ssh servers."""
 
     def __init__(self) -> None:
-        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            number = theirs.fileno()
-            path = json.dumps([one for one in sys.path if one.startswith("/")])
-            command = shim_command("ssh_zygote", path, str(number))
-            self.process = subprocess.Popen(command, env={}, pass_fds=(number,))
+        super().__init__("ssh_zygote", json.dumps([one for one in sys.path if one.startswith("/")]))
 
     def stand_in(self) -> socket.socket:
         """Where one waits."""

@@ -7,36 +7,22 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nodeagent.runtimes.launcher import shim_command
 from nodeagent.runtimes.strays import ticks_now
+from tests.unit.nodeagent.shim.zygotes import WITHIN_S, AskedZygote, until
 
 SPARE = "nsml-spare"
-WITHIN_S = 60.0
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-class Zygote:
-    """A zygote, asked by hand."""
+class Zygote(AskedZygote):
+    """That of shims."""
 
     def __init__(self) -> None:
-        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            number = theirs.fileno()
-            command = shim_command("zygote", str(number))
-            self.process = subprocess.Popen(command, env={}, pass_fds=(number,))
+        super().__init__("zygote")
 
     def spares(self) -> list[int]:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
