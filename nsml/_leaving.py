@@ -58,6 +58,10 @@ class Leaving:
         """The calling thread is the one that trains: it alone saves on a notice."""
         self._trainer = (os.getpid(), threading.get_ident())
 
+    def is_trainer(self) -> bool:
+        """Whether the calling thread is the one that trains."""
+        return self._trainer == (os.getpid(), threading.get_ident())
+
     def is_time(self, now: float) -> bool:
         """Whether it is time for a look, by the clock that `now` was read from; it may be set back."""
         return not 0.0 <= now - self._looked_at < LOOK_S
@@ -84,7 +88,7 @@ class Leaving:
         notice = self.notice()
         if notice is None or self._mark == self._answered:
             return None
-        return notice if self._trainer == (os.getpid(), threading.get_ident()) else None
+        return notice if self.is_trainer() else None
 
     def answered(self) -> None:
         """Whatever the notice asks for was done, or cannot be."""

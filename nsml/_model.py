@@ -50,6 +50,11 @@ class Model:
         self._is_legacy = is_legacy
 
     @property
+    def objects(self) -> Dict[str, Any]:
+        """What is handed to the functions, by name."""
+        return self._objects
+
+    @property
     def can_save(self) -> bool:
         """Whether there is a function or an object to save with."""
         return self._save is not None or bool(self._objects)

@@ -25,20 +25,33 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_evaluator.after_fork)
 
 
-def obey(run_dir: str, scope: Callable[[], Dict[str, Any]]) -> None:
-    """Take the order that there is for this process, if any, and answer it. Raises OSError, ValueError."""
+def obey(
+    run_dir: str,
+    scope: Callable[[], Dict[str, Any]],
+    note: Callable[[Any], None] = lambda _: None,
+    hear: Callable[[Conversation, Any], None] = lambda *_: None,
+) -> None:
+    """Take the order that there is for this process, if any, and answer it. Raises OSError, ValueError.
+
+    `note` gets the change that the agent speaks of, or None, at once; `hear` gets it after the answer, and goes on with the
+    conversation.
+    """
     with Conversation(run_dir, timeout_s=_ANSWERS_WITHIN_S) as agent:
         rank = os.environ.get("LOCAL_RANK", "")
-        order = agent.ask({"op": "order", "local_rank": int(rank) if rank.isdecimal() else 0}).get(
-            "order"
-        )
-        if not isinstance(order, dict) or order.get("kind") != "evaluate":
-            return
-        try:
-            code, limit_s = str(order["expression"]), float(order["limit_s"])
-            answer = _evaluator.evaluate(code, scope(), limit_s)
-        except Exception as error:  # no more threads, or a report with a scope that is none
-            if comes_from_signal(error):
-                raise
-            answer = {"error": f"it could not be evaluated: {reason(error)}"}
-        agent.ask({"op": "answer", "answer": answer})
+        said = agent.ask({"op": "order", "local_rank": int(rank) if rank.isdecimal() else 0})
+        note(said.get("change"))
+        order = said.get("order")
+        if isinstance(order, dict) and order.get("kind") == "evaluate":
+            agent.ask({"op": "answer", "answer": _evaluated(order, scope)})
+        if "change" in said:  # an older agent knows of none
+            hear(agent, said["change"])
+
+
+def _evaluated(order: Dict[str, Any], scope: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+    try:
+        code, limit_s = str(order["expression"]), float(order["limit_s"])
+        return _evaluator.evaluate(code, scope(), limit_s)
+    except Exception as error:  # no more threads, or a report with a scope that is none
+        if comes_from_signal(error):
+            raise
+        return {"error": f"it could not be evaluated: {reason(error)}"}

@@ -89,10 +89,11 @@ class Reporter:
         self._notices = 0
         self._last: Dict[str, Any] = {}
         self._last_step: Any = None
+        self._step_named: Any = None
         self._too_deep = 0
         self.scope: Optional[Dict[str, Any]] = None
-        self.safe_point: Optional[Callable[[float], None]] = None
-        """Called at the end of each report with its time; may end the program."""
+        self.safe_point: Optional[Callable[[float, Any], None]] = None
+        """Called at the end of each report with its time and step; may end the program."""
 
     def report(
         self,
@@ -140,6 +141,7 @@ class Reporter:
     ) -> None:
         now = time.time()
         problems: List[_Problem] = _NONE
+        step: Any = None
         if self._too_deep:
             self._tell_too_deep()
         try:
@@ -169,13 +171,15 @@ class Reporter:
                     is_quick = False
             if not is_quick:
                 unnamed = (values, variables, *unnamed)
+                self._step_named = None
                 problems = self._any(now, unnamed, summary, scope, kwargs)
+                step = self._step_named
         except Exception as error:
             if comes_from_signal(error):
                 raise
             problems = [("", f"a report fails: {reason(error)}")]
         if self.safe_point is not None:
-            self.safe_point(now)
+            self.safe_point(now, step)
         if problems:
             self._refuse(problems)
 
@@ -216,7 +220,7 @@ class Reporter:
             self.scope = scope = variables
         elif variables is not None or others:
             problems.append(("no name", f"values without names are not recorded: {_BY_NAME}"))
-        step = self._step(kwargs.get("step"), problems)
+        self._step_named = step = self._step(kwargs.get("step"), problems)
         values, last = self._flattened(kwargs, problems)
         if values:
             self._record(now, step, values, summary is True, last=last, problems=problems)

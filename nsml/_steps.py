@@ -13,7 +13,7 @@ from nsml._notice import notice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator, List
+    from typing import Any, Callable, Iterator, List, Optional
 
 FILE = ".nsml-steps"
 _MOST_LOOPS = 1000
@@ -31,6 +31,8 @@ class Progress:
     def __init__(self, begins: Callable[[], None], step_ended: Callable[[], None]) -> None:
         self._begins = begins
         self._step_ended = step_ended
+        self.step_begins: Optional[Callable[[int], None]] = None
+        """Called with each value of a loop before the program gets it."""
         self._resumed: List[int] = []
         self._done: List[int] = []
         self._is_looping = self._has_hinted = False
@@ -92,6 +94,8 @@ class Progress:
         self._is_looping = True
         try:
             for count, step in enumerate(left, start=before + 1):
+                if self.step_begins is not None:
+                    self.step_begins(step)
                 self._done[number] = count
                 self.is_in_step = True
                 yield step

@@ -1,0 +1,351 @@
+"""Changes to a running program at one common step of all its processes: knobs that are set, pauses, checkpoints.
+
+A change is prepared in all processes before any of them makes it: each says that it has not come to the step `at`, and
+waits there until it is decided. `Follower` decides what one process does and says. It has no clock, no files and no
+threads; `nsml._live` does what it decides.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
+COUNTERS = ("step", "steps", "report", "optimizer")
+"""Sequences of step numbers of a program, those first that people mean by a step."""
+
+APPLY, WAIT, READ_BACK = "apply", "wait", "read back"
+"""What a process is to do, now: make the change, wait for the decision, look at what is in force."""
+
+_KINDS = frozenset(("set", "pause", "continue", "load"))
+_PHASES = frozenset(("ask", "prepare", "commit", "withdrawn"))
+_FINAL = frozenset(("applied", "done", "failed"))
+_MEASURING = ""
+"""Asked, and not answered yet: how long a step takes is to be found out."""
+_MEASURES_S = 1.0
+_READ_WITHIN_S = 10.0
+"""So long a knob may go unread in a program that counts no steps, until that is said."""
+_LARGEST = 1 << 62  # of step numbers that count
+_DEFAULT_LIMIT_S = 3600.0
+
+
+class Change:
+    """One change, as the platform says it. Raises ValueError: it is none that this version knows."""
+
+    __slots__ = (
+        "at",
+        "by",
+        "checkpoint",
+        "counter",
+        "kind",
+        "limit_s",
+        "number",
+        "phase",
+        "session",
+        "values",
+    )
+
+    def __init__(self, raw: Any) -> None:
+        if not isinstance(raw, dict):
+            raise ValueError("a change is no object")  # noqa: TRY004 - as of all else that is wrong
+        number: Any = raw.get("number")
+        self.number: int = number
+        self.phase = raw.get("phase")
+        self.kind = raw.get("kind")
+        self.counter = str(raw.get("counter") or "")
+        at: Any = raw.get("at")
+        self.at: Optional[int] = at
+        self.values = raw.get("values") or {}
+        self.checkpoint = str(raw.get("checkpoint") or "")
+        self.session = str(raw.get("session") or "")
+        self.by = str(raw.get("by") or "")
+        limit_s = raw.get("limit_s")
+        is_limit = type(limit_s) in (int, float) and 0 < limit_s < 1e9  # type: ignore[operator]
+        self.limit_s = float(limit_s) if is_limit else _DEFAULT_LIMIT_S  # type: ignore[arg-type]
+        if type(self.number) is not int or self.phase not in _PHASES or self.kind not in _KINDS:
+            raise ValueError("a change of a kind that this version of nsml does not know")
+        if self.at is not None and type(self.at) is not int:
+            raise ValueError("the step of a change is no integer")
+        if self.at is None:
+            self.counter = ""
+        if not isinstance(self.values, dict) or not all(type(one) is str for one in self.values):
+            raise ValueError("the values of a change have no names")
+
+    @property
+    def place(self) -> Tuple[str, Optional[int]]:
+        """Where it is made."""
+        return (self.counter, self.at)
+
+
+class Unread:
+    """What was set, and is not known to be in force yet."""
+
+    __slots__ = ("counter", "is_due", "number", "set_at_s", "values")
+
+    def __init__(self, number: int, counter: str, values: Dict[str, List[Any]], now: float) -> None:
+        self.number = number
+        self.counter = counter
+        self.values = values
+        self.set_at_s = now
+        self.is_due = False
+
+    def tick(self, counter: str, now: float, are_read: Optional[bool]) -> None:
+        """See at a safe point whether it is time to look what is in force."""
+        if self.counter:
+            is_due = are_read is True or counter == self.counter
+        else:
+            is_due = are_read is not False or not 0 <= now - self.set_at_s < _READ_WITHIN_S
+        self.is_due = self.is_due or is_due
+
+
+class Follower:
+    """What one process knows of changes, and where it is.
+
+    Args:
+        positions: the last number of each counter. Times are those of one clock, in seconds.
+    """
+
+    def __init__(self, positions: Dict[str, int]) -> None:
+        self.positions = positions
+        self.is_paused = False
+        self.change: Optional[Change] = None
+        self.unread: Optional[Unread] = None
+        self.step_s: Dict[str, float] = {}
+        self._is = _MEASURING
+        self._is_committed = False
+        self._is_over = True  # what is known of `change` is not said any more
+        self._position: Optional[int] = None
+        self._values: Dict[str, List[Any]] = {}
+        self._reason = ""
+        self._asked_at_s = 0.0
+        self._marks: Dict[str, Tuple[float, int, float, int]] = {}
+
+    # What is heard.
+
+    def hear(self, change: Optional[Change], now: float, refusal: Callable[[Change], str]) -> None:
+        """Take what the platform says now; None: there is no change.
+
+        `refusal` says why this process cannot make a change, "" where it can.
+        """
+        mine = self.change
+        if change is not None and mine is not None and change.number < mine.number:
+            return  # of an agent that is behind
+        if change is None or change.phase == "withdrawn":
+            self._is_over = True
+            return
+        is_same = mine is not None and mine.number == change.number
+        if is_same and self._is in _FINAL:
+            self._is_over = False
+            return
+        self._take(change, mine if is_same and not self._is_over else None, now, refusal)
+
+    def _take(
+        self,
+        change: Change,
+        known: Optional[Change],
+        now: float,
+        refusal: Callable[[Change], str],
+    ) -> None:
+        """Take a change that is not made yet; `known` is it as it was heard before."""
+        is_place_known = known is not None and known.place == change.place
+        if change.phase == "commit":
+            self._committed(change, is_place_known=is_place_known)
+        elif change.phase == "prepare":
+            if not is_place_known or (known is not None and known.phase == "ask"):
+                self._prepared(change, refusal)
+        elif known is None or known.phase != "ask":
+            self._asked(change, now, refusal)
+
+    def _adopt(self, change: Change, state: str, why: str = "") -> None:
+        self.change = change
+        self._is, self._reason = state, why
+        self._is_committed = self._is_over = False
+        self._values = {}
+        self._position = None
+
+    def _asked(self, change: Change, now: float, refusal: Callable[[Change], str]) -> None:
+        why = refusal(change)
+        self._adopt(change, "refused" if why else _MEASURING, why)
+        if not why:
+            self._asked_at_s = now
+            self._marks = {}
+            self._measure(now)
+
+    def _prepared(self, change: Change, refusal: Callable[[Change], str]) -> None:
+        why = refusal(change)
+        if why:
+            self._adopt(change, "refused", why)
+            return
+        self._adopt(change, "late" if self._is_beyond(change) else "prepared")
+
+    def _committed(self, change: Change, *, is_place_known: bool) -> None:
+        if is_place_known and self._is == "missed":
+            return
+        has_waited = is_place_known and self._is in ("prepared", "waiting")
+        state = self._is if has_waited else "prepared"
+        is_missed = not has_waited and self._is_beyond(change)
+        self._adopt(change, "missed" if is_missed else state)
+        if is_missed:
+            where = f"{change.counter} {self.positions.get(change.counter)}"
+            self._reason = f"it was decided when this process was at {where} already"
+        self._is_committed = not is_missed
+
+    def _is_beyond(self, change: Change) -> bool:
+        """Whether it is too late to make it where it is to be made."""
+        position = self.positions.get(change.counter)
+        if position is None or change.at is None:
+            return False
+        return position > change.at if self.is_paused else position >= change.at
+
+    # Where the process is.
+
+    def tick(
+        self,
+        counter: str,
+        number: Optional[int],
+        now: float,
+        *,
+        are_read: Optional[bool] = None,
+    ) -> None:
+        """The process is at a safe point, at which a counter may have come to a number.
+
+        `counter` is "" at one that counts nothing; `are_read` says whether the program has read all that was set last, and
+        is None where that is not to be known.
+        """
+        is_tick = bool(counter) and is_position(number)
+        if is_tick and number is not None:
+            self.positions[counter] = number
+        if self.change is not None and self._is == _MEASURING and not self._is_over:
+            if is_tick and number is not None:
+                first = self._marks.get(counter, (now, number, now, number))
+                self._marks[counter] = (first[0], first[1], now, number)
+            self._measure(now)
+        if self.unread is not None:
+            self.unread.tick(counter if is_tick else "", now, are_read)
+
+    def _measure(self, now: float) -> None:
+        """Answer, once it is known how long a step takes, or that is not to be found out soon."""
+        preferred = next((name for name in COUNTERS if name in self.positions), "")
+        mark = self._marks.get(preferred)
+        is_measured = mark is not None and mark[3] > mark[1]
+        is_long_ago = not 0 <= now - self._asked_at_s < _MEASURES_S
+        if not preferred or self.is_paused or is_measured or is_long_ago:
+            self._is = "asked"
+            for name, (began, first, ended, last) in self._marks.items():
+                if last > first and ended >= began:
+                    self.step_s[name] = (ended - began) / (last - first)
+
+    # What it does.
+
+    @property
+    def todo(self) -> str:
+        """APPLY, WAIT or READ_BACK; "" where the program goes on."""
+        if self.unread is not None and self.unread.is_due:
+            return READ_BACK
+        if self.change is None or self._is_over:
+            return ""
+        if self._is_committed:
+            return APPLY if self._is not in _FINAL and self._is_reached() else ""
+        is_undecided = self._is in ("prepared", "waiting") and not self.is_paused
+        return WAIT if is_undecided and self.change.counter and self._is_reached() else ""
+
+    def _is_reached(self) -> bool:
+        at = self.change.at if self.change is not None else None
+        if self.change is None or at is None:
+            return True
+        position = self.positions.get(self.change.counter)
+        if not self.change.counter:
+            position = max(self.positions.values(), default=None)
+        return position is not None and position >= at
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether safe points at which nothing is new matter."""
+        if self.unread is not None:
+            return True
+        if self.change is None or self._is_over:
+            return False
+        return self._is in (_MEASURING, "prepared", "waiting")
+
+    def waits(self) -> None:
+        """It waits for the decision now."""
+        self._is = "waiting"
+
+    def gave_up(self, why: str) -> None:
+        """It has waited, and goes on as it was."""
+        self._is, self._reason = "missed", why
+
+    def failed(self, why: str) -> None:
+        """The change could not be made."""
+        self._finish("failed")
+        self._reason = why
+
+    def applied(self, values: Dict[str, List[Any]], now: float) -> None:
+        """Values were set: old and new by name."""
+        change = self._finish("applied")
+        self._values = values
+        self.unread = Unread(change.number, change.counter, values, now)
+
+    def read_back(self, values: Dict[str, List[Any]], why: str) -> None:
+        """They were looked at: old, new and in force by name."""
+        unread, self.unread = self.unread, None
+        if unread is None or self.change is None or self.change.number != unread.number:
+            return
+        self._is, self._values, self._reason = "done", values, why
+
+    def done(self) -> None:
+        """The change was made, and nothing is to be looked at."""
+        self._finish("done")
+
+    def pauses(self) -> None:
+        """The process stays where it is from here on."""
+        self._finish("applied")
+        self.is_paused = True
+
+    def goes_on(self) -> None:
+        """It is paused no more."""
+        self.is_paused = False
+        if self.change is not None and self.change.kind == "pause" and self._is == "applied":
+            self._is = "done"
+
+    def _finish(self, state: str) -> Change:
+        change = self.change
+        if change is None:
+            raise RuntimeError("there is no change")
+        self._is, self._reason, self._values = state, "", {}
+        self._position = self.positions.get(change.counter)
+        return change
+
+    # What it says.
+
+    def known(self) -> Optional[Dict[str, Any]]:
+        """What the platform is told of the change; None where there is nothing to say."""
+        change = self.change
+        if change is None or self._is_over or self._is == _MEASURING:
+            return None
+        return {
+            "number": change.number,
+            "is": self._is,
+            "counter": change.counter,
+            "at": change.at,
+            "position": self._position,
+            "values": self._values,
+            "reason": self._reason,
+        }
+
+    def report(self) -> Dict[str, Any]:
+        """All that the platform is told of this process."""
+        step_s = {name: took for name, took in self.step_s.items() if isfinite(took)}
+        return {
+            "counters": dict(self.positions),
+            "step_s": step_s,
+            "is_paused": self.is_paused,
+            "known": self.known(),
+        }
+
+
+def is_position(number: Any) -> bool:
+    """Whether a step number counts."""
+    return type(number) is int and -_LARGEST < number < _LARGEST

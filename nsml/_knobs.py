@@ -1,0 +1,402 @@
+"""Knobs: values that a running program reads anew at each step, and that people change meanwhile (`nsml set`).
+
+A knob is declared by the program (`nsml.knob`), or it is a number in the groups of an optimizer that it has bound.
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+
+from nsml._optimizers import Optimizers
+from nsml._strict import comes_from_signal, reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+
+    Value = Union[float, int, bool, str]
+
+_MOST_NAME_CHARS = 64
+_NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/")
+_MOST_TEXT_CHARS = 256
+_MOST_KNOBS = 1000
+_MOST_CHOICES = 100
+_SHOWN_CHARS = 60
+_SHOWN_NAMES = 20
+_INTEGERS = range(-(1 << 63), 1 << 63)
+_KINDS = {float: "a number", int: "an integer", bool: "true or false", str: "text"}
+
+
+class Knob:
+    """One that the program declared.
+
+    Args:
+        given: default, min, max and choices as the program has them: what it says again is compared with that.
+
+    Raises:
+        TypeError, ValueError: they do not go together.
+    """
+
+    __slots__ = (
+        *("choices", "default", "given", "is_read", "is_told", "kind"),
+        "name",
+        "set_at",
+        "span",
+        "value",
+    )
+
+    def __init__(self, name: Any, given: Tuple[Any, Any, Any, Any]) -> None:
+        default, low, high, choices = given
+        self.name = _checked_name(name)
+        self.given = given
+        self.kind = _kind(name, default)
+        self.span = (self._bound("min", low), self._bound("max", high))
+        self.choices: Optional[Tuple[Value, ...]] = None
+        if choices is not None:
+            listed = tuple(choices)
+            if not 0 < len(listed) <= _MOST_CHOICES:
+                raise ValueError(f"nsml.knob: {name} has 1 to {_MOST_CHOICES} choices")
+            self.choices = tuple(self._own(choice, TypeError, "choice") for choice in listed)
+        self.default = self.value = self._own(default, ValueError, "default")
+        why = self.refusal(self.default)
+        if why:
+            raise ValueError(f"nsml.knob: the default of {why}")
+        self.set_at: Optional[int] = None
+        """The position of its counter at which it was set last."""
+        self.is_read = self.is_told = False
+
+    def _bound(self, which: str, given: Any) -> Optional[float]:
+        if given is None:
+            return None
+        if self.kind not in (float, int):
+            raise TypeError(f"nsml.knob: {self.name} is {_KINDS[self.kind]}, and has no {which}")
+        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        if not is_number or given != given:  # noqa: PLR0124 - NaN
+            raise TypeError(f"nsml.knob: the {which} of {self.name} is a number")
+        return int(given) if isinstance(given, int) else float(given)
+
+    def _own(self, given: Any, raised: type, what: str) -> Value:
+        value, why = plain(self.kind, given)
+        if value is None:
+            raise raised(f"nsml.knob: the {what} of {self.name}: {why}")
+        return value
+
+    def is_given(self, again: Tuple[Any, Any, Any, Any]) -> bool:
+        """Whether another call declares the same."""
+        try:
+            return bool(again == self.given)
+        except Exception as error:
+            if comes_from_signal(error):
+                raise
+            return False
+
+    def refusal(self, given: Any) -> str:
+        """Why it cannot have a value, "" where it can."""
+        value, why = plain(self.kind, given)
+        if value is None:
+            return f"{self.name}: {why}"
+        low, high = self.span
+        if low is not None and value < low:  # type: ignore[operator] # only numbers have bounds
+            return f"{self.name}: {shown(given)} is less than its min {shown(low)}"
+        if high is not None and value > high:  # type: ignore[operator]
+            return f"{self.name}: {shown(given)} is more than its max {shown(high)}"
+        if self.choices is not None and value not in self.choices:
+            return f"{self.name}: {shown(given)} is none of its choices {', '.join(map(shown, self.choices))}"
+        return ""
+
+    def table(self) -> Dict[str, Any]:
+        """What it is, as JSON has it."""
+        low, high = self.span
+        return {
+            "value": self.value,
+            "default": self.default,
+            "min": low if low is not None and isfinite(low) else None,
+            "max": high if high is not None and isfinite(high) else None,
+            "choices": list(self.choices) if self.choices is not None else None,
+            "step": self.set_at,
+        }
+
+
+class Preset:
+    """A value that the session was started with, or that an earlier attempt was given.
+
+    Attributes:
+        is_reached: its counter has come to `at`.
+        is_set: the value has been set, or cannot be.
+    """
+
+    __slots__ = ("at", "counter", "is_reached", "is_set", "name", "value")
+
+    def __init__(self, name: str, value: Value, counter: str, at: Optional[int]) -> None:
+        self.name = name
+        self.value = value
+        self.counter = counter
+        self.at = at
+        self.is_reached = at is None
+        self.is_set = False
+
+
+class Knobs:
+    """All knobs of one process.
+
+    Args:
+        presets: in the order in which they are to be set.
+        say: for what people should know.
+    """
+
+    def __init__(self, presets: List[Preset], say: Callable[[str], None]) -> None:
+        self.declared: Dict[str, Knob] = {}
+        self.optimizers = Optimizers()
+        self._presets = presets
+        self._say = say
+        self._set_at: Dict[str, Optional[int]] = {}  # of those of optimizers
+
+    def declare(self, name: Any, given: Tuple[Any, Any, Any, Any]) -> Knob:
+        """A new knob, or the one that has its name. Raises TypeError, ValueError."""
+        knob = Knob(name, given)
+        if len(self.declared) >= _MOST_KNOBS and knob.name not in self.declared:
+            raise ValueError(f"nsml.knob: a program has at most {_MOST_KNOBS:,} knobs")
+        knob = self.declared.setdefault(knob.name, knob)
+        self._settle(knob.name)
+        return knob
+
+    def hint(self, knob: Knob) -> None:
+        """Say once that a knob is declared in two ways."""
+        if not knob.is_told:
+            knob.is_told = True
+            self._say(
+                f"nsml.knob: {knob.name} is declared again in another way: the first one counts"
+            )
+
+    def bind(self, objects: Dict[str, Any]) -> None:
+        """Take the optimizers and schedulers among what the program has bound."""
+        self.optimizers.bind(objects)
+        self._settle()
+
+    # Values that are known from the start.
+
+    @property
+    def has_presets_ahead(self) -> bool:
+        """Whether a counter has to be watched for one."""
+        return any(not preset.is_reached for preset in self._presets)
+
+    def advance(self, counter: str, position: int) -> None:
+        """Set what is to be set where a counter is at `position` now."""
+        is_new = False
+        for preset in self._presets:
+            if preset.is_reached or preset.counter not in ("", counter) or preset.at is None:
+                continue
+            if position >= preset.at:
+                preset.is_reached = is_new = True
+        if is_new:
+            self._settle(position=position)
+
+    def unused_presets(self) -> List[str]:
+        """Names that nothing in the program had."""
+        return sorted({one.name for one in self._presets if one.is_reached and not one.is_set})
+
+    def _settle(self, only: str = "", *, position: Optional[int] = None) -> None:
+        for preset in self._presets:
+            if preset.is_set or not preset.is_reached or (only and preset.name != only):
+                continue
+            if preset.name not in self.declared and self.optimizers.value(preset.name) is None:
+                continue
+            preset.is_set = True
+            values = {preset.name: preset.value}
+            why = self.refusal(values)
+            try:
+                if not why:
+                    self.set(values, position if position is not None else preset.at)
+            except Exception as error:
+                if comes_from_signal(error):
+                    raise
+                why = f"{preset.name}: {reason(error)}"
+            if why:
+                self._say(f"{preset.name} is not set to {shown(preset.value)}: {why}")
+
+    # Values that are set in the running program.
+
+    def refusal(self, values: Dict[str, Any]) -> str:
+        """Why some of them cannot be set, "" where all can."""
+        return "; ".join(filter(None, (self._refusal(*entry) for entry in values.items())))
+
+    def _refusal(self, name: str, value: Any) -> str:
+        knob = self.declared.get(name)
+        if knob is not None:
+            return knob.refusal(value)
+        now = self.optimizers.value(name)
+        if now is None:
+            names = sorted({*self.declared, *self.optimizers.names()})
+            left = len(names) - _SHOWN_NAMES
+            more = f" and {left} more" if left > 0 else ""
+            listed = ", ".join(names[:_SHOWN_NAMES]) + more if names else "none"
+            return f"there is no knob {shown_name(name)}: the program has declared {listed}"
+        number, why = plain(float, value)
+        return f"{name}: {why}" if number is None else self.optimizers.refusal(name, float(number))
+
+    def set(self, values: Dict[str, Any], position: Optional[int]) -> Dict[str, List[Any]]:
+        """Set all of them, or none: old and new by name.
+
+        Raises:
+            ValueError: they cannot be set; and whatever an optimizer's own objects raise.
+        """
+        why = self.refusal(values)
+        if why:
+            raise ValueError(why)
+        undo: List[Callable[[], None]] = []
+        done: Dict[str, List[Any]] = {}
+        try:
+            for name, given in values.items():
+                knob = self.declared.get(name)
+                if knob is None:
+                    old = self.optimizers.set(name, float(given), undo)
+                    done[name] = [old, float(given)]
+        except BaseException:
+            for step in reversed(undo):
+                step()
+            raise
+        for name in done:
+            self._set_at[name] = position
+        for name, given in values.items():  # of these nothing can fail
+            knob = self.declared.get(name)
+            if knob is not None:
+                value, _ = plain(knob.kind, given)
+                done[name] = [knob.value, value]
+                knob.value, knob.set_at, knob.is_read = value, position, False  # type: ignore[assignment]
+        return {name: done[name] for name in values}
+
+    def are_read(self, names: Any) -> Optional[bool]:
+        """Whether the program has read all of them since they were set; None where none is declared."""
+        declared = [self.declared[name] for name in names if name in self.declared]
+        if not declared:
+            return None
+        return len(declared) == len(list(names)) and all(knob.is_read for knob in declared)
+
+    def read_back(self, values: Dict[str, List[Any]]) -> Tuple[Dict[str, List[Any]], str]:
+        """Old, new and what is in force now by name; and what people should know of it."""
+        found: Dict[str, List[Any]] = {}
+        whys: List[str] = []
+        for name, (old, new) in values.items():
+            knob = self.declared.get(name)
+            if knob is not None:
+                found[name] = [old, new, knob.value]
+                if not knob.is_read:
+                    whys.append(f"{name}: the program has not read it since")
+                continue
+            now = self.optimizers.value(name)
+            in_force = now if now is not None and isfinite(now) else None
+            found[name] = [old, new, in_force]
+            if in_force is None:
+                whys.append(f"{name} is no number any more")
+            elif abs(in_force - old) < abs(in_force - new):
+                whys.append(
+                    f"{name} is back at {shown(in_force)} one step later: something else in the program sets it"
+                    + self.optimizers.advice(name)
+                )
+        return found, "; ".join(whys)
+
+    def table(self) -> Dict[str, Dict[str, Any]]:
+        """All of them, as JSON has it."""
+        found = {name: knob.table() for name, knob in list(self.declared.items())}
+        for name in self.optimizers.names():
+            if name not in found:
+                bounds = {"default": None, "min": None, "max": None, "choices": None}
+                value = self.optimizers.value(name)
+                value = value if value is not None and isfinite(value) else None
+                found[name] = {"value": value, **bounds, "step": self._set_at.get(name)}
+        return found
+
+
+def plain(kind: type, given: Any) -> Tuple[Optional[Value], str]:
+    """A value as one of Python's own types; or None, and why it is none of this kind."""
+    if kind is str and isinstance(given, str):
+        return _plain_text(given)
+    if kind is bool and type(given) is bool:
+        return given, ""
+    if kind in (int, float) and isinstance(given, (int, float)) and not isinstance(given, bool):
+        return _plain_integer(given) if kind is int else _plain_number(given)
+    return None, f"{shown(given)} is not {_KINDS[kind]}"
+
+
+def _plain_text(given: str) -> Tuple[Optional[Value], str]:
+    text = str.__str__(given)
+    if len(text) <= _MOST_TEXT_CHARS:
+        return text, ""
+    return None, f"a text has at most {_MOST_TEXT_CHARS} characters, and this one {len(text):,}"
+
+
+def _plain_integer(given: float) -> Tuple[Optional[Value], str]:
+    if not isinstance(given, int):
+        return None, f"{shown(given)} is not {_KINDS[int]}"
+    number = int(given)
+    return (number, "") if number in _INTEGERS else (None, f"{shown(number)} has more than 64 bits")
+
+
+def _plain_number(given: float) -> Tuple[Optional[Value], str]:
+    try:
+        number = float(given)
+    except OverflowError:
+        return None, f"{shown(given)} is more than any number"
+    return (number, "") if isfinite(number) else (None, f"{shown(number)} is no finite number")
+
+
+def parse_presets(text: str) -> List[Preset]:
+    """What `NSML_KNOBS` holds. Raises ValueError: it is something else."""
+    try:
+        entries = json.loads(text)
+        return [_preset(entry) for entry in entries]
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no list of knobs: {reason(error)}") from error
+
+
+def _preset(entry: Dict[str, Any]) -> Preset:
+    at, value = entry.get("at"), entry["value"]
+    if at is not None and type(at) is not int:
+        raise ValueError("no list of knobs: a step is an integer")
+    if type(value) not in _KINDS:
+        raise ValueError("no list of knobs: a value is a number, true or false, or text")
+    return Preset(_checked_name(entry["name"]), value, str(entry.get("counter") or ""), at)
+
+
+def _kind(name: Any, default: Any) -> type:
+    for kind in (bool, int, float, str):  # a bool is an int as well
+        if isinstance(default, kind):
+            return kind
+    found = type(default).__name__
+    raise TypeError(
+        f"nsml.knob: {name} is a number, true or false, or text, not an object of type {found}"
+    )
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"nsml.knob: a name is text, not an object of type {type(name).__name__}")
+    if not 0 < len(name) <= _MOST_NAME_CHARS or not _NAME_CHARS.issuperset(name):
+        raise ValueError(
+            f"nsml.knob: {shown_name(name)} is no name: 1 to {_MOST_NAME_CHARS} of A-Z a-z 0-9 _ . - /"
+        )
+    return str.__str__(name)
+
+
+def shown_name(name: Any) -> str:
+    """A name as it may be printed."""
+    text = str(name)[:_SHOWN_CHARS]
+    return text if _NAME_CHARS.issuperset(text) and text else repr(text)
+
+
+def shown(value: Any) -> str:
+    """A value as people read it, whatever its own methods raise."""
+    try:
+        if isinstance(value, bool) or value is None:
+            return "null" if value is None else str(value).lower()
+        if isinstance(value, float):
+            return repr(float(value))
+        if isinstance(value, int) and value.bit_length() > 256:
+            return f"an integer of {value.bit_length():,} bits"
+        text = repr(value)
+    except Exception as error:
+        if comes_from_signal(error):
+            raise
+        return f"an object of type {type(value).__name__}"
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."

@@ -1,0 +1,207 @@
+"""The numbers in the groups of bound optimizers: learning rates and the like, as torch has them.
+
+No library is loaded: what has `param_groups` is an optimizer, what has base rates is a scheduler.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from nsml._strict import comes_from_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+
+_RATE = "lr"
+_RATES_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
+"""What goes with a learning rate. Schedulers keep the rest there, or in lists of their own."""
+_RATES_OF_SCHEDULERS = ("base_lrs", "max_lrs", "_last_lr")
+_WITHIN = "_schedulers"
+_DEEPEST = 4
+
+
+class Optimizers:
+    """Those that a program has bound, and their schedulers.
+
+    Groups are looked up at each use: loading a checkpoint replaces them.
+    """
+
+    def __init__(self) -> None:
+        self._optimizers: List[Any] = []
+        self._schedulers: List[Any] = []
+
+    def bind(self, objects: Dict[str, Any]) -> None:
+        """Take the place of those before."""
+        self._optimizers, self._schedulers = [], []
+        self._take(list(objects.values()), 0)
+
+    def _take(self, objects: List[Any], depth: int) -> None:
+        for one in objects:
+            if type(one) in (list, tuple) and depth < _DEEPEST:
+                self._take(list(one), depth + 1)
+            elif type(one) is dict and depth < _DEEPEST:
+                self._take(list(one.values()), depth + 1)
+            elif isinstance(_attribute(one, "param_groups"), list):
+                self._optimizers.append(one)
+            else:
+                self._take_scheduler(one, depth)
+
+    def _take_scheduler(self, one: Any, depth: int) -> None:
+        if any(one is known for known in self._schedulers):
+            return
+        within = _attribute(one, _WITHIN)
+        has_rates = any(isinstance(_attribute(one, name), list) for name in _RATES_OF_SCHEDULERS)
+        if has_rates or isinstance(within, (list, tuple)):
+            self._schedulers.append(one)
+        if isinstance(within, (list, tuple)) and depth < _DEEPEST:
+            for inner in within:
+                self._take_scheduler(inner, depth + 1)
+
+    def names(self) -> List[str]:
+        """What can be set."""
+        found = []
+        for group in self._groups():
+            for name in group:
+                is_derived = name in _RATES_OF_GROUPS and name != _RATE
+                if is_derived or not isinstance(name, str) or name in found:
+                    continue
+                if _number(group[name]) is not None:
+                    found.append(name)
+        return found
+
+    def value(self, name: str) -> Optional[float]:
+        """The first one by this name that is not 0, or 0.0 where all are; None where no group has it as a number."""
+        if name in _RATES_OF_GROUPS and name != _RATE:
+            return None
+        numbers = [_number(group.get(name)) for group in self._groups()]
+        there = [number for number in numbers if number is not None]
+        return next((number for number in there if number), 0.0 if there else None)
+
+    def refusal(self, name: str, new: float) -> str:
+        """Why it cannot be set, "" where it can."""
+        now = self.value(name)
+        if new < 0:
+            return f"{name}: {new!r} is less than 0"
+        if now is not None and not isfinite(now):
+            return f"{name}: it is {now!r} now"
+        if name == _RATE and not now:
+            return f"{name}: it is 0 now, so that there is no ratio to change the rates of groups and schedulers by"
+        if name == _RATE and not new:
+            return f"{name}: with 0 the rates of groups and schedulers would lose their ratios; set a small number"
+        return ""
+
+    def set(self, name: str, new: float, undo: List[Callable[[], None]]) -> float:
+        """Set it in all groups, which keep their proportions: the old value.
+
+        `undo` gets what takes it back, in pieces, also of what raises in the middle.
+
+        Raises:
+            ValueError: a number would be too large; and what the program's objects raise.
+        """
+        old = self.value(name)
+        if old is None:
+            raise ValueError(f"no optimizer has {name}")
+        writes: List[Tuple[_Slot, float]] = []
+        seen: Set[Tuple[int, Any]] = set()
+        for slot in self._slots(name):
+            number = _number(slot.read())
+            if number is None or slot.identity() in seen:
+                continue
+            seen.add(slot.identity())  # groups may share one tensor
+            scaled = new if number == old else number * (new / old)
+            if not isfinite(scaled):
+                raise ValueError(f"{name}: {number!r} of another group would be too large")
+            writes.append((slot, scaled))
+        for slot, number in writes:
+            before = _number(slot.read())
+            if before is not None:
+                undo.append(slot.writer(before))
+            slot.write(number)
+        return old
+
+    def advice(self, name: str) -> str:
+        """What to do where something sets it again."""
+        if name == _RATE and not self._schedulers:
+            return (
+                "; if that is a scheduler, name it as well: nsml.bind(optimizer=..., scheduler=...)"
+            )
+        return ""
+
+    def _groups(self) -> Iterator[Dict[str, Any]]:
+        for optimizer in self._optimizers:
+            groups = _attribute(optimizer, "param_groups")
+            for group in groups if isinstance(groups, list) else ():
+                if isinstance(group, dict):
+                    yield group
+
+    def _slots(self, name: str) -> Iterator[_Slot]:
+        """The places of the numbers that go with this one."""
+        for group in self._groups():
+            for key in _RATES_OF_GROUPS if name == _RATE else (name,):
+                if key in group:
+                    yield _Slot(group, key)
+        if name != _RATE:
+            return
+        for scheduler in self._schedulers:
+            for attribute in _RATES_OF_SCHEDULERS:
+                rates = _attribute(scheduler, attribute)
+                for position in range(len(rates)) if isinstance(rates, list) else ():
+                    yield _Slot(rates, position)
+
+
+class _Slot:
+    """A place in a dict or a list that holds a number, or a tensor with one."""
+
+    def __init__(self, holder: Any, key: Any) -> None:
+        self._holder = holder
+        self._key = key
+
+    def read(self) -> Any:
+        return self._holder[self._key]
+
+    def identity(self) -> Tuple[int, Any]:
+        value = self.read()
+        return (id(value), "tensor") if _is_tensor(value) else (id(self._holder), self._key)
+
+    def write(self, number: float) -> None:
+        value = self.read()
+        if _is_tensor(value):
+            value.fill_(number)
+        else:
+            self._holder[self._key] = number
+
+    def writer(self, number: float) -> Callable[[], None]:
+        return lambda: self.write(number)
+
+
+def _attribute(one: Any, name: str) -> Any:
+    """An attribute, or None, whatever the object does when it is asked."""
+    try:
+        return getattr(one, name, None)
+    except Exception as error:
+        if comes_from_signal(error):
+            raise
+        return None
+
+
+def _is_tensor(value: Any) -> bool:
+    return callable(_attribute(value, "fill_")) and callable(_attribute(value, "item"))
+
+
+def _number(value: Any) -> Optional[float]:
+    """A number, also one in a tensor of one entry; None of anything else."""
+    try:
+        if isinstance(value, (int, float)):
+            return None if isinstance(value, bool) else float(value)
+        if _is_tensor(value) and value.numel() == 1:
+            item = value.item()
+            return (
+                float(item)
+                if isinstance(item, (int, float)) and not isinstance(item, bool)
+                else None
+            )
+    except Exception as error:
+        if comes_from_signal(error):
+            raise
+    return None

@@ -1,0 +1,588 @@
+"""Changes to a running program: knobs, pauses and checkpoints at a common step, with an agent over a real socket."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsml import _live
+from nsml._session import Session
+from tests.support.orders_agent import OrdersAgent, change
+from tests.unit.nsml.test_sdk_spool import read
+
+
+class Training:
+    """A program in its main thread, which is that of the test; and its agent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = folder / "run"
+        self.run.mkdir()
+        self.agent = OrdersAgent(self.run)
+        self.session = Session(str(self.run), "kim/mnist/3")
+        self.at = 0
+
+    def step(self, number: int | None = None) -> None:
+        self.at = self.at + 1 if number is None else number
+        self.session.points.step(self.at)
+
+    def step_until(self, holds: Any) -> Any:
+        """Train until something holds."""
+        until = time.monotonic() + 30
+        while not (found := holds()):
+            assert time.monotonic() < until, self.agent.reports[-3:]
+            self.step()
+        return found
+
+    def states(self, number: int) -> list[str]:
+        return self.agent.states(number)
+
+    def known(self) -> dict[str, Any]:
+        known = self.agent.reports[-1]["known"]
+        assert known is not None
+        return dict(known)
+
+    def recorded_states(self) -> list[str]:
+        records = [one for file in (self.run / "spool").glob("*.records") for one in read(file)]
+        return [one["state"] for one in records if one["kind"] == "state"]
+
+
+@pytest.fixture
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "NSML_KNOBS", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    one = Training(tmp_path)
+    with one.agent:
+        yield one
+
+
+def later(holds: Any, do: Any) -> threading.Thread:
+    """Do something in another thread once something holds."""
+
+    def run() -> None:
+        until = time.monotonic() + 30
+        while not holds() and time.monotonic() < until:
+            time.sleep(0.005)
+        do()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_knob_is_set_at_the_step_in_all_phases(training: Training) -> None:
+    session, agent = training.session, training.agent
+    assert session.knob("lr", 0.01, min=1e-5, max=1.0) == 0.01
+    training.step(100)
+    agent.say(change(7, "ask", values={"lr": 0.003}))
+    training.step_until(lambda: agent.states(7) == ["asked"])
+    report = agent.reports[-1]
+    assert report["counters"]["step"] == training.at
+    assert report["step_s"]["step"] > 0
+    assert (report["local_rank"], report["local_world_size"], report["is_paused"]) == (0, 1, False)
+    at = training.at + 5
+    agent.say(change(7, "prepare", values={"lr": 0.003}, at=at))
+    training.step()
+    assert training.known()["is"] == "prepared"
+    agent.say(change(7, "commit", values={"lr": 0.003}, at=at))
+    while training.at < at - 1:
+        training.step()
+        assert session.knob("lr", 0.01, min=1e-5, max=1.0) == 0.01
+    training.step()
+    assert session.knob("lr", 0.01, min=1e-5, max=1.0) == 0.003
+    assert training.states(7) == ["asked", "prepared", "applied", "done"]
+    known = training.known()
+    assert (known["at"], known["position"]) == (at, at)
+    assert known["values"] == {"lr": [0.01, 0.003, 0.003]}
+    assert known["reason"] == ""
+    assert session.knob_table()["lr"]["step"] == at
+    agent.say(None)
+    training.step()
+    calls = agent.connections
+    for _ in range(100):
+        training.step()
+    assert agent.connections == calls, "where nothing is asked, nobody is"
+
+
+def test_a_process_waits_at_the_step_until_it_is_decided(training: Training) -> None:
+    session, agent = training.session, training.agent
+    session.knob("lr", 0.01)
+    training.step(10)
+    agent.say(change(7, "prepare", values={"lr": 0.5}, at=12))
+    training.step(11)
+    decided = later(
+        lambda: "waiting" in agent.states(7),
+        lambda: agent.say(change(7, "commit", values={"lr": 0.5}, at=12)),
+    )
+    training.step(14)  # its counter goes on in threes
+    decided.join()
+    assert session.knob("lr", 0.01) == 0.5
+    assert training.states(7)[:3] == ["prepared", "waiting", "applied"]
+    assert training.known()["position"] == 14
+
+
+@pytest.mark.parametrize("then", [None, "withdrawn", "newer", "other step"])
+def test_what_replaces_it_ends_the_wait(training: Training, then: str | None) -> None:
+    session, agent = training.session, training.agent
+    session.knob("lr", 0.01)
+    training.step(10)
+    agent.say(change(7, "prepare", values={"lr": 0.5}, at=12))
+    training.step(11)
+    others = {
+        None: None,
+        "withdrawn": change(7, "withdrawn", values={"lr": 0.5}, at=12),
+        "newer": change(8, "ask", values={"lr": 0.25}),
+        "other step": change(7, "prepare", values={"lr": 0.5}, at=20),
+    }
+    later(lambda: "waiting" in agent.states(7), lambda: agent.say(others[then]))
+    training.step(12)
+    assert session.knob("lr", 0.01) == 0.01
+    if then == "other step":
+        training.step(13)
+        assert training.known()["is"] == "prepared"
+        agent.say(change(7, "commit", values={"lr": 0.5}, at=20))
+        training.step(20)
+        assert session.knob("lr", 0.01) == 0.5
+
+
+def test_an_undecided_change_is_given_up(
+    training: Training, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_live, "UNDECIDED_S", 0.1)
+    training.session.knob("lr", 0.01)
+    training.step(10)
+    training.agent.say(change(7, "prepare", values={"lr": 0.5}, at=12))
+    training.step(11)
+    training.step(12)
+    assert training.states(7) == ["prepared", "waiting", "missed"]
+    assert "nobody decided" in capsys.readouterr().err
+    training.agent.say(change(7, "commit", values={"lr": 0.5}, at=12))
+    training.step(13)
+    assert training.session.knob("lr", 0.01) == 0.01
+    assert training.states(7)[-1] == "missed"
+    training.agent.say(change(7, "prepare", values={"lr": 0.5}, at=20))  # once more
+    training.step(14)
+    training.agent.say(change(7, "commit", values={"lr": 0.5}, at=20))
+    training.step(20)
+    assert training.session.knob("lr", 0.01) == 0.5
+
+
+def test_late_and_missed(training: Training) -> None:
+    training.session.knob("lr", 0.01)
+    training.step(10)
+    training.agent.say(change(7, "prepare", values={"lr": 0.5}, at=10))
+    training.step(11)
+    assert training.states(7) == ["late"]
+    training.agent.say(change(7, "commit", values={"lr": 0.5}, at=10))
+    training.step(12)
+    assert training.states(7) == ["late", "missed"]
+    assert training.session.knob("lr", 0.01) == 0.01
+
+
+def test_who_never_heard_of_the_preparation_is_still_in_time(training: Training) -> None:
+    training.session.knob("lr", 0.01)
+    training.step(10)
+    training.agent.say(change(7, "commit", values={"lr": 0.5}, at=12))
+    training.step(12)  # it hears of it at the step itself, and has not gone on
+    assert training.session.knob("lr", 0.01) == 0.5
+
+
+def test_without_counters_at_once(training: Training) -> None:
+    session, agent = training.session, training.agent
+    session.knob("lr", 0.01)
+    agent.say(change(7, "ask", values={"lr": 0.5}))
+    session.points.look()
+    assert training.states(7) == ["asked"]
+    assert agent.reports[-1]["counters"] == {}
+    agent.say(change(7, "commit", values={"lr": 0.5}))
+    assert session.knob("lr", 0.01) == 0.5
+    session.points.look()
+    assert training.known()["is"] == "done"
+    assert training.known()["reason"] == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"lrr": 0.5}, "there is no knob lrr: the program has declared batch, lr, mode, shuffle"),
+        ({"lr": 2.0}, "lr: 2.0 is more than its max 1.0"),
+        ({"lr": -1}, "lr: -1 is less than its min 0"),
+        ({"lr": math.nan}, "lr: nan is no finite number"),
+        ({"lr": "0.5"}, "lr: '0.5' is not a number"),
+        ({"lr": True}, "lr: true is not a number"),
+        ({"lr": 10**400}, "lr: an integer of 1,329 bits is more than any number"),
+        ({"lr": None}, "lr: null is not a number"),
+        ({"lr": [0.5]}, "lr: [0.5] is not a number"),
+        ({"batch": 2**63}, "batch: 9223372036854775808 has more than 64 bits"),
+        ({"batch": 8.0}, "batch: 8.0 is not an integer"),
+        ({"batch": False}, "batch: false is not an integer"),
+        ({"mode": "slow"}, "mode: 'slow' is none of its choices 'fast', 'safe'"),
+        ({"mode": "x" * 257}, "mode: a text has at most 256 characters, and this one 257"),
+        ({"shuffle": 1}, "shuffle: 1 is not true or false"),
+        ({"lr": 0.5, "batch": "8"}, "batch: '8' is not an integer"),
+    ],
+)
+def test_values_that_are_refused(training: Training, values: dict[str, Any], why: str) -> None:
+    session, agent = training.session, training.agent
+    session.knob("lr", 0.01, min=0, max=1.0)
+    session.knob("batch", 32)
+    session.knob("mode", "fast", choices=["fast", "safe"])
+    session.knob("shuffle", True)
+    training.step(1)
+    for phase in ("ask", "prepare", "commit"):
+        number = 7 + ("ask", "prepare", "commit").index(phase)
+        at = None if phase == "ask" else training.at + 1
+        agent.say(change(number, phase, values=values, at=at))
+        training.step()
+        assert training.known()["is"] == ("failed" if phase == "commit" else "refused")
+        assert why in training.known()["reason"]
+    assert session.knob("lr", 0.01, min=0, max=1.0) == 0.01
+
+
+class Pause:
+    """A pause that a program is in, from the moment at which it says so."""
+
+    def __init__(self, training: Training, **more: Any) -> None:
+        self.training = training
+        training.agent.say(change(7, "commit", "pause", at=training.at + 1, **more))
+
+    def then(self, do: Any) -> threading.Thread:
+        return later(lambda: any(one["is_paused"] for one in self.training.agent.reports), do)
+
+
+def test_a_pause_serves_exec_and_changes_until_it_is_continued(
+    training: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session, agent = training.session, training.agent
+    session.knob("lr", 0.01)
+    training.step(10)
+    pause = Pause(training)
+
+    def visit() -> None:
+        agent.order("1 + 1")
+        agent.wait(lambda: agent.answers)
+        agent.say(change(8, "prepare", values={"lr": 0.5}, at=11))
+        agent.wait_is(8, "prepared")
+        agent.say(change(8, "commit", values={"lr": 0.5}, at=11))
+        agent.wait_is(8, "applied")
+        agent.say(change(9, "commit", "continue"))
+
+    visitor = pause.then(visit)
+    training.step(11)
+    visitor.join()
+    assert agent.answers[0]["value"] == "2"
+    assert session.knob("lr", 0.01) == 0.5
+    assert training.states(7) == ["prepared", "applied"]
+    assert training.states(8) == ["prepared", "applied"]
+    assert training.states(9) == ["done"]
+    assert agent.reports[-1]["is_paused"] is False
+    assert training.recorded_states() == ["PAUSED", "RUNNING"]
+    words = capsys.readouterr().err
+    assert "paused by kim at step 11 for at most 1 h; to go on: nsml continue" in words
+
+
+def test_a_forgotten_pause_ends_by_its_limit(
+    training: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training.step(10)
+    Pause(training, limit_s=0.1)
+    training.step(11)
+    assert training.states(7) == ["prepared", "applied", "done"]
+    assert "goes on: it was paused for 0.1 s, its limit" in capsys.readouterr().err
+    assert training.recorded_states() == ["PAUSED", "RUNNING"]
+
+
+def test_the_agent_goes_and_comes_back_amid_a_pause(training: Training) -> None:
+    agent = training.agent
+    training.step(10)
+    pause = Pause(training)
+
+    def restart() -> None:
+        agent.close()
+        (training.run / "socket").unlink(missing_ok=True)
+        before = len(agent.reports)
+        agent.open()
+        agent.wait(lambda: len(agent.reports) > before)
+        agent.say(change(9, "commit", "continue"))
+
+    restarted = pause.then(restart)
+    training.step(11)
+    restarted.join()
+    assert training.states(9) == ["done"]
+
+
+def test_a_program_whose_agent_is_gone_gives_up_at_the_step(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_live, "UNDECIDED_S", 0.1)
+    training.step(10)
+    training.agent.say(change(7, "prepare", "pause", at=12))
+    training.step(11)
+    training.agent.close()
+    training.step(12)
+    training.step(13)
+    assert training.recorded_states() == []
+
+
+def notice_to_leave(training: Training, *, goes: bool) -> None:
+    (training.run / "notice.json").write_text(json.dumps({"goes": goes, "reason": "a test"}))
+
+
+def test_a_program_that_is_preempted_amid_a_pause_saves_and_leaves(training: Training) -> None:
+    session = training.session
+    session.bind(save=lambda folder: Path(folder, "w").write_text("1"), load=lambda _: None)
+    training.step(10)
+    pause = Pause(training)
+    pause.then(lambda: notice_to_leave(training, goes=True))
+    training.step(11)
+    assert training.recorded_states() == ["PAUSED", "RUNNING"]
+
+    def train_on() -> None:
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            session.reporter.report(step=training.at, loss=1.0)
+
+    with pytest.raises(SystemExit) as left:
+        train_on()
+    assert left.value.code == 75
+    assert list((training.run / "checkpoints").glob("*-attempt-1"))
+
+
+def test_a_pause_saves_before_the_time_limit(training: Training) -> None:
+    session = training.session
+    session.bind(save=lambda folder: Path(folder, "w").write_text("1"), load=lambda _: None)
+    training.step(10)
+    pause = Pause(training)
+
+    def visit() -> None:
+        notice_to_leave(training, goes=False)
+        training.agent.wait(lambda: list((training.run / "checkpoints").glob("*-attempt-1")))
+        training.agent.say(change(9, "commit", "continue"))
+
+    visitor = pause.then(visit)
+    training.step(11)
+    visitor.join()
+    assert training.states(9) == ["done"]
+
+
+class StopError(Exception):
+    pass
+
+
+def test_a_signal_handler_that_raises_ends_a_pause(training: Training) -> None:
+    training.step(10)
+    pause = Pause(training)
+
+    def handler(*_: Any) -> None:
+        raise StopError
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        pause.then(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(StopError):
+            training.step(11)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert training.recorded_states() == ["PAUSED", "RUNNING"]
+    training.step(12)
+    assert training.states(7) == ["prepared", "applied", "done"]
+    assert training.agent.reports[-1]["is_paused"] is False
+
+
+def test_continue_cancels_a_pause_that_was_not_reached(training: Training) -> None:
+    training.step(10)
+    training.agent.say(change(7, "commit", "pause", at=20))
+    training.step(11)
+    training.agent.say(change(8, "commit", "continue"))
+    training.step(12)
+    assert training.states(8) == ["done"]
+    training.step(20)
+    assert training.recorded_states() == []
+
+
+def test_another_checkpoint_is_loaded(training: Training) -> None:
+    session, agent = training.session, training.agent
+    agent.say(change(6, "ask", "load", checkpoint="best"))
+    training.step(1)
+    assert training.known()["is"] == "refused"
+    held = {"weight": 1.0}
+    session.bind(
+        save=lambda folder: Path(folder, "w").write_text(str(held["weight"])),
+        load=lambda folder: held.update(weight=float(Path(folder, "w").read_text())),
+    )
+    session.save("best")
+    held["weight"] = 9.0
+    agent.say(change(7, "commit", "load", checkpoint="best", at=3))
+    training.step(2)
+    assert held["weight"] == 9.0
+    training.step(3)
+    assert held["weight"] == 1.0
+    assert training.known()["is"] == "done"
+    agent.say(change(8, "commit", "load", checkpoint="best", at=5))
+    session.bind(save=lambda _: None, load=lambda _: exit("not now"))
+    training.step(5)
+    assert training.known()["is"] == "failed"
+    assert "not now" in training.known()["reason"]
+
+
+def test_only_the_thread_that_trains_is_a_member(training: Training) -> None:
+    session, agent = training.session, training.agent
+    session.knob("lr", 0.01)
+    training.step(10)
+    agent.say(change(7, "prepare", values={"lr": 0.5}, at=12))
+    other = threading.Thread(target=lambda: session.points.step(500))
+    other.start()
+    other.join()
+    assert agent.reports == []
+    training.step(11)
+    assert training.states(7) == ["prepared"]
+    agent.say(change(7, "commit", values={"lr": 0.5}, at=12))
+    training.step(12)
+    assert session.knob("lr", 0.01) == 0.5
+
+
+def test_what_another_thread_evaluates_does_not_keep_a_change_from_the_step(
+    training: Training,
+) -> None:
+    session, agent = training.session, training.agent
+    session.knob("lr", 0.01)
+    training.step(10)
+    held = threading.Event()
+    began = threading.Event()
+    session.reporter.scope = {"held": held, "began": began}
+    agent.change = change(7, "prepare", values={"lr": 0.5}, at=12)
+    agent.order("began.set(), held.wait()", limit_s=30)
+    other = threading.Thread(target=session.points.look)
+    other.start()
+    assert began.wait(30)
+    training.step(11)
+    assert training.states(7) == ["prepared"]
+    later(
+        lambda: "waiting" in agent.states(7),
+        lambda: agent.say(change(7, "commit", values={"lr": 0.5}, at=12)),
+    )
+    training.step(12)
+    held.set()
+    other.join()
+    assert session.knob("lr", 0.01) == 0.5
+
+
+def test_another_process_is_the_member(training: Training) -> None:
+    training.agent.is_member = False
+    training.session.knob("lr", 0.01)
+    training.step(10)
+    training.agent.say(change(7, "prepare", values={"lr": 0.5}, at=12))
+    for _ in range(5):
+        training.step()
+    assert training.session.knob("lr", 0.01) == 0.01
+
+
+def test_an_agent_of_before(training: Training, capsys: pytest.CaptureFixture[str]) -> None:
+    training.agent.knows_changes = False
+    training.session.knob("lr", 0.01)
+    training.step(10)
+    training.agent.order("2 + 2")
+    training.step(11)
+    assert training.agent.answers[0]["value"] == "4"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *({}, [], "x", 7, {"number": "7", "phase": "ask", "kind": "set"}),
+        change(7, "ask", "dance"),
+        {**change(7, "prepare"), "at": 1.5, "counter": "step"},
+        {**change(7, "commit"), "values": [1]},
+    ],
+)
+def test_what_is_no_change_is_none(training: Training, raw: Any) -> None:
+    training.step(10)
+    training.agent.say(raw)
+    training.step(11)
+    training.step(12)
+
+
+def test_all_counters_are_said(training: Training) -> None:
+    session, agent = training.session, training.agent
+    for epoch in session.progress.steps(3):
+        session.points.step(10 * epoch)
+        session.reporter.report(step=epoch + 100, loss=1.0)
+        if epoch == 1:
+            agent.say(change(7, "ask", "pause"))
+            session.points._live = None
+    training.step_until(lambda: agent.states(7) == ["asked"])
+    counters = agent.reports[-1]["counters"]
+    assert counters["steps"] == 2
+    assert counters["report"] == 102
+
+
+@pytest.mark.parametrize("counter", ["steps", "report"])
+def test_a_change_at_a_step_of_another_counter(training: Training, counter: str) -> None:
+    session = training.session
+    session.knob("lr", 0.01)
+    training.agent.say(change(7, "commit", values={"lr": 0.5}, counter=counter, at=3))
+    found = []
+    for epoch in session.progress.steps(6):
+        found.append(session.knob("lr", 0.01))
+        session.reporter.report(step=epoch, loss=1.0)
+    assert found == [0.01] * (3 if counter == "steps" else 4) + [0.5] * (
+        3 if counter == "steps" else 2
+    )
+    assert training.known()["is"] == "done"
+
+
+def test_a_knob_that_is_read_no_more(training: Training) -> None:
+    training.session.knob("lr", 0.01)
+    training.step(10)
+    training.agent.say(change(7, "commit", values={"lr": 0.5}, at=11))
+    training.step(11)
+    training.step(12)
+    assert training.known()["is"] == "done"
+    assert training.known()["reason"] == "lr: the program has not read it since"
+
+
+PRESETS = [
+    {"name": "lr", "value": 0.5, "counter": "", "at": None},
+    {"name": "lr", "value": 0.25, "counter": "step", "at": 5},
+    {"name": "lr", "value": 0.125, "counter": "", "at": 8},
+    {"name": "lr", "value": "x", "counter": "step", "at": 9},
+]
+
+
+def test_values_that_are_known_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NSML_KNOBS", json.dumps(PRESETS))
+    session = Session(str(tmp_path), "kim/mnist/3")
+    found = []
+    for step in range(1, 12):
+        found.append(session.knob("lr", 1.0))
+        session.points.step(step)
+    assert found == [0.5] * 5 + [0.25] * 3 + [0.125] * 3
+    assert session.knob_table()["lr"]["step"] == 8
+    assert "lr is not set to 'x': lr: 'x' is not a number" in capsys.readouterr().err
+    assert session.points._seen is not None
+    later_on = Session(str(tmp_path), "kim/mnist/3")  # goes on at step 7
+    later_on.points.step(7)
+    assert later_on.knob("lr", 1.0) == 0.25
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "7", "[7]", "[{}]", '[{"name": "a b", "value": 1}]', '[{"name": "a"}]']
+)
+def test_values_from_the_start_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    monkeypatch.setenv("NSML_KNOBS", text)
+    session = Session(str(tmp_path), "kim/mnist/3")
+    session.points.step(1)
+    assert session.knob("lr", 1.0) == 1.0
+    assert "cannot be read" in capsys.readouterr().err
