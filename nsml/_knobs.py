@@ -6,6 +6,7 @@ A knob is declared by the program (`nsml.knob`), or it is a number in the groups
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from math import isfinite
 
 from nsml._optimizers import Optimizers
@@ -54,6 +55,8 @@ class Knob:
         self.span = (self._bound("min", low), self._bound("max", high))
         self.choices: Optional[Tuple[Value, ...]] = None
         if choices is not None:
+            if not isinstance(choices, (list, tuple, set, frozenset, range)):
+                raise TypeError(f"nsml.knob: the choices of {name} are a list")
             listed = tuple(choices)
             if not 0 < len(listed) <= _MOST_CHOICES:
                 raise ValueError(f"nsml.knob: {name} has 1 to {_MOST_CHOICES} choices")
@@ -253,8 +256,9 @@ class Knobs:
                     old = self.optimizers.set(name, float(given), undo)
                     done[name] = [old, float(given)]
         except BaseException:
-            for step in reversed(undo):
-                step()
+            for take_back in reversed(undo):
+                with suppress(Exception):  # the one that raises is the one that could not be set
+                    take_back()
             raise
         for name in done:
             self._set_at[name] = position
