@@ -25,6 +25,8 @@ _FINAL = frozenset(("applied", "done", "failed"))
 _MEASURING = ""
 """Asked, and not answered yet: how long a step takes is to be found out."""
 _MEASURES_S = 1.0
+_BEGINS_S = 60.0
+"""A program that is younger may only not have begun to count its steps."""
 _READ_WITHIN_S = 10.0
 """So long a knob may go unread in a program that counts no steps, until that is said."""
 _LARGEST = 1 << 62  # of step numbers that count
@@ -104,11 +106,13 @@ class Follower:
     """What one process knows of changes, and where it is.
 
     Args:
-        positions: the last number of each counter. Times are those of one clock, in seconds.
+        positions: the last number of each counter.
+        began_s: when the process began. All times are those of one clock, in seconds.
     """
 
-    def __init__(self, positions: Dict[str, int]) -> None:
+    def __init__(self, positions: Dict[str, int], began_s: float = float("-inf")) -> None:
         self.positions = positions
+        self._began_s = began_s
         self.is_paused = False
         self.change: Optional[Change] = None
         self.unread: Optional[Unread] = None
@@ -171,7 +175,8 @@ class Follower:
         if not why:
             self._asked_at_s = now
             self._marks = {}
-            self._measure(now)
+            if self.is_paused:  # else at the end of this safe point, at which a counter may begin
+                self._measure(now)
 
     def _prepared(self, change: Change, refusal: Callable[[Change], str]) -> None:
         why = refusal(change)
@@ -231,7 +236,8 @@ class Follower:
         mark = self._marks.get(preferred)
         is_measured = mark is not None and mark[3] > mark[1]
         is_long_ago = not 0 <= now - self._asked_at_s < _MEASURES_S
-        if not preferred or self.is_paused or is_measured or is_long_ago:
+        has_none = not preferred and not 0 <= now - self._began_s < _BEGINS_S
+        if has_none or self.is_paused or is_measured or is_long_ago:
             self._is = "asked"
             for name, (began, first, ended, last) in self._marks.items():
                 if last > first and ended >= began:

@@ -293,7 +293,7 @@ class Knobs:
             found[name] = [old, new, in_force]
             if in_force is None:
                 whys.append(f"{name} is no number any more")
-            elif abs(in_force - old) < abs(in_force - new):
+            elif self.optimizers.is_back(name, in_force, old, new):
                 whys.append(
                     f"{name} is back at {shown(in_force)} one step later: something else in the program sets it"
                     + self.optimizers.advice(name)

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 
+import nsml
 from nsml._agent import AgentRefusedError, Conversation
 from nsml._changes import APPLY, READ_BACK, WAIT, Change, Follower
 from nsml._notice import notice
@@ -84,7 +85,7 @@ class Live:
         self._run_dir = run_dir
         self._program = program
         self._serve = serve
-        self.follower = Follower(positions)
+        self.follower = Follower(positions, nsml._IMPORTED_AT)  # noqa: SLF001 - the package's own start
         self._said: Tuple[Any, bool] = (None, False)
         self._is_due = False
         self._heard_at = -SPEAKS_EVERY_S  # when the agent was spoken with last

@@ -19,6 +19,8 @@ _RATES_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
 _RATES_OF_SCHEDULERS = ("base_lrs", "max_lrs", "_last_lr")
 _WITHIN = "_schedulers"
 _DEEPEST = 4
+_BACK, _BACK_OF_A_SCHEDULE = 0.5, 0.05
+"""So near to the old number, as a part of the change, is a number that was set back. One step of a schedule may go far."""
 
 
 class Optimizers:
@@ -119,6 +121,11 @@ class Optimizers:
                 undo.append(slot.writer(before))
             slot.write(number)
         return old
+
+    def is_back(self, name: str, now: float, old: float, new: float) -> bool:
+        """Whether a number that was set has been set back, as far as can be told: a bound schedule goes on from it."""
+        nearness = _BACK_OF_A_SCHEDULE if name == _RATE and self._schedulers else _BACK
+        return abs(now - old) < nearness * abs(new - old)
 
     def advice(self, name: str) -> str:
         """What to do where something sets it again."""

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ class OrdersAgent:
             threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
 
     def _converse(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rwb") as stream:
+        with suppress(ConnectionError), connection, connection.makefile("rwb") as stream:
             for line in stream:
                 answer = self._answer(json.loads(line))
                 with self._news:

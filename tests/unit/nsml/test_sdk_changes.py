@@ -6,6 +6,8 @@ import json
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,8 +16,10 @@ from typing import Any
 import pytest
 
 from nsml import _live
+from nsml._install import write_sdk
 from nsml._session import Session
 from tests.support.orders_agent import OrdersAgent, change
+from tests.unit.nsml.test_sdk_install import find_interpreters
 from tests.unit.nsml.test_sdk_spool import read
 
 
@@ -194,7 +198,8 @@ def test_who_never_heard_of_the_preparation_is_still_in_time(training: Training)
     assert training.session.knob("lr", 0.01) == 0.5
 
 
-def test_without_counters_at_once(training: Training) -> None:
+def test_without_counters_at_once(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsml._IMPORTED_AT", time.monotonic() - 100)
     session, agent = training.session, training.agent
     session.knob("lr", 0.01)
     agent.say(change(7, "ask", values={"lr": 0.5}))
@@ -586,3 +591,131 @@ def test_values_from_the_start_that_cannot_be_read(
     session.points.step(1)
     assert session.knob("lr", 1.0) == 1.0
     assert "cannot be read" in capsys.readouterr().err
+
+
+def raising_at(line: int) -> Any:
+    """A trace function: KeyboardInterrupt before this line of what is executed in nsml."""
+    left = [line]
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if "/nsml/_" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+def test_after_an_exception_at_any_moment_the_next_change_is_made(training: Training) -> None:
+    session, agent = training.session, training.agent
+    session.knob("lr", 0.0)
+    training.step(1)
+    interrupted = 0
+    for line in range(1, 700, 7):
+        number, value = 2 * line, float(line)
+        agent.say(change(number, "commit", values={"lr": value / 2}, at=training.at + 1))
+        tracer = sys.gettrace()
+        sys.settrace(raising_at(line))
+        try:
+            training.step()
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(tracer)
+        agent.say(change(number + 1, "commit", values={"lr": value}, at=training.at + 1))
+        training.step()
+        assert session.knob("lr", 0.0) == value, line
+        training.step()
+        assert agent.reports[-1]["known"]["is"] == "done"
+    assert interrupted > 10
+
+
+def test_a_change_makes_no_call_too_deep(training: Training) -> None:
+    session, agent = training.session, training.agent
+    session.knob("lr", 0.0)
+
+    def fits(rest: int, number: int) -> bool:
+        def go(depth: int) -> Any:
+            return session.points.step(number) if depth <= 0 else go(depth - 1)
+
+        try:
+            go(sys.getrecursionlimit() - rest)
+        except RecursionError:
+            return False
+        return True
+
+    rests = [rest for rest in range(1, 300) if fits(rest, 1)]
+    assert rests
+    for place, rest in enumerate(rests[:100]):
+        at = 10 + place
+        agent.say(change(10 + place, "commit", values={"lr": float(place)}, at=at))
+        assert fits(rest, at)
+    agent.say(change(1000, "commit", values={"lr": 0.5}, at=2000))
+    training.step(2000)
+    assert session.knob("lr", 0.0) == 0.5
+
+
+PROGRAM = """
+import os, sys, time, nsml
+
+points = sys.modules["nsml._session"]._SESSION.points
+assert "nsml._knobs" not in sys.modules and "nsml._live" not in sys.modules
+has_forked = False
+nsml.knob("lr", 0.01, min=0.0, max=1.0)
+for step in range(1, 1 << 30):
+    nsml.step(step)
+    lr = nsml.knob("lr", 0.01, min=0.0, max=1.0)
+    known = points._live.follower.known() if points._live is not None else None
+    if known and known["is"] == "prepared" and not has_forked:
+        has_forked = True
+        child = os.fork()
+        if child == 0:
+            for other in range(step, step + 100000):
+                nsml.step(other)
+            os._exit(0 if nsml.knob("lr", 0.01, min=0.0, max=1.0) == 0.01 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    if known and known["is"] == "done":
+        break
+    time.sleep(0.001)
+assert has_forked
+print(lr, nsml.knobs()["lr"]["step"])
+"""
+
+
+@pytest.mark.parametrize("python", find_interpreters(), ids=lambda path: path.split("/")[-3])
+def test_a_whole_change_in_a_program_that_forks_amid_it(tmp_path: Path, python: str) -> None:
+    run, sdk = tmp_path / "run", tmp_path / "sdk"
+    run.mkdir()
+    write_sdk(sdk)
+    (tmp_path / "main.py").write_text(PROGRAM)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("NSML_", "LOCAL_"))}
+    with OrdersAgent(run) as agent:
+        agent.say(change(7, "ask", values={"lr": 0.5}))
+        at = 0
+
+        def decide(report: dict[str, Any]) -> None:
+            nonlocal at
+            known = report["known"]
+            if known and known["is"] == "asked" and not at:
+                at = report["counters"]["step"] + 20
+                agent.say(change(7, "prepare", values={"lr": 0.5}, at=at))
+            elif known and known["is"] == "waiting":
+                agent.say(change(7, "commit", values={"lr": 0.5}, at=at))
+
+        agent.on_report = decide
+        done = subprocess.run(
+            [python, "main.py"],
+            cwd=tmp_path,
+            env={**environment, "PYTHONPATH": str(sdk), "NSML_RUN_DIR": str(run)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"0.5 {at}\n"
+    assert agent.states(7) == ["asked", "prepared", "waiting", "applied", "done"]
+    assert len({report["process"] for report in agent.reports}) == 1

@@ -209,3 +209,16 @@ def test_the_answer_waits_for_the_length_of_a_step_but_no_second() -> None:
     slow.hear(Change(change(7, "ask")), 100.0, no)
     slow.tick("", None, 101.0)
     assert slow.known()["is"] == "asked"  # type: ignore[index]
+
+
+def test_a_program_that_has_just_begun_is_given_time_to_count() -> None:
+    young = Follower({}, began_s=90.0)
+    young.hear(Change(change(7, "ask")), 100.0, no)
+    young.tick("", None, 100.0)
+    assert young.known() is None
+    young.tick("", None, 101.0)
+    assert young.known()["is"] == "asked"  # type: ignore[index]
+    old = Follower({}, began_s=10.0)
+    old.hear(Change(change(7, "ask")), 100.0, no)
+    old.tick("", None, 100.0)
+    assert old.known()["is"] == "asked"  # type: ignore[index]
