@@ -31,7 +31,7 @@ from nodeagent.link.channels import Link
 from nodeagent.link.control import Control, WrongPlatform
 from nodeagent.link.exec_service import Expressions
 from nodeagent.link.file_service import Files
-from nodeagent.link.outbox import Outbox
+from nodeagent.link.outbox import Outbox, replica_of
 from nodeagent.link.process_service import ProcessList
 from nodeagent.link.program_service import NodePrograms, Programs
 from nodeagent.link.renewal import keep_renewed
@@ -63,6 +63,7 @@ from nsml.common.python_gc import collect_seldom
 from nsml.spec import agent_services
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
+from nsml.v1.sessions_pb2 import ProgramChange
 
 SPOOL_VERSION = 1
 _ALREADY_RUNS = 3
@@ -81,6 +82,7 @@ _LOOK_AGAIN_S = (5.0, 600.0)
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 128
 """Libraries start a thread for each core in each process."""
 
+_OF_SOCKETS = (pb.AGENT_ABILITY_DIRECT, pb.AGENT_ABILITY_CHANGES)
 _ISOLATION = {
     Isolation.NONE: resources.ISOLATION_NONE,
     Isolation.USER: resources.ISOLATION_USER,
@@ -113,7 +115,8 @@ class Agent:
         )
         stacks = PythonStacks(boot_id=parts.machine.boot_id)
         self._visits = visits = Visits(parts.machine.boot_id)
-        self._orders = ProgramOrders()
+        self._outbox = Outbox()
+        self._orders = ProgramOrders(self._outbox.wake.set)
         self._tunnels = Tunnels(
             self._link,
             clock=parts.clock,
@@ -131,7 +134,6 @@ class Agent:
             ),
             has_sockets=parts.has_sockets,
         )
-        self._outbox = Outbox()
         self._images_changed = asyncio.Event()
         make = parts.image_orders
         self._image_orders = (
@@ -279,7 +281,7 @@ class Agent:
                 pb.AGENT_ABILITY_PORTS,
                 pb.AGENT_ABILITY_SERVICES,
                 pb.AGENT_ABILITY_NODE_SERVICES,
-                *([pb.AGENT_ABILITY_DIRECT] if self._parts.has_sockets else []),
+                *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )
 
@@ -293,6 +295,10 @@ class Agent:
     def progress(self) -> Mapping[ReplicaId, Progress]:
         """See control.Node."""
         return self._replicas.progress()
+
+    def changes(self) -> Mapping[ReplicaId, Sequence[pb.MemberReport]]:
+        """See control.Node."""
+        return self._orders.said()
 
     def stock(self) -> pb.StockReport:
         """See control.Node."""
@@ -322,7 +328,10 @@ class Agent:
 
     async def obey(self, orders: pb.Orders) -> bool:
         """See control.Node."""
-        return await self._replicas.obey(orders)
+        if not await self._replicas.obey(orders):
+            return False
+        self._orders.want(_changes_in(orders))
+        return True
 
     def finalized(self, replica_id: ReplicaId) -> None:
         """See control.Node."""
@@ -634,3 +643,15 @@ async def _live(settings: Settings) -> int:
         sys.stderr.write(f"nsml-agent: {error}\n")
         return 1
     return _START_AGAIN
+
+
+def _changes_in(orders: pb.Orders) -> dict[ReplicaId, ProgramChange]:
+    """The changes that running programs are to be told of; copies, which keep nothing else of the orders in memory."""
+    found = {}
+    for one in orders.assignments:
+        if one.HasField("change"):
+            kept = ProgramChange()
+            kept.CopyFrom(one.change)
+            with suppress(ValueError):  # of no replica: it is logged where orders are obeyed
+                found[replica_of(one.replica)] = kept
+    return found

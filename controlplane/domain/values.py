@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
+from controlplane.domain.program_changes import KnobValue, ProgramChange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -240,6 +241,7 @@ class SessionSpec:
     pod: str = ""
     network: Network | None = None
     refresh_environment: bool = False
+    knobs: tuple[KnobValue, ...] = ()
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -446,7 +448,8 @@ class Session:
     uuid, and the nodes on which nothing of it is placed any more: its attempts ended there by their fault.
     `usage` is measured once, when it has ended and is moved to the catalogue. `episodes` are the newest times
     in which it made nothing of its devices, oldest first (`domain/idle.py`). `resume` and
-    `durable` may be an earlier attempt's. `held_cause` is set while it is HELD, and only then.
+    `durable` may be an earlier attempt's. `held_cause` is set while it is HELD, and only then. `changes` are those of its
+    running programs, of all attempts, oldest first; only the last one may be open.
     """
 
     id: str
@@ -481,6 +484,17 @@ class Session:
     durable: Durable | None = None
     held_cause: HeldCause | None = None
     origin: Origin | None = None
+    changes: tuple[ProgramChange, ...] = ()
+
+    @property
+    def change(self) -> ProgramChange | None:
+        """How its running programs are changed now; None: they are not."""
+        last = self.changes[-1] if self.changes else None
+        return last if last is not None and last.phase.is_open else None
+
+    def with_change(self, change: ProgramChange) -> Session:
+        """The session with its last change as it is now."""
+        return replace(self, changes=(*self.changes[:-1], change))
 
     @property
     def dataset(self) -> str:

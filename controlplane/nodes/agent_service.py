@@ -24,6 +24,7 @@ from controlplane.nodes.convert_agents import (
     to_progress,
     to_registration,
     to_report,
+    to_said,
     to_sample,
     to_stock,
     tunnel_message,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from controlplane.nodes.registration import Registrar
     from controlplane.records.ingest import Ingestor
     from controlplane.secrets.user_secrets import UserSecrets
+    from controlplane.sessions.program_changes import ProgramChanges
     from controlplane.state.agent_connections import AgentConnection
     from controlplane.state.desired_replicas import Orders
     from controlplane.state.progress import ProgressReport
@@ -81,6 +83,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         tunnels: Tunnels,
         images: NodeImages,
         secrets: UserSecrets,
+        changes: ProgramChanges,
         relay: Relay,
     ) -> None:
         self._core = core
@@ -89,6 +92,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         self._tunnels = tunnels
         self._images = images
         self._secrets = secrets
+        self._changes = changes
         self._relay = relay
 
     @streaming
@@ -224,12 +228,26 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                     case "image_report":
                         answer = request.image_report
                         self._images.answered(link.node, answer.order_id, answer.status)
+                    case "change":
+                        self._heard(link, request.change)
                     case "stock":
                         self._core.contacts.stocks(link, to_stock(request.stock))
                     case "orders_accepted":
                         # With what it was sent since: that came with its secrets, too.
                         link.given = link.ordered
                         group.create_task(self._registrar.obeyed(link), name="control.obeyed")
+
+    def _heard(self, link: AgentConnection, report: agents_pb2.ChangeReport) -> None:
+        """Note what programs say of a change, of replicas that are on the node; the leader's loop decides on it."""
+        replica = report.replica
+        session = self._core.state.session(replica.session_id)
+        if session is None or session.attempt != replica.attempt:
+            return
+        if (link.node, replica.rank) not in {(one.node, one.rank) for one in session.replicas}:
+            return
+        said = to_said(report)
+        self._core.state.words.say(session.id, session.attempt, replica.rank, said)
+        self._changes.look_again()
 
     async def _progress(self, report: ProgressReport) -> None:
         await self._core.committer.decide(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from controlplane.codec import encoder
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import ReplicaPhase
+from controlplane.domain.program_changes import COUNTERS, KnobChange, MemberState, Said, knobs_of
 from controlplane.domain.values import (
     HOST_NETWORK,
     Cause,
@@ -28,7 +30,7 @@ from controlplane.history.values import (
 )
 from controlplane.nodes.registration import ChangedOffer, Registration
 from controlplane.secrets.user_secrets import OpenedSecret
-from controlplane.sessions.convert import CAUSES, spec_message
+from controlplane.sessions.convert import CAUSES, change_message, knob_message, spec_message
 from controlplane.state.agent_connections import Ability, ImageAction
 from controlplane.state.progress import ProgressReport
 from controlplane.state.replica_reports import Report
@@ -55,6 +57,13 @@ MOST_IMAGE_CHARS: Final = 512
 MOST_NODE_DEVICES: Final = 256
 MOST_STOCKED: Final = 256
 """Things that a node may say that it has."""
+MOST_MEMBERS: Final = 64
+"""Processes of a replica that take part in a change."""
+MOST_KNOB_CHANGES: Final = 16
+MOST_KNOB_CHARS: Final = 300
+"""In the name or a value of a knob, as a program says it."""
+MOST_REASON_CHARS: Final = 512
+MOST_STEP: Final = 1 << 62
 MOST_FACT_BYTES: Final = 256
 """In each text that a node says of itself: sessions keep those of their devices, in one record."""
 
@@ -63,6 +72,9 @@ _CAUSES_BACK: Final = {sessions_pb2.Cause.Value(CAUSES[one]): one for one in Cau
 _CHANNELS: Final = {one: f"CHANNEL_{one.name}" for one in Channel}
 _ABILITIES: Final = {
     agents_pb2.AgentAbility.Value(f"AGENT_ABILITY_{one.name}"): one for one in Ability
+}
+_MEMBER_STATES: Final = {
+    sessions_pb2.MemberState.Value(f"MEMBER_STATE_{one.value}"): one for one in MemberState
 }
 _REPORTED: Final = tuple(phase for phase in ReplicaPhase if phase.value != "PLACED")
 _PHASES: Final = {phase: f"REPLICA_PHASE_{phase.value}" for phase in ReplicaPhase}
@@ -192,6 +204,44 @@ def to_progress(message: agents_pb2.ProgressReport, node: str) -> ProgressReport
         is_resumable=message.resumable,
         since_saved_s=seconds_of(message.since_saved) if has_saved else None,
     )
+
+
+def to_said(message: agents_pb2.ChangeReport) -> list[Said]:
+    """What the processes of a replica say of a change: user code is behind it, so it is cut to sizes."""
+    return [
+        Said(
+            rank=message.replica.rank,
+            local_rank=one.local_rank,
+            process=one.process[:MOST_KNOB_CHARS],
+            world=min(max(one.world, 1), MOST_MEMBERS),
+            number=one.number,
+            state=_MEMBER_STATES.get(one.state, MemberState.UNKNOWN),
+            point=(one.counter[:MOST_KNOB_CHARS], _step(one.at) if one.HasField("at") else None),
+            position=_step(one.position) if one.HasField("position") else None,
+            counters={name: _step(one.counters[name]) for name in COUNTERS if name in one.counters},
+            step_s={
+                name: one.step_s[name]
+                for name in COUNTERS
+                if name in one.step_s and 0 < one.step_s[name] < math.inf
+            },
+            is_paused=one.is_paused,
+            knobs=tuple(
+                KnobChange(
+                    name=knob.name[:MOST_KNOB_CHARS],
+                    before=knob.before[:MOST_KNOB_CHARS],
+                    after=knob.after[:MOST_KNOB_CHARS],
+                    in_force=knob.in_force[:MOST_KNOB_CHARS],
+                )
+                for knob in one.knobs[:MOST_KNOB_CHANGES]
+            ),
+            reason=one.reason[:MOST_REASON_CHARS],
+        )
+        for one in message.members[:MOST_MEMBERS]
+    ]
+
+
+def _step(number: int) -> int:
+    return min(number, MOST_STEP)
 
 
 def to_stock(message: agents_pb2.StockReport) -> Stock:
@@ -360,6 +410,10 @@ def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignme
             for one in secrets.get((held.session_id, held.attempt, held.rank), ())
         ],
     )
+    earlier = [one for one in session.changes if one.attempt < held.attempt]
+    message.knobs.extend(map(knob_message, (*session.spec.knobs, *knobs_of(earlier))))
+    if session.change is not None and session.change.attempt == held.attempt:
+        message.change.CopyFrom(change_message(session.change))
     if session.spec.refresh_environment:
         message.built_after.FromNanoseconds(round(session.created_at * 1e9))
     if session.stop is not None:

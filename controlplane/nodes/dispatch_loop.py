@@ -57,13 +57,13 @@ class Ordering:
             return []
 
     def _urgent(self, change: Change) -> set[str]:
-        """Nodes that have something to start or to stop."""
+        """Nodes that have something to start, to stop or to change."""
         match change:
             case AllocationChanged(allocation=allocation):
                 link = self._contacts.link(allocation.node)
                 known = link.ordered if link else frozenset()
                 return set() if replicas_of(allocation.replicas) <= known else {allocation.node}
-            case SessionChanged(session=session) if session.stop is not None:
+            case SessionChanged(session=session) if session.stop is not None or session.changes:
                 return {one.node for one in session.replicas}
         return set()
 

@@ -19,6 +19,7 @@ from controlplane.nodes.service import NodeServicer
 from controlplane.records.ingest import Ingestor
 from controlplane.records.report_limits import Rationing
 from controlplane.secrets.feature import user_secrets
+from controlplane.sessions.feature import program_changes
 from controlplane.tunnels.shared import tunnels
 from controlplane.usage.feature import usages
 from nsml.v1 import agents_pb2_grpc, nodes_pb2_grpc
@@ -93,6 +94,7 @@ def _agents(core: Core) -> AgentServicer:
         tunnels=core.shared(tunnels),
         images=core.shared(node_images),
         secrets=core.shared(user_secrets),
+        changes=core.shared(program_changes),
         relay=core.shared(relay),
     )
 

@@ -11,6 +11,7 @@ from controlplane.codec import codec, encoder
 from controlplane.datasets.datasets import parse_dataset
 from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.program_changes import ChangeKind, KnobValue, ProgramChange
 from controlplane.domain.values import (
     Cause,
     EndedAttempt,
@@ -27,6 +28,7 @@ from controlplane.domain.values import (
     Visibility,
 )
 from controlplane.history.summaries import MOST_NAMES
+from controlplane.sessions.program_changes import Wanted
 from controlplane.sessions.session_listing import Filter
 from controlplane.sessions.validation import OriginReference, Submission
 from controlplane.wire.resources import (
@@ -36,7 +38,7 @@ from controlplane.wire.resources import (
     to_visibility,
 )
 from controlplane.wire.times import duration, seconds_of, timestamp
-from nsml.spec import variables
+from nsml.spec import knobs, variables
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
@@ -52,6 +54,10 @@ _ORIGINS_BACK: Final = {
     sessions_pb2.OriginKind.Value(f"ORIGIN_KIND_{one.value}"): one for one in OriginKind
 }
 _EPISODES: Final = {one: f"EPISODE_KIND_{one.value}" for one in EpisodeKind}
+_CHANGE_KINDS: Final = {
+    sessions_pb2.ProgramChangeKind.Value(f"PROGRAM_CHANGE_KIND_{one.value}"): one
+    for one in ChangeKind
+}
 CAUSES: Final = {cause: f"CAUSE_{cause.value}" for cause in Cause}
 
 
@@ -107,10 +113,60 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         pod=spec.pod,
         network=to_network(spec.network),
         refresh_environment=spec.refresh_environment,
+        knobs=tuple(to_knob_value(one) for one in spec.knobs),
         labels=MappingProxyType(dict(spec.labels)),
         limits=_LIMITS.from_message(spec.limits),
     )
     return replace(asked, grace_s=seconds_of(spec.grace)) if spec.HasField("grace") else asked
+
+
+def to_wanted(request: sessions_pb2.ChangeProgramRequest) -> Wanted:
+    """What a user wants changed in running programs."""
+    kind = _CHANGE_KINDS.get(request.kind)
+    if kind is None:
+        raise InvalidRequest(f"unknown kind of change: {request.kind}")
+    return Wanted(
+        kind=kind,
+        values=MappingProxyType(dict(request.values)),
+        checkpoint=request.checkpoint,
+        checkpoint_session=request.checkpoint_session,
+        limit_s=(
+            0.0
+            if kind is not ChangeKind.PAUSE
+            else seconds_of(request.limit)
+            if request.HasField("limit")
+            else knobs.USUAL_PAUSE_S
+        ),
+        at=request.at if request.HasField("at") else None,
+        wait_s=seconds_of(request.wait) if request.HasField("wait") else knobs.USUAL_WAIT_S,
+    )
+
+
+def to_knob_value(message: sessions_pb2.KnobValue) -> KnobValue:
+    """A value of a knob from a step on."""
+    return KnobValue(
+        name=message.name,
+        value=message.value,
+        at=message.at if message.HasField("at") else None,
+        counter=message.counter,
+    )
+
+
+def knob_message(value: KnobValue) -> sessions_pb2.KnobValue:
+    """A value of a knob from a step on."""
+    return _KNOB.to_message(value)
+
+
+def change_message(change: ProgramChange) -> sessions_pb2.ProgramChange:
+    """A change of running programs, as its viewers and its agents see it."""
+    message = _CHANGE.to_message(change)
+    _set_limit(change, message)
+    return message
+
+
+def _set_limit(change: ProgramChange, message: sessions_pb2.ProgramChange) -> None:
+    if change.kind is ChangeKind.PAUSE:
+        message.limit.CopyFrom(duration(change.limit_s))
 
 
 def _named_span(spec: sessions_pb2.SessionSpec, field: str, what: str, attempt: str) -> float:
@@ -148,6 +204,7 @@ def to_summary_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 _LIMITS: Final = codec(Limits, sessions_pb2.Limits)
+_KNOB: Final = encoder(KnobValue, sessions_pb2.KnobValue)
 _SPEC: Final = encoder(
     SessionSpec,
     sessions_pb2.SessionSpec,
@@ -195,6 +252,7 @@ SHORT_BYTES: Final = 4 << 10
 
 def shorten(message: sessions_pb2.Session) -> None:
     """Leave out the end of what is long in what was asked for, and say how much that is."""
+    del message.changes[:-1]
     spec = message.spec
     entry, left_out = _beginning(spec.entry, SHORT_BYTES)
     if left_out:  # assigned, it would be a spec where there is none
@@ -248,6 +306,12 @@ encoder(
     omit=("gpu_thousandths", "held_s", "devices", "simulated"),
 )
 encoder(Origin, sessions_pb2.Origin, rename={"session_id": "session"})
+_CHANGE: Final = encoder(
+    ProgramChange,
+    sessions_pb2.ProgramChange,
+    extra=("limit",),
+    omit=("limit_s", "wait_s", "tries", "since"),
+)
 _PROGRESS: Final = encoder(Progress, sessions_pb2.Progress, rename={"is_resumable": "resumable"})
 _USAGE: Final = encoder(
     Usage,
@@ -289,6 +353,8 @@ def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Ses
         environment = {}
     message = _SESSION.to_message(session)
     _fill_spec(spec, session.owner, message.spec)
+    for change, its_message in zip(session.changes, message.changes, strict=True):
+        _set_limit(change, its_message)
     message.simulated = session.is_simulated
     message.command.extend(variables.with_values(session.command, environment))
     if session.stop is not None and session.state is SessionState.STOPPING:

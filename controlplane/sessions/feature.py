@@ -22,6 +22,7 @@ from controlplane.sessions.export_loop import Exporting
 from controlplane.sessions.idle_limit import IdleLimits
 from controlplane.sessions.log_search import Searches
 from controlplane.sessions.preempt import Requeuer
+from controlplane.sessions.program_changes import Changer, ProgramChanges
 from controlplane.sessions.queue import QueueView
 from controlplane.sessions.readers import Readers
 from controlplane.sessions.remove import Remover
@@ -56,6 +57,13 @@ def scheduling(core: Core) -> Scheduling:
     )
 
 
+def program_changes(core: Core) -> ProgramChanges:
+    """The loop that carries changes of running programs through."""
+    return ProgramChanges(
+        state=core.state, committer=core.committer, contacts=core.contacts, clock=core.clock
+    )
+
+
 def wire(core: Core) -> Feature:
     """Offer SessionService; the leader schedules, and moves what has ended to the history."""
     submitter = _submitter(core)
@@ -87,7 +95,12 @@ def wire(core: Core) -> Feature:
     servicer = SessionServicer(core, _operations(core, submitter), presenter)
     return Feature(
         services=((sessions_pb2_grpc.add_SessionServiceServicer_to_server, servicer),),
-        leader_loops=(core.shared(scheduling).run, exporting.run, idle_limits.run),
+        leader_loops=(
+            core.shared(scheduling).run,
+            exporting.run,
+            idle_limits.run,
+            core.shared(program_changes).run,
+        ),
         member_loops={"submit": submitter.run},
     )
 
@@ -127,6 +140,7 @@ def _operations(core: Core, submitter: Submitter) -> SessionOperations:
         submitter=submitter,
         listings=Listings(state=core.state, history=core.history, run=core.offload),
         stopper=Stopper(writer=writer, clock=core.clock),
+        changer=Changer(writer=writer, clock=core.clock),
         requeuer=Requeuer(writer, core.clock, notice_s=core.config.notice_s),
         remover=Remover(state=core.state, history=core.history),
         updater=Updater(writer=writer, references=core.references, history=core.history),

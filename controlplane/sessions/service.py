@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import aclosing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import note_target, require_user
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
-from controlplane.sessions.convert import to_filter, to_submission, to_summary_names
+from controlplane.sessions.convert import to_filter, to_submission, to_summary_names, to_wanted
 from controlplane.sessions.convert_logs import (
     LAST_POSITION,
     found_messages,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from controlplane.records.session_summaries import LastReports
     from controlplane.sessions.log_search import Searches
     from controlplane.sessions.preempt import Requeuer
+    from controlplane.sessions.program_changes import Changer
     from controlplane.sessions.queue import QueueView
     from controlplane.sessions.readers import LogPosition, Readers, Step
     from controlplane.sessions.remove import Remover
@@ -63,6 +64,7 @@ class SessionOperations:
     listings: Listings
     stopper: Stopper
     requeuer: Requeuer
+    changer: Changer
     remover: Remover
     updater: Updater
     followers: Readers
@@ -214,6 +216,24 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             visibility=to_visibility(request.visibility),
         )
         return pb.UpdateSessionResponse(session=await self._presenter.session(session, who))
+
+    @answering
+    async def ChangeProgram(  # noqa: N802
+        self, request: pb.ChangeProgramRequest, _: Context
+    ) -> pb.ChangeProgramResponse:
+        """Knobs, a pause, another checkpoint."""
+        who, changer = require_user(), self._do.changer
+        session = await self._core.references.find_own(who, request.session)
+        note_target(session.name)
+        if request.withdraw:
+            session = await changer.withdraw(session, asked_by=who.user.name)
+        else:
+            wanted = to_wanted(request)
+            if wanted.checkpoint_session:
+                source = await self._core.references.find(who, wanted.checkpoint_session)
+                wanted = replace(wanted, checkpoint_session=source.name)
+            session = await changer.change(session, wanted, asked_by=who.user.name)
+        return pb.ChangeProgramResponse(session=await self._presenter.session(session, who))
 
     @streaming
     async def ReadLogs(  # noqa: N802

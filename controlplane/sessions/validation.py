@@ -13,6 +13,7 @@ from controlplane.domain.limits import TimeLimits
 from controlplane.domain.models import alternatives_of, words_of
 from controlplane.domain.names import check_digest, check_request_id, check_secret
 from controlplane.domain.policy import check_visibility
+from controlplane.domain.program_changes import COUNTERS
 from controlplane.domain.values import (
     WHOLE_DEVICE,
     Limits,
@@ -23,7 +24,7 @@ from controlplane.domain.values import (
 )
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml.common.units import duration_text
-from nsml.spec import labels, variables
+from nsml.spec import knobs, labels, variables
 from nsml.spec.images import RULE, is_reference, whole_reference, why_never_pulled
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from controlplane.domain.identity import User
+    from controlplane.domain.program_changes import KnobValue
     from controlplane.domain.values import OriginKind
 
 RETRIED_LOST_AFTER_S: Final = 600.0
@@ -118,6 +120,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
     _check_environment(spec.environment)
     _check_secrets(spec)
     _check_labels(spec.labels)
+    _check_knobs(spec.knobs)
     if spec.image and not is_reference(spec.image):
         raise InvalidRequest(f"{spec.image[:80]!r} is not the name of an image", why=RULE)
     if spec.image and (why := why_never_pulled(spec.image)):
@@ -314,6 +317,27 @@ def _check_labels(given: Mapping[str, str]) -> None:
             raise InvalidRequest(f"{key[:80]!r} is not the key of a label", why=labels.KEY_RULE)
         if why := labels.value_error(value):
             raise InvalidRequest(f"{value[:80]!r} is not the value of a label", why=f"{key}: {why}")
+
+
+def _check_knobs(given: tuple[KnobValue, ...]) -> None:
+    if len(given) > knobs.MOST_GIVEN:
+        raise TooLarge(f"{len(given)} values of knobs: at most {knobs.MOST_GIVEN}")
+    for one in given:
+        check_knob(one.name, one.value)
+        if one.counter and one.counter not in COUNTERS:
+            raise InvalidRequest(
+                f"{one.counter[:80]!r} is no counter", why=f"one of {', '.join(COUNTERS)}"
+            )
+        if one.at is not None and one.at > knobs.MOST_STEP:
+            raise InvalidRequest(f"there is no step {one.at}")
+
+
+def check_knob(name: str, value: str) -> None:
+    """Raise InvalidRequest unless it is the name of a knob with a value in JSON."""
+    if not knobs.is_name(name):
+        raise InvalidRequest(f"{name[:80]!r} is not the name of a knob", why=knobs.NAME_RULE)
+    if why := knobs.value_error(value):
+        raise InvalidRequest(f"{value[:80]!r} is no value for the knob {name}", why=why)
 
 
 def _check_variable(name: str) -> None:

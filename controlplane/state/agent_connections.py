@@ -38,6 +38,7 @@ class Ability(enum.Enum):
     SERVICES = "what runs inside a session"
     NODE_SERVICES = "programs on the node itself"
     DIRECT = "tunnels of its own machine"
+    CHANGES = "knobs and pauses of running programs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.lifecycle import ReplicaPhase, SessionEvent, SessionState, advance, is_news
+from controlplane.domain.program_changes import attempt_over
 from controlplane.domain.values import (
     Cause,
     End,
@@ -24,6 +25,7 @@ from controlplane.scheduler import can_ever_fit, request_of
 from controlplane.state.progress import SAVING_RANK, durable_until
 
 if TYPE_CHECKING:
+    from controlplane.domain.program_changes import ProgramChange
     from controlplane.state.draft import Draft
 
 BAD_ATTEMPTS: Final = 3
@@ -238,6 +240,7 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
     session = replace(
         session,
         attempts=(*_lighter(session.attempts, len(held)), attempt),
+        changes=_changes_over(draft, session, now),
         bad_attempts=session.bad_attempts + 1 if _is_bad(session, end) else 0,
         started_at=session.started_at or min(ran, default=0.0),
     )
@@ -261,6 +264,14 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         not_before=now + SETTLED_WITHIN_S if settling else _earliest(session),
         avoids=session.avoids | devices | _failed_nodes(draft, session, end),
     )
+
+
+def _changes_over(draft: Draft, session: Session, now: float) -> tuple[ProgramChange, ...]:
+    """The changes of its programs once these have ended: none is open."""
+    if session.change is None:
+        return session.changes
+    said = draft.state.words.of(session.id, session.attempt)
+    return session.with_change(attempt_over(session.change, said, now)).changes
 
 
 def released(session: Session, now: float) -> Session:

@@ -33,6 +33,7 @@ from controlplane.state.charge_totals import Accounts
 from controlplane.state.hold_times import HoldTimes
 from controlplane.state.live_usage import LiveUsage
 from controlplane.state.lru import LruDict
+from controlplane.state.program_words import ProgramWords
 from controlplane.state.subscriptions import VIEWED, Subscriptions
 from controlplane.stored import etcd_codec
 
@@ -78,6 +79,7 @@ class StateCache:
         removed: how many sessions have left, all of them together.
         subscriptions: who is told of changes.
         held: how long attempts have held their devices.
+        words: what running programs said of the changes that are made to them.
         accounts: what projects and users hold and used, by which budgets and fair shares go.
         usage: how many sessions users and projects have, and how large their records are.
         lately: what they held lately, in GPUs, as of one instant a moment ago.
@@ -103,6 +105,7 @@ class StateCache:
         self.removed = 0
         self.subscriptions = Subscriptions()
         self.held = HoldTimes(monotonic)
+        self.words = ProgramWords()
         self.accounts = Accounts(self._held_s, half_life_s)
         self.usage = LiveUsage()
         self.lately: Mapping[str, float] = {}
@@ -393,6 +396,7 @@ class StateCache:
             return
         session = stored.value
         self.held.forget(session_id)
+        self.words.forget(session_id)
         self.accounts.remove_session(session)
         self.usage.remove(session)
         self._move(session_id, session.replicas, ())

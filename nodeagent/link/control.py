@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
@@ -15,7 +15,7 @@ import structlog
 
 from nodeagent.folders import ReplicaId
 from nodeagent.link.channels import Backoff, Link
-from nodeagent.link.outbox import Outbox, replica_of
+from nodeagent.link.outbox import Outbox, replica_message, replica_of
 from nodeagent.link.reports import progress_report
 from nodeagent.replica.progress import Progress
 from nsml.client.errors import ClientError, NotSignedIn, Unavailable, translate
@@ -56,6 +56,10 @@ class Node(Protocol):
 
     def progress(self) -> Mapping[ReplicaId, Progress]:
         """What sessions here would lose by being moved."""
+        ...
+
+    def changes(self) -> Mapping[ReplicaId, Sequence[pb.MemberReport]]:
+        """What programs here say of the changes that are made to them."""
         ...
 
     def stock(self) -> pb.StockReport:
@@ -107,6 +111,8 @@ class _Stream:
     of an older stream may be heard after that."""
     told: Mapping[ReplicaId, Progress] = field(default_factory=dict)
     """What was said last of what sessions would lose; said anew on every stream."""
+    changes: Mapping[ReplicaId, Sequence[pb.MemberReport]] = field(default_factory=dict)
+    """What was said last of changes; said anew on every stream."""
     stocked: pb.StockReport = field(default_factory=pb.StockReport)
     """What was said last of what is here; said anew on every stream, where there is anything."""
     stocked_at: float = float("-inf")
@@ -325,6 +331,7 @@ class Control:
         # Before the report of an end: of what has ended nothing is heard any more.
         messages = [pb.ControlRequest(stock=report) for report in self._stock(stream)]
         messages += [pb.ControlRequest(progress=report) for report in self._progress(stream)]
+        messages += [pb.ControlRequest(change=report) for report in self._changes(stream)]
         # Before that of an attempt that could not be started, too: nothing is placed here again at once.
         devices = self._node.devices()
         if devices != stream.offered:
@@ -343,6 +350,14 @@ class Control:
             return []
         stream.stocked, stream.stocked_at = stock, now
         return [stock]
+
+    def _changes(self, stream: _Stream) -> list[pb.ChangeReport]:
+        before, stream.changes = stream.changes, self._node.changes()
+        return [
+            pb.ChangeReport(replica=replica_message(replica_id), members=members)
+            for replica_id, members in stream.changes.items()
+            if before.get(replica_id) != members
+        ]
 
     def _progress(self, stream: _Stream) -> list[pb.ProgressReport]:
         told, stream.told = stream.told, self._node.progress()

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from nodeagent.replica.program_changes import ReplicaChanges
 from nodeagent.safe_paths import open_folder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
 
     from nodeagent.folders import ReplicaId
+    from nsml.v1.agents_pb2 import MemberReport
+    from nsml.v1.sessions_pb2 import ProgramChange
 
 PAGE: Final = "orders"
 _PAGE_BYTES: Final = 64
@@ -72,13 +75,20 @@ class Order:
 
 
 class ReplicaOrders:
-    """The orders to one replica's program; `run_folder` is what it shares with the agent."""
+    """The orders to one replica's program, and the change that is made to it.
 
-    def __init__(self, run_folder: Path) -> None:
+    Args:
+        run_folder: what it shares with the agent.
+        tell: called when its processes say another thing of the change.
+    """
+
+    def __init__(self, run_folder: Path, tell: Callable[[], None] = lambda: None) -> None:
         self._run_folder = run_folder
         self._turns = asyncio.Lock()
         self._open: Order | None = None
         self._number = 0
+        self._again: asyncio.TimerHandle | None = None
+        self.changes = ReplicaChanges(tell=tell, call=self._call_for_change)
 
     @property
     def user(self) -> str:
@@ -118,6 +128,24 @@ class ReplicaOrders:
             except OSError:
                 _make_page(folder)
 
+    def close(self) -> None:
+        """Call no more."""
+        if self._again is not None:
+            self._again.cancel()
+
+    def _call_for_change(self) -> None:
+        """Have processes come for the change that is wanted, again and again until they have said what they can."""
+        self.close()
+        with suppress(NotAnswered):  # they are not heard, then
+            self._call()
+        if not self.changes.is_settled:
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(_AGAIN_S, self._call_again)
+
+    def _call_again(self) -> None:
+        if not self.changes.is_settled:
+            self._call_for_change()
+
     def _call(self) -> None:
         """Change the number."""
         self._number += 1
@@ -129,23 +157,42 @@ class ReplicaOrders:
 
 
 class ProgramOrders:
-    """The orders to all programs of a node."""
+    """The orders to all programs of a node; `tell` is called when they say another thing of a change."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
+        self._tell = tell
         self._replicas: dict[ReplicaId, ReplicaOrders] = {}
+        self._wanted: Mapping[ReplicaId, ProgramChange] | None = None
+
+    def want(self, changes: Mapping[ReplicaId, ProgramChange]) -> None:
+        """The changes that are made to programs of this node now: all of them."""
+        self._wanted = changes
+        for replica, orders in self._replicas.items():
+            orders.changes.want(changes.get(replica))
+
+    def said(self) -> dict[ReplicaId, tuple[MemberReport, ...]]:
+        """What processes said of changes, by replica."""
+        return {
+            replica: members
+            for replica, orders in self._replicas.items()
+            if (members := orders.changes.members)
+        }
 
     @contextmanager
     def open_to(self, replica: ReplicaId, run_folder: Path) -> Iterator[ReplicaOrders]:
         """The orders to a replica, which can be given while the context lasts."""
-        orders = ReplicaOrders(run_folder)
+        orders = ReplicaOrders(run_folder, self._tell)
         try:
             orders.prepare()
         except OSError as error:
             log.warning("orders.no_page", replica=str(replica), error=str(error))
         self._replicas[replica] = orders
+        if self._wanted is not None:
+            orders.changes.want(self._wanted.get(replica))
         try:
             yield orders
         finally:
+            orders.close()
             del self._replicas[replica]
 
     def to(self, replica: ReplicaId) -> ReplicaOrders:

@@ -11,6 +11,7 @@ image   what the session or its code asks for exists as an image, where there ar
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nodeagent.engine.client import EngineUnreachable
 from nodeagent.engine.watch import EngineWatch
@@ -447,11 +448,24 @@ def environment_of(
             **gang,
         }
     )
+    if assignment.knobs:
+        env["NSML_KNOBS"] = json.dumps([_knob_of(one) for one in assignment.knobs])
     simulated = [grant.uuid for grant in grants if grant.simulated]
     if simulated:
         env["NSML_DEVICES"] = ",".join(simulated)
         env["NSML_SIMULATED"] = "1"
     return env
+
+
+def _knob_of(value: sessions.KnobValue) -> dict[str, Any]:
+    """A value of a knob as `nsml/_knobs.py` reads it."""
+    at = value.at if value.HasField("at") else None
+    return {
+        "name": value.name,
+        "value": json.loads(value.value),
+        "counter": value.counter,
+        "at": at,
+    }
 
 
 def dataset_name(dataset: sessions.DatasetReference) -> str:

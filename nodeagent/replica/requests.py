@@ -3,7 +3,7 @@
 `{"v": 1, "op": "load", "checkpoint": NAME, "session": NAME or null, "target": FOLDER}` answers with
 `{"ok": true, "folder": FOLDER}` once the checkpoint lies in that folder below `run/`, or with
 `{"ok": false, "error": CODE, "message": TEXT}`; with `"resume": true` it is what the attempt goes on from. `{"v": 1, "op": "keep", "folder": FOLDER}` answers once the
-agent has made that checkpoint its own, as far as it can. `order` and `answer` are those of `nsml/_orders.py`.
+agent has made that checkpoint its own, as far as it can. `order` and `answer` are those of `nsml/_orders.py`, `change` is that of `nsml/_changes.py`.
 Whatever a client sends or leaves out, only its own connection suffers.
 """
 
@@ -312,7 +312,9 @@ class RequestServer:
                     raise RequestRefused("FAILED", "the program no longer waits for it")
                 return {"ok": True, "kept": await self._keep(_text(request, "folder"))}
             case "order":
-                return {"ok": True, "order": self._order_for(client, request)}
+                return {"ok": True, "order": self._order_for(client, request), **self._change()}
+            case "change":
+                return self._hear(request)
             case "answer":
                 if client.order is None or not isinstance(request.get("answer"), dict):
                     raise RequestRefused("INVALID", "nothing was asked on this connection")
@@ -332,6 +334,21 @@ class RequestServer:
         local_rank = request.get("local_rank")
         client.order = self._orders.take(local_rank if isinstance(local_rank, int) else 0)
         return None if client.order is None else client.order.content
+
+    def _change(self) -> dict[str, Any]:
+        """What is changed in the program now, as an entry; none while the control plane has not said so."""
+        if self._orders is None or not self._orders.changes.is_known:
+            return {}
+        return {"change": self._orders.changes.wanted}
+
+    def _hear(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Take what a process says of a change."""
+        if self._orders is None:
+            raise RequestRefused("UNSUPPORTED", "this agent changes no running programs")
+        is_member = self._orders.changes.hear(request)
+        if not self._orders.changes.is_known:
+            raise RequestRefused("UNAVAILABLE", "the agent does not know yet what is to be changed")
+        return {"ok": True, "is_member": is_member, **self._change()}
 
     async def _keep(self, checkpoint: str) -> bool:
         """Whether the program cannot change the checkpoint any more."""

@@ -21,6 +21,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_SERVICES: _ClassVar[AgentAbility]
     AGENT_ABILITY_NODE_SERVICES: _ClassVar[AgentAbility]
     AGENT_ABILITY_DIRECT: _ClassVar[AgentAbility]
+    AGENT_ABILITY_CHANGES: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -50,6 +51,7 @@ AGENT_ABILITY_PORTS: AgentAbility
 AGENT_ABILITY_SERVICES: AgentAbility
 AGENT_ABILITY_NODE_SERVICES: AgentAbility
 AGENT_ABILITY_DIRECT: AgentAbility
+AGENT_ABILITY_CHANGES: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
@@ -76,7 +78,7 @@ class ReplicaId(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock", "image_report")
+    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock", "image_report", "change")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +87,7 @@ class ControlRequest(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     STOCK_FIELD_NUMBER: _ClassVar[int]
     IMAGE_REPORT_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     report: ReplicaReport
@@ -93,7 +96,8 @@ class ControlRequest(_message.Message):
     progress: ProgressReport
     stock: StockReport
     image_report: ImageReport
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ..., image_report: _Optional[_Union[ImageReport, _Mapping]] = ...) -> None: ...
+    change: ChangeReport
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ..., image_report: _Optional[_Union[ImageReport, _Mapping]] = ..., change: _Optional[_Union[ChangeReport, _Mapping]] = ...) -> None: ...
 
 class StockReport(_message.Message):
     __slots__ = ("things", "bytes_per_second")
@@ -122,6 +126,58 @@ class ProgressReport(_message.Message):
     resumable: bool
     since_saved: _duration_pb2.Duration
     def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., resumable: _Optional[bool] = ..., since_saved: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ChangeReport(_message.Message):
+    __slots__ = ("replica", "members")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    replica: ReplicaId
+    members: _containers.RepeatedCompositeFieldContainer[MemberReport]
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberReport, _Mapping]]] = ...) -> None: ...
+
+class MemberReport(_message.Message):
+    __slots__ = ("local_rank", "process", "world", "number", "state", "counter", "at", "position", "counters", "step_s", "is_paused", "knobs", "reason")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class StepSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    KNOBS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    local_rank: int
+    process: str
+    world: int
+    number: int
+    state: _sessions_pb2.MemberState
+    counter: str
+    at: int
+    position: int
+    counters: _containers.ScalarMap[str, int]
+    step_s: _containers.ScalarMap[str, float]
+    is_paused: bool
+    knobs: _containers.RepeatedCompositeFieldContainer[_sessions_pb2.KnobChange]
+    reason: str
+    def __init__(self, local_rank: _Optional[int] = ..., process: _Optional[str] = ..., world: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[_Union[_sessions_pb2.MemberState, str]] = ..., counter: _Optional[str] = ..., at: _Optional[int] = ..., position: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., step_s: _Optional[_Mapping[str, float]] = ..., is_paused: _Optional[bool] = ..., knobs: _Optional[_Iterable[_Union[_sessions_pb2.KnobChange, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks", "not_ready", "engine_note", "abilities")
@@ -322,7 +378,7 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., more: _Optional[bool] = ..., sent_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("replica", "session_name", "owner", "spec", "device_uuids", "resources", "hosts", "stop", "secrets", "owner_id", "built_after")
+    __slots__ = ("replica", "session_name", "owner", "spec", "device_uuids", "resources", "hosts", "stop", "secrets", "owner_id", "built_after", "change", "knobs")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -334,6 +390,8 @@ class Assignment(_message.Message):
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     BUILT_AFTER_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    KNOBS_FIELD_NUMBER: _ClassVar[int]
     replica: ReplicaId
     session_name: str
     owner: str
@@ -345,7 +403,9 @@ class Assignment(_message.Message):
     secrets: _containers.RepeatedCompositeFieldContainer[SecretValue]
     owner_id: str
     built_after: _timestamp_pb2.Timestamp
-    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., session_name: _Optional[str] = ..., owner: _Optional[str] = ..., spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ..., device_uuids: _Optional[_Iterable[str]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., hosts: _Optional[_Iterable[str]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretValue, _Mapping]]] = ..., owner_id: _Optional[str] = ..., built_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    change: _sessions_pb2.ProgramChange
+    knobs: _containers.RepeatedCompositeFieldContainer[_sessions_pb2.KnobValue]
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., session_name: _Optional[str] = ..., owner: _Optional[str] = ..., spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ..., device_uuids: _Optional[_Iterable[str]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., hosts: _Optional[_Iterable[str]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretValue, _Mapping]]] = ..., owner_id: _Optional[str] = ..., built_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., change: _Optional[_Union[_sessions_pb2.ProgramChange, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[_sessions_pb2.KnobValue, _Mapping]]] = ...) -> None: ...
 
 class SecretValue(_message.Message):
     __slots__ = ("variable", "value", "problem")

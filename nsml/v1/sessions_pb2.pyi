@@ -66,6 +66,38 @@ class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRIORITY_NORMAL: _ClassVar[Priority]
     PRIORITY_HIGH: _ClassVar[Priority]
 
+class ProgramChangeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROGRAM_CHANGE_KIND_UNSPECIFIED: _ClassVar[ProgramChangeKind]
+    PROGRAM_CHANGE_KIND_SET: _ClassVar[ProgramChangeKind]
+    PROGRAM_CHANGE_KIND_PAUSE: _ClassVar[ProgramChangeKind]
+    PROGRAM_CHANGE_KIND_CONTINUE: _ClassVar[ProgramChangeKind]
+    PROGRAM_CHANGE_KIND_LOAD: _ClassVar[ProgramChangeKind]
+
+class ProgramChangePhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROGRAM_CHANGE_PHASE_UNSPECIFIED: _ClassVar[ProgramChangePhase]
+    PROGRAM_CHANGE_PHASE_ASK: _ClassVar[ProgramChangePhase]
+    PROGRAM_CHANGE_PHASE_PREPARE: _ClassVar[ProgramChangePhase]
+    PROGRAM_CHANGE_PHASE_COMMIT: _ClassVar[ProgramChangePhase]
+    PROGRAM_CHANGE_PHASE_APPLIED: _ClassVar[ProgramChangePhase]
+    PROGRAM_CHANGE_PHASE_DIVIDED: _ClassVar[ProgramChangePhase]
+    PROGRAM_CHANGE_PHASE_WITHDRAWN: _ClassVar[ProgramChangePhase]
+
+class MemberState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEMBER_STATE_UNSPECIFIED: _ClassVar[MemberState]
+    MEMBER_STATE_UNKNOWN: _ClassVar[MemberState]
+    MEMBER_STATE_ASKED: _ClassVar[MemberState]
+    MEMBER_STATE_REFUSED: _ClassVar[MemberState]
+    MEMBER_STATE_PREPARED: _ClassVar[MemberState]
+    MEMBER_STATE_LATE: _ClassVar[MemberState]
+    MEMBER_STATE_WAITING: _ClassVar[MemberState]
+    MEMBER_STATE_APPLIED: _ClassVar[MemberState]
+    MEMBER_STATE_DONE: _ClassVar[MemberState]
+    MEMBER_STATE_MISSED: _ClassVar[MemberState]
+    MEMBER_STATE_FAILED: _ClassVar[MemberState]
+
 class EpisodeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     EPISODE_KIND_UNSPECIFIED: _ClassVar[EpisodeKind]
@@ -122,6 +154,29 @@ PRIORITY_IDLE: Priority
 PRIORITY_LOW: Priority
 PRIORITY_NORMAL: Priority
 PRIORITY_HIGH: Priority
+PROGRAM_CHANGE_KIND_UNSPECIFIED: ProgramChangeKind
+PROGRAM_CHANGE_KIND_SET: ProgramChangeKind
+PROGRAM_CHANGE_KIND_PAUSE: ProgramChangeKind
+PROGRAM_CHANGE_KIND_CONTINUE: ProgramChangeKind
+PROGRAM_CHANGE_KIND_LOAD: ProgramChangeKind
+PROGRAM_CHANGE_PHASE_UNSPECIFIED: ProgramChangePhase
+PROGRAM_CHANGE_PHASE_ASK: ProgramChangePhase
+PROGRAM_CHANGE_PHASE_PREPARE: ProgramChangePhase
+PROGRAM_CHANGE_PHASE_COMMIT: ProgramChangePhase
+PROGRAM_CHANGE_PHASE_APPLIED: ProgramChangePhase
+PROGRAM_CHANGE_PHASE_DIVIDED: ProgramChangePhase
+PROGRAM_CHANGE_PHASE_WITHDRAWN: ProgramChangePhase
+MEMBER_STATE_UNSPECIFIED: MemberState
+MEMBER_STATE_UNKNOWN: MemberState
+MEMBER_STATE_ASKED: MemberState
+MEMBER_STATE_REFUSED: MemberState
+MEMBER_STATE_PREPARED: MemberState
+MEMBER_STATE_LATE: MemberState
+MEMBER_STATE_WAITING: MemberState
+MEMBER_STATE_APPLIED: MemberState
+MEMBER_STATE_DONE: MemberState
+MEMBER_STATE_MISSED: MemberState
+MEMBER_STATE_FAILED: MemberState
 EPISODE_KIND_UNSPECIFIED: EpisodeKind
 EPISODE_KIND_IDLE: EpisodeKind
 EPISODE_KIND_ZOMBIE: EpisodeKind
@@ -172,7 +227,7 @@ class SecretUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class SessionSpec(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -211,6 +266,7 @@ class SessionSpec(_message.Message):
     REFRESH_ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     IDLE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    KNOBS_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -235,7 +291,91 @@ class SessionSpec(_message.Message):
     refresh_environment: bool
     labels: _containers.ScalarMap[str, str]
     idle_limit: _duration_pb2.Duration
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    knobs: _containers.RepeatedCompositeFieldContainer[KnobValue]
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ...) -> None: ...
+
+class KnobValue(_message.Message):
+    __slots__ = ("name", "value", "at", "counter")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    at: int
+    counter: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., at: _Optional[int] = ..., counter: _Optional[str] = ...) -> None: ...
+
+class KnobChange(_message.Message):
+    __slots__ = ("name", "before", "after", "in_force")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    before: str
+    after: str
+    in_force: str
+    def __init__(self, name: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ..., in_force: _Optional[str] = ...) -> None: ...
+
+class ProgramChangeMember(_message.Message):
+    __slots__ = ("rank", "local_rank", "state", "position", "knobs", "reason")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    KNOBS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    local_rank: int
+    state: MemberState
+    position: int
+    knobs: _containers.RepeatedCompositeFieldContainer[KnobChange]
+    reason: str
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., state: _Optional[_Union[MemberState, str]] = ..., position: _Optional[int] = ..., knobs: _Optional[_Iterable[_Union[KnobChange, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ProgramChange(_message.Message):
+    __slots__ = ("number", "kind", "phase", "attempt", "asked_by", "asked_at", "values", "checkpoint", "checkpoint_session", "limit", "asked_at_step", "counter", "at", "reason", "members", "ended_at")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ASKED_BY_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_SESSION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_STEP_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    kind: ProgramChangeKind
+    phase: ProgramChangePhase
+    attempt: int
+    asked_by: str
+    asked_at: _timestamp_pb2.Timestamp
+    values: _containers.ScalarMap[str, str]
+    checkpoint: str
+    checkpoint_session: str
+    limit: _duration_pb2.Duration
+    asked_at_step: int
+    counter: str
+    at: int
+    reason: str
+    members: _containers.RepeatedCompositeFieldContainer[ProgramChangeMember]
+    ended_at: _timestamp_pb2.Timestamp
+    def __init__(self, number: _Optional[int] = ..., kind: _Optional[_Union[ProgramChangeKind, str]] = ..., phase: _Optional[_Union[ProgramChangePhase, str]] = ..., attempt: _Optional[int] = ..., asked_by: _Optional[str] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., values: _Optional[_Mapping[str, str]] = ..., checkpoint: _Optional[str] = ..., checkpoint_session: _Optional[str] = ..., limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., asked_at_step: _Optional[int] = ..., counter: _Optional[str] = ..., at: _Optional[int] = ..., reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[ProgramChangeMember, _Mapping]]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("rank", "node", "devices", "resources", "near_data", "use", "image")
@@ -278,7 +418,7 @@ class SessionEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "left_out_bytes", "progress", "avoids", "attempts", "stop", "usage", "episodes", "held_cause", "origin")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "left_out_bytes", "progress", "avoids", "attempts", "stop", "usage", "episodes", "held_cause", "origin", "changes")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +452,7 @@ class Session(_message.Message):
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     HELD_CAUSE_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -345,7 +486,8 @@ class Session(_message.Message):
     episodes: _containers.RepeatedCompositeFieldContainer[Episode]
     held_cause: HeldCause
     origin: Origin
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., left_out_bytes: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., held_cause: _Optional[_Union[HeldCause, str]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[ProgramChange]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., left_out_bytes: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., held_cause: _Optional[_Union[HeldCause, str]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ProgramChange, _Mapping]]] = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("kind", "since", "until", "reason")
@@ -606,6 +748,41 @@ class RemoveSessionResponse(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ChangeProgramRequest(_message.Message):
+    __slots__ = ("session", "kind", "values", "checkpoint", "checkpoint_session", "limit", "at", "wait", "withdraw")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_SESSION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    kind: ProgramChangeKind
+    values: _containers.ScalarMap[str, str]
+    checkpoint: str
+    checkpoint_session: str
+    limit: _duration_pb2.Duration
+    at: int
+    wait: _duration_pb2.Duration
+    withdraw: bool
+    def __init__(self, session: _Optional[str] = ..., kind: _Optional[_Union[ProgramChangeKind, str]] = ..., values: _Optional[_Mapping[str, str]] = ..., checkpoint: _Optional[str] = ..., checkpoint_session: _Optional[str] = ..., limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., at: _Optional[int] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., withdraw: _Optional[bool] = ...) -> None: ...
+
+class ChangeProgramResponse(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: Session
+    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
 
 class UpdateSessionRequest(_message.Message):
     __slots__ = ("session", "memo", "visibility")

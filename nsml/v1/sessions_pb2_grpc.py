@@ -77,6 +77,11 @@ class SessionServiceStub:
                 request_serializer=nsml_dot_v1_dot_sessions__pb2.UpdateSessionRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_sessions__pb2.UpdateSessionResponse.FromString,
                 _registered_method=True)
+        self.ChangeProgram = channel.unary_unary(
+                '/nsml.v1.SessionService/ChangeProgram',
+                request_serializer=nsml_dot_v1_dot_sessions__pb2.ChangeProgramRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_sessions__pb2.ChangeProgramResponse.FromString,
+                _registered_method=True)
         self.ReadLogs = channel.unary_stream(
                 '/nsml.v1.SessionService/ReadLogs',
                 request_serializer=nsml_dot_v1_dot_sessions__pb2.ReadLogsRequest.SerializeToString,
@@ -207,6 +212,18 @@ class SessionServiceServicer:
         """Change the memo or the visibility.
         Callers: the owner, administrators. Errors: NOT_FOUND; PERMISSION_DENIED for a visible
         session of somebody else; RESOURCE_EXHAUSTED (a memo over 4 KiB); INVALID_ARGUMENT (a memo with NUL).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeProgram(self, request, context):
+        """Change the running programs of a session, all of them at one step: values of knobs, a pause, another checkpoint.
+        The answer means that the request is durable, not that it is made: the last of `changes` says how far it is.
+        One at a time. FAILED_PRECONDITION with reason STATE_CONFLICT: the session does not run, an earlier change is
+        not over, its agent is too old, or there is nothing to withdraw; with reason ALREADY_ENDED: it has ended.
+        Callers: the owner, administrators. Errors: NOT_FOUND; PERMISSION_DENIED for a visible session of somebody else;
+        INVALID_ARGUMENT (values that are none); RESOURCE_EXHAUSTED (too many or too long ones).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -359,6 +376,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.UpdateSession,
                     request_deserializer=nsml_dot_v1_dot_sessions__pb2.UpdateSessionRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_sessions__pb2.UpdateSessionResponse.SerializeToString,
+            ),
+            'ChangeProgram': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeProgram,
+                    request_deserializer=nsml_dot_v1_dot_sessions__pb2.ChangeProgramRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_sessions__pb2.ChangeProgramResponse.SerializeToString,
             ),
             'ReadLogs': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadLogs,
@@ -620,6 +642,33 @@ class SessionService:
             '/nsml.v1.SessionService/UpdateSession',
             nsml_dot_v1_dot_sessions__pb2.UpdateSessionRequest.SerializeToString,
             nsml_dot_v1_dot_sessions__pb2.UpdateSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeProgram(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.SessionService/ChangeProgram',
+            nsml_dot_v1_dot_sessions__pb2.ChangeProgramRequest.SerializeToString,
+            nsml_dot_v1_dot_sessions__pb2.ChangeProgramResponse.FromString,
             options,
             channel_credentials,
             insecure,

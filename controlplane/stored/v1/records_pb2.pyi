@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SessionRecord(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids", "usage", "episodes", "owner_id", "resume", "durable", "held_cause", "origin")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids", "usage", "episodes", "owner_id", "resume", "durable", "held_cause", "origin", "changes")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class SessionRecord(_message.Message):
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     HELD_CAUSE_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -74,7 +75,97 @@ class SessionRecord(_message.Message):
     durable: DurableRecord
     held_cause: str
     origin: OriginRecord
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[UsageRecord, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeRecord, _Mapping]]] = ..., owner_id: _Optional[str] = ..., resume: _Optional[_Union[ResumeRecord, _Mapping]] = ..., durable: _Optional[_Union[DurableRecord, _Mapping]] = ..., held_cause: _Optional[str] = ..., origin: _Optional[_Union[OriginRecord, _Mapping]] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[ChangeRecord]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[UsageRecord, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeRecord, _Mapping]]] = ..., owner_id: _Optional[str] = ..., resume: _Optional[_Union[ResumeRecord, _Mapping]] = ..., durable: _Optional[_Union[DurableRecord, _Mapping]] = ..., held_cause: _Optional[str] = ..., origin: _Optional[_Union[OriginRecord, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ChangeRecord, _Mapping]]] = ...) -> None: ...
+
+class KnobRecord(_message.Message):
+    __slots__ = ("name", "value", "at", "counter")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    at: int
+    counter: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., at: _Optional[int] = ..., counter: _Optional[str] = ...) -> None: ...
+
+class KnobChangeRecord(_message.Message):
+    __slots__ = ("name", "before", "after", "in_force")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    before: str
+    after: str
+    in_force: str
+    def __init__(self, name: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ..., in_force: _Optional[str] = ...) -> None: ...
+
+class ChangeMemberRecord(_message.Message):
+    __slots__ = ("rank", "local_rank", "state", "position", "knobs", "reason")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    KNOBS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    local_rank: int
+    state: str
+    position: int
+    knobs: _containers.RepeatedCompositeFieldContainer[KnobChangeRecord]
+    reason: str
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., state: _Optional[str] = ..., position: _Optional[int] = ..., knobs: _Optional[_Iterable[_Union[KnobChangeRecord, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ChangeRecord(_message.Message):
+    __slots__ = ("number", "kind", "attempt", "asked_by", "asked_at", "phase", "values", "checkpoint", "checkpoint_session", "limit_s", "asked_at_step", "wait_s", "counter", "at", "tries", "since", "reason", "members", "ended_at")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ASKED_BY_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_SESSION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_STEP_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    TRIES_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    kind: str
+    attempt: int
+    asked_by: str
+    asked_at: float
+    phase: str
+    values: _containers.ScalarMap[str, str]
+    checkpoint: str
+    checkpoint_session: str
+    limit_s: float
+    asked_at_step: int
+    wait_s: float
+    counter: str
+    at: int
+    tries: int
+    since: float
+    reason: str
+    members: _containers.RepeatedCompositeFieldContainer[ChangeMemberRecord]
+    ended_at: float
+    def __init__(self, number: _Optional[int] = ..., kind: _Optional[str] = ..., attempt: _Optional[int] = ..., asked_by: _Optional[str] = ..., asked_at: _Optional[float] = ..., phase: _Optional[str] = ..., values: _Optional[_Mapping[str, str]] = ..., checkpoint: _Optional[str] = ..., checkpoint_session: _Optional[str] = ..., limit_s: _Optional[float] = ..., asked_at_step: _Optional[int] = ..., wait_s: _Optional[float] = ..., counter: _Optional[str] = ..., at: _Optional[int] = ..., tries: _Optional[int] = ..., since: _Optional[float] = ..., reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[ChangeMemberRecord, _Mapping]]] = ..., ended_at: _Optional[float] = ...) -> None: ...
 
 class OriginRecord(_message.Message):
     __slots__ = ("kind", "session_id", "name")
@@ -125,7 +216,7 @@ class ProgressRecord(_message.Message):
     def __init__(self, is_resumable: _Optional[bool] = ..., saved_at: _Optional[float] = ...) -> None: ...
 
 class SpecRecord(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit_s")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit_s", "knobs")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +254,7 @@ class SpecRecord(_message.Message):
     REFRESH_ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     IDLE_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    KNOBS_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -186,7 +278,8 @@ class SpecRecord(_message.Message):
     refresh_environment: bool
     labels: _containers.ScalarMap[str, str]
     idle_limit_s: float
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUseRecord, _Mapping]]] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[str] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit_s: _Optional[float] = ...) -> None: ...
+    knobs: _containers.RepeatedCompositeFieldContainer[KnobRecord]
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUseRecord, _Mapping]]] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[str] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit_s: _Optional[float] = ..., knobs: _Optional[_Iterable[_Union[KnobRecord, _Mapping]]] = ...) -> None: ...
 
 class LimitsRecord(_message.Message):
     __slots__ = ("shm_bytes", "disk_bytes", "process_count")

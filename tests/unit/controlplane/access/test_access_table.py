@@ -98,6 +98,7 @@ DECLARED = {
         "RequeueSession": "u",
         "RemoveSession": "u",
         "UpdateSession": "u",
+        "ChangeProgram": "u",
         "ReadLogs": "u",
         "SearchLogs": "u",
         "ReadMetrics": "u",

@@ -1,0 +1,394 @@
+"""Changes to running programs: values of knobs, a pause, another checkpoint, for all processes at one step.
+
+Two phases, as of a commit over several places: every process is asked where it is, told a step ahead of all of
+them, and says that it will not pass that step undecided; then the change is decided, and each makes it at that step.
+One that is there too early waits. No process decides alone: what waits for too long goes on unchanged, and the
+change counts as divided. `decide` is one step of this, made anew whenever a process said something or time has passed.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field, replace
+from statistics import median
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+COUNTERS: Final = ("step", "steps", "report", "optimizer")
+"""By what programs count steps: what is taken first that all processes have."""
+LASTING_COUNTERS: Final = frozenset(COUNTERS) - {"optimizer"}
+"""Those that another attempt goes on with; that of optimizers begins anew in each."""
+
+LEAD_S: Final = 0.3
+"""How far ahead of the foremost process the step is at first; doubled each time that was too near."""
+MOST_TRIES: Final = 12
+
+
+class ChangeKind(enum.StrEnum):
+    """What is done; see nsml.v1.ProgramChangeKind."""
+
+    SET = "SET"
+    PAUSE = "PAUSE"
+    CONTINUE = "CONTINUE"
+    LOAD = "LOAD"
+
+
+class ChangePhase(enum.StrEnum):
+    """How far a change is; see nsml.v1.ProgramChangePhase."""
+
+    ASK = "ASK"
+    PREPARE = "PREPARE"
+    COMMIT = "COMMIT"
+    APPLIED = "APPLIED"
+    DIVIDED = "DIVIDED"
+    WITHDRAWN = "WITHDRAWN"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether processes still have to be heard."""
+        return self in {ChangePhase.ASK, ChangePhase.PREPARE, ChangePhase.COMMIT}
+
+
+class MemberState(enum.StrEnum):
+    """What a process says of a change; see nsml.v1.MemberState."""
+
+    UNKNOWN = "UNKNOWN"
+    ASKED = "ASKED"
+    REFUSED = "REFUSED"
+    PREPARED = "PREPARED"
+    LATE = "LATE"
+    WAITING = "WAITING"
+    APPLIED = "APPLIED"
+    DONE = "DONE"
+    MISSED = "MISSED"
+    FAILED = "FAILED"
+
+
+_M = MemberState
+_HOLDS_ON: Final = frozenset({_M.PREPARED, _M.WAITING})
+_MADE: Final = frozenset({_M.APPLIED, _M.DONE})
+_NOT_MADE: Final = frozenset({_M.MISSED, _M.FAILED, _M.REFUSED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobValue:
+    """A value of a knob from a step on; `value` is JSON, `at` None from the beginning, `counter` "" of any."""
+
+    name: str
+    value: str
+    at: int | None = None
+    counter: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobChange:
+    """A knob in one process, as JSON: before, after, and as the program had it one step later; "": not known."""
+
+    name: str
+    before: str = ""
+    after: str = ""
+    in_force: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A process, as far as it matters for a change: what it said last of it, at which step."""
+
+    rank: int
+    local_rank: int
+    state: MemberState = MemberState.UNKNOWN
+    position: int | None = None
+    knobs: tuple[KnobChange, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramChange:
+    """One change of the running programs of an attempt; `number` counts from 1 in a session.
+
+    Attributes:
+        values: of SET, JSON by the name of the knob.
+        checkpoint, checkpoint_session: of LOAD; of another session where that is named.
+        limit_s: of PAUSE, how long it lasts at most.
+        asked_at_step: at which step it is wanted; None: as soon as can be.
+        wait_s: how long processes may take to come to a safe point.
+        counter, at: at which step it is made; None before one is chosen, and where the program counts none.
+        tries: how often a step was chosen that was too near.
+        since: when the phase began, Unix seconds.
+        reason: why it was withdrawn, or is divided, for people.
+        members: what they said of it, once it has ended; of one that all made alike the first alone.
+    """
+
+    number: int
+    kind: ChangeKind
+    attempt: int
+    asked_by: str
+    asked_at: float
+    phase: ChangePhase = ChangePhase.ASK
+    values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    checkpoint: str = ""
+    checkpoint_session: str = ""
+    limit_s: float = 0.0
+    asked_at_step: int | None = None
+    wait_s: float = 60.0
+    counter: str = ""
+    at: int | None = None
+    tries: int = 0
+    since: float = 0.0
+    reason: str = ""
+    members: tuple[Member, ...] = ()
+    ended_at: float = 0.0
+
+    @property
+    def point(self) -> tuple[str, int | None]:
+        """Counter and step at which it is made."""
+        return self.counter, self.at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What one process said last: of the change `number` in which state, decided on for which point.
+
+    Attributes:
+        process: names it as long as it lives.
+        world: how many processes its replica has.
+        counters: its last step, by counter.
+        step_s: seconds a step takes it, by counter.
+    """
+
+    rank: int
+    local_rank: int
+    process: str = ""
+    world: int = 1
+    number: int = 0
+    state: MemberState = MemberState.UNKNOWN
+    point: tuple[str, int | None] = ("", None)
+    position: int | None = None
+    counters: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    step_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    is_paused: bool = False
+    knobs: tuple[KnobChange, ...] = ()
+    reason: str = ""
+
+    @property
+    def who(self) -> str:
+        """The process, for people."""
+        return f"rank {self.rank}" + (f", local rank {self.local_rank}" if self.world > 1 else "")
+
+
+def decide(
+    change: ProgramChange, ranks: Iterable[int], said: Iterable[Said], now: float
+) -> ProgramChange:
+    """The change as it is next, of what its processes said; itself where that is nothing new.
+
+    Args:
+        change: as it is; it must be open.
+        ranks: those of the attempt.
+        said: the last word of each process.
+        now: Unix seconds, by the clock of `since`.
+    """
+    ranks = sorted(ranks)
+    known = sorted(said, key=lambda one: (one.rank, one.local_rank))
+    silent = _silent_ranks(ranks, known)
+    match change.phase:
+        case ChangePhase.ASK:
+            return _asked(change, known, silent, now)
+        case ChangePhase.PREPARE:
+            return _prepared(change, known, silent, now)
+        case ChangePhase.COMMIT:
+            return _committed(change, known, silent, now)
+    return change
+
+
+def _asked(change: ProgramChange, said: list[Said], silent: list[int], now: float) -> ProgramChange:
+    heard = [one for one in said if one.number == change.number and one.state is not _M.UNKNOWN]
+    refused = [one for one in heard if one.state is _M.REFUSED]
+    if refused:
+        return withdrawn(change, _told(refused), now)
+    if silent or len(heard) < len(said):
+        return _unheard(change, said, heard, silent, now)
+    shared = [name for name in COUNTERS if all(name in one.counters for one in said)]
+    if not shared:
+        if len(said) == 1 and change.asked_at_step is None:
+            return replace(change, phase=ChangePhase.COMMIT, since=now)
+        return withdrawn(change, _no_counter(change, said), now)
+    counter = shared[0]
+    foremost = max(said, key=lambda one: one.counters[counter])
+    last, at = foremost.counters[counter], change.asked_at_step
+    if all(one.is_paused for one in said) and (at is None or at == last):
+        at = last
+    elif at is None:
+        at = last + _lead(said, counter, change.tries)
+    elif at <= last:
+        return withdrawn(change, f"step {at:,} is over: {foremost.who} is at {last:,}", now)
+    return replace(change, phase=ChangePhase.PREPARE, counter=counter, at=at, since=now)
+
+
+def _lead(said: list[Said], counter: str, tries: int) -> int:
+    """How many steps ahead of the foremost process: it should not be there before it is decided.
+
+    By the median: processes of a gang keep step, and the one step by which each was measured may have been any.
+    """
+    lead_s = LEAD_S * (1 << tries)
+    steps = [one.step_s[counter] for one in said if one.step_s.get(counter, 0.0) > 0]
+    if not steps:
+        return 2 << tries
+    return max(1, math.ceil(lead_s / median(steps)))
+
+
+def _prepared(
+    change: ProgramChange, said: list[Said], silent: list[int], now: float
+) -> ProgramChange:
+    heard = [one for one in said if one.number == change.number and one.point == change.point]
+    if refused := [one for one in heard if one.state in _NOT_MADE]:
+        return withdrawn(change, _told(refused), now)
+    if late := [one for one in heard if one.state is _M.LATE]:
+        return _too_near(change, said, late[0], now)
+    holding = [one for one in heard if one.state in _HOLDS_ON]
+    if silent or len(holding) < len(said):
+        return _unheard(change, said, holding, silent, now)
+    is_far = change.asked_at_step is not None and not all(one.is_paused for one in said)
+    if is_far and not any(one.state is _M.WAITING for one in holding):
+        return change  # it can be withdrawn until the first is there
+    return replace(change, phase=ChangePhase.COMMIT, since=now)
+
+
+def _too_near(change: ProgramChange, said: list[Said], late: Said, now: float) -> ProgramChange:
+    """The change with a later step, where its user named none: a process was beyond."""
+    if change.asked_at_step is not None:
+        return withdrawn(change, f"step {change.at:,} is over: {late.who} has passed it", now)
+    if change.tries >= MOST_TRIES:
+        return withdrawn(change, "no step was far enough ahead of all processes", now)
+    last, tries = max(one.counters.get(change.counter, 0) for one in said), change.tries + 1
+    at = max(last, change.at or 0) + _lead(said, change.counter, tries)
+    return replace(change, at=at, tries=tries, since=now)
+
+
+def _committed(
+    change: ProgramChange, said: list[Said], silent: list[int], now: float
+) -> ProgramChange:
+    ended = [one for one in said if one.number == change.number and _is_over(change, one)]
+    if silent or len(ended) < len(said):
+        return change
+    return _closed(change, said, now)
+
+
+def _is_over(change: ProgramChange, said: Said) -> bool:
+    """Whether nothing more is expected of the process: it made the change and went beyond, or did not."""
+    if said.state in _NOT_MADE or said.state is _M.DONE:
+        return True
+    is_here = change.kind in {ChangeKind.PAUSE, ChangeKind.CONTINUE} or said.is_paused
+    return said.state is _M.APPLIED and is_here
+
+
+def _closed(change: ProgramChange, said: list[Said], now: float, reason: str = "") -> ProgramChange:
+    members = tuple(_member(change, one) for one in said)
+    bad = [one for one in said if _member(change, one).state not in _MADE]
+    if not bad and said:
+        odd = [one.reason for one in said if one.reason]
+        return replace(
+            change,
+            phase=ChangePhase.APPLIED,
+            members=members[:1] if _are_alike(members) else members,
+            reason=odd[0] if odd else "",
+            ended_at=now,
+        )
+    if said and all(one.state in _NOT_MADE for one in members):
+        return replace(withdrawn(change, _told(bad), now), members=members)
+    why = reason or _told([one for one in bad if one.reason]) or "not every process made it"
+    return replace(change, phase=ChangePhase.DIVIDED, members=members, reason=why, ended_at=now)
+
+
+def _member(change: ProgramChange, said: Said) -> Member:
+    is_of_it = said.number == change.number
+    return Member(
+        rank=said.rank,
+        local_rank=said.local_rank,
+        state=said.state if is_of_it else _M.UNKNOWN,
+        position=said.position if is_of_it else None,
+        knobs=said.knobs if is_of_it else (),
+        reason=said.reason if is_of_it else "",
+    )
+
+
+def _are_alike(members: tuple[Member, ...]) -> bool:
+    return len({(one.position, one.knobs) for one in members}) == 1
+
+
+def attempt_over(change: ProgramChange, said: Iterable[Said], now: float) -> ProgramChange:
+    """The change once the attempt that it was for has ended: what its processes had said stands."""
+    if not change.phase.is_open:
+        return change
+    if change.phase is not ChangePhase.COMMIT:
+        return withdrawn(change, "the attempt ended before", now)
+    known = sorted(said, key=lambda one: (one.rank, one.local_rank))
+    return _closed(change, known, now, "the attempt ended before every process had said so")
+
+
+def withdrawn(change: ProgramChange, reason: str, now: float) -> ProgramChange:
+    """The change, not made."""
+    return replace(change, phase=ChangePhase.WITHDRAWN, reason=reason, ended_at=now)
+
+
+def _unheard(
+    change: ProgramChange, said: list[Said], heard: list[Said], silent: list[int], now: float
+) -> ProgramChange:
+    """The change while some were not heard; withdrawn once they had time enough."""
+    if now < change.since + change.wait_s:
+        return change
+    there = {(one.rank, one.local_rank) for one in heard}
+    missing = sorted({*silent, *(s.rank for s in said if (s.rank, s.local_rank) not in there)})
+    ranks = ", ".join(map(str, missing))
+    which = f"rank {ranks}" if len(missing) == 1 else f"ranks {ranks}"
+    return withdrawn(
+        change, f"{which} reached no safe point within {change.wait_s:g} s, or cannot be heard", now
+    )
+
+
+def _silent_ranks(ranks: list[int], said: list[Said]) -> list[int]:
+    """Replicas of which not every process was heard."""
+    heard = {rank: [one for one in said if one.rank == rank] for rank in ranks}
+    return [
+        rank for rank, there in heard.items() if len(there) < max([1, *(s.world for s in there)])
+    ]
+
+
+def _told(said: list[Said]) -> str:
+    """What processes said, each once, for people."""
+    reasons: dict[str, Said] = {}
+    for one in said:
+        reasons.setdefault(one.reason, one)
+    alone = len({(one.rank, one.local_rank) for one in said}) == 1 and len(reasons) == 1
+    if alone or len(reasons) == 1:
+        return next(iter(reasons))
+    return "; ".join(f"{one.who}: {reason}" for reason, one in reasons.items())
+
+
+def _no_counter(change: ProgramChange, said: list[Said]) -> str:
+    without = [one.who for one in said if not one.counters]
+    if change.asked_at_step is not None and len(said) == 1:
+        return "its program counts no steps: call nsml.step(number) in its loop"
+    which = ", ".join(without[:8]) or "its processes"
+    return (
+        f"{which} count no step that all processes have: call nsml.step(number) in the loop of each"
+    )
+
+
+def knobs_of(changes: Iterable[ProgramChange]) -> list[KnobValue]:
+    """The values of knobs that an attempt after these changes begins with, in order."""
+    return [
+        KnobValue(
+            name=name,
+            value=value,
+            at=change.at if change.counter in LASTING_COUNTERS else None,
+            counter=change.counter if change.counter in LASTING_COUNTERS else "",
+        )
+        for change in changes
+        if change.kind is ChangeKind.SET
+        and change.phase in {ChangePhase.COMMIT, ChangePhase.APPLIED, ChangePhase.DIVIDED}
+        for name, value in change.values.items()
+    ]

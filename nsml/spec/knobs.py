@@ -1,0 +1,108 @@
+"""Knobs of running programs: their names and values, and the limits of what changes them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Final
+
+MOST_AT_ONCE: Final = 16
+"""Knobs in one change."""
+MOST_GIVEN: Final = 64
+"""Values that a session begins with."""
+MOST_TEXT: Final = 256
+"""Characters of a value that is text."""
+_MOST_JSON: Final = 6 * MOST_TEXT + 2
+"""Characters of such a text as JSON, which may make six of each."""
+MOST_STEP: Final = 1 << 62
+_STEP_DIGITS: Final = 19
+USUAL_WAIT_S: Final = 60.0
+"""How long processes may take to come to a safe point."""
+LONGEST_WAIT_S: Final = 3_600.0
+USUAL_PAUSE_S: Final = 3_600.0
+"""How long a pause lasts at most where nothing is said."""
+LONGEST_PAUSE_S: Final = 86_400.0
+
+NAME_RULE: Final = "it has 1 to 64 of A-Z a-z 0-9 _ . - /"
+_NAME: Final = re.compile(r"[A-Za-z0-9_.\-/]{1,64}", re.ASCII)
+
+
+def is_name(text: str) -> bool:
+    """Whether a knob may be called so."""
+    return _NAME.fullmatch(text) is not None
+
+
+def value_error(text: str) -> str:
+    """Why a text in JSON is no value of a knob, for people; "" for one that is."""
+    try:
+        value = json.loads(text) if len(text) <= _MOST_JSON else None
+    except (ValueError, RecursionError):
+        value = None
+    match value:
+        case str():
+            is_one, rule = len(value) <= MOST_TEXT, f"a text has {MOST_TEXT} characters at most"
+        case bool():
+            is_one, rule = True, ""
+        case int():
+            is_one, rule = abs(value) <= MOST_STEP, "a whole number has 62 bits at most"
+        case float():
+            is_one, rule = math.isfinite(value), "a number is finite"
+        case _:
+            is_one, rule = False, "it is a number, a text, true or false, as JSON"
+    return "" if is_one else rule
+
+
+def json_of(word: str) -> str:
+    """A word of the command line as JSON: a number, true or false where it is one, else a text."""
+    lowered = word.lower()
+    if lowered in {"true", "false"}:
+        return lowered
+    try:
+        return json.dumps(int(word))
+    except ValueError:
+        pass
+    try:
+        number = float(word)
+    except ValueError:
+        return json.dumps(word)
+    return json.dumps(number) if math.isfinite(number) else json.dumps(word)
+
+
+def word_of(text: str) -> str:
+    """The word of the command line that `json_of` reads as this JSON; texts that it would not are in quotes."""
+    value: Any = json.loads(text)
+    is_plain = isinstance(value, str) and json_of(value) == text and "@" not in value
+    return value if is_plain and not value.startswith('"') else text
+
+
+def setting_word(name: str, value: str, at: int | None) -> str:
+    """NAME=VALUE[@STEP] of a value in JSON, as `setting_of` reads it."""
+    return f"{name}={word_of(value)}" + ("" if at is None else f"@{at}")
+
+
+def setting_of(word: str) -> tuple[str, str, int | None]:
+    """Name, value in JSON and step of NAME=VALUE[@STEP]; raises ValueError, which says what is wrong."""
+    name, has_value, value = word.partition("=")
+    if not is_name(name):
+        raise ValueError(f"{name[:80]!r} is not the name of a knob: {NAME_RULE}")
+    if not has_value:
+        raise ValueError(f"knob {name} has no value: it takes NAME=VALUE, or NAME=VALUE@STEP")
+    before, has_step, step = value.rpartition("@")
+    at = None
+    if has_step and step.isascii() and step.isdigit() and len(step) < _STEP_DIGITS:
+        value, at = before, int(step)
+    text = _quoted(value) or json_of(value)
+    if why := value_error(text):
+        raise ValueError(f"{value[:80]!r} is no value for the knob {name}: {why}")
+    return name, text, at
+
+
+def _quoted(word: str) -> str:
+    """A word that is a text in quotes, as JSON; "" for any other."""
+    if len(word) < len('""') or not (word[0] == word[-1] == '"'):
+        return ""
+    try:
+        return word if isinstance(json.loads(word), str) else ""
+    except ValueError:
+        return ""
