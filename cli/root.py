@@ -49,6 +49,10 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "ssh-config": ("cli.sessions.ssh:ssh_config", "Set up ssh, scp, rsync and editors."),
         "ssh-proxy": ("cli.sessions.ssh:ssh_proxy", "The connection that ssh uses (ProxyCommand)."),
         "exec": ("cli.sessions.exec:exec_", "Evaluate Python code in a running program."),
+        "set": ("cli.sessions.change:set_", "Change knobs of a running program."),
+        "pause": ("cli.sessions.change:pause", "Have a running program wait."),
+        "continue": ("cli.sessions.change:continue_", "Let a paused program go on."),
+        "load": ("cli.sessions.change:load", "Have a running program load a checkpoint."),
         "top": ("cli.sessions.top:top", "Show the processes of a running session."),
         "stacks": ("cli.sessions.stacks:stacks", "Show the Python stacks of a running session."),
     },
@@ -117,7 +121,10 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "cat": ("logs",),
     "wait": ("logs -f", "run --wait"),
     "watch": ("ps -w", "logs -f"),
-    **dict.fromkeys(("pause", "restart", "resume"), ("requeue",)),
+    "restart": ("requeue",),
+    **dict.fromkeys(("resume", "unpause"), ("continue", "requeue")),
+    **dict.fromkeys(("suspend", "scontrol"), ("pause", "requeue")),
+    **dict.fromkeys(("knob", "knobs", "lr"), ("set",)),
     **dict.fromkeys(("again", "repeat", "rerun", "retry"), ("run --rerun", "command")),
     **dict.fromkeys(("del", "delete", "prune", "remove"), ("rm",)),
     "compare": ("diff",),
@@ -141,7 +148,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("env", "secrets"), ("secret", "run --env")),
     **dict.fromkeys(("token", "user", "users", "whoami"), ("context", "admin")),
     **dict.fromkeys(("df", "disk", "du", "quota"), ("usage",)),
-    **dict.fromkeys(("settings", "set"), ("config",)),
+    **dict.fromkeys(("settings",), ("config",)),
 }
 """Commands of Slurm and of others, and what they are called here."""
 

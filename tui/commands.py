@@ -94,7 +94,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "completion",
         )
     },
-    "exec": {_EVERY: Way.ASKED},
+    **{name: {_EVERY: Way.ASKED} for name in ("exec", "set", "pause", "continue", "load")},
     "model": {"ls": Way.SHOWN, "pull": Way.HANDED, "rm": Way.HANDED},
     "dataset": {
         "ls": Way.SHOWN,
@@ -170,6 +170,10 @@ _OF_SESSIONS: Final = frozenset(
         "forward",
         "sh",
         "exec",
+        "set",
+        "pause",
+        "continue",
+        "load",
         "cp",
         "tensorboard",
         "visdom",

@@ -249,6 +249,53 @@ class Sessions:
         )
         return answer.session
 
+    async def change_program(
+        self,
+        reference: str,
+        kind: sessions.ProgramChangeKind,
+        *,
+        values: Mapping[str, str] | None = None,
+        checkpoint: str = "",
+        checkpoint_session: str = "",
+        limit_s: float | None = None,
+        at: int | None = None,
+        wait_s: float | None = None,
+    ) -> sessions.Session:
+        """Ask for a change of its running programs: the last of the session's `changes`. `values` are JSON by knob.
+
+        Raises:
+            StateConflict: it does not run, or another change is not over.
+        """
+        from nsml.v1 import sessions_pb2 as pb
+
+        request = pb.ChangeProgramRequest(
+            session=reference,
+            kind=kind,
+            values=values,
+            checkpoint=checkpoint,
+            checkpoint_session=checkpoint_session,
+            at=at,
+        )
+        if limit_s is not None:
+            request.limit.FromNanoseconds(round(limit_s * 1e9))
+        if wait_s is not None:
+            request.wait.FromNanoseconds(round(wait_s * 1e9))
+        return await self._changed(request)
+
+    async def withdraw_change(self, reference: str) -> sessions.Session:
+        """Withdraw the change that is not decided yet; StateConflict: there is none."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        return await self._changed(pb.ChangeProgramRequest(session=reference, withdraw=True))
+
+    async def _changed(self, request: sessions.ChangeProgramRequest) -> sessions.Session:
+        from nsml.v1 import sessions_pb2 as pb
+
+        answer = await self._rpc.unary(
+            "SessionService/ChangeProgram", request, pb.ChangeProgramResponse
+        )
+        return answer.session
+
     async def remove(self, reference: str) -> str:
         """Remove an ended session and all that it left; its full name. StillLive before its end."""
         from nsml.v1 import sessions_pb2 as pb

@@ -6,12 +6,13 @@ records, the row of `nsml diff`, the column of lists and the key of filters. Not
 
 from __future__ import annotations
 
+import json
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from nsml.common.shell import option_words, shell_line
 from nsml.common.units import duration_text, exact_size_text, memory_text, thousandths
-from nsml.spec import labels
+from nsml.spec import knobs, labels
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
     LEAST_MEMORY_BYTES,
@@ -283,6 +284,51 @@ class _Pairs(Kind):
         return dict(sorted(getattr(message, field).items()))
 
 
+class _Knobs(Kind):
+    """NAME=VALUE or NAME=VALUE@STEP, by the rules of `nsml.spec.knobs`; later ones of one name follow earlier ones."""
+
+    is_repeated = True
+
+    def read(self, text: str) -> Any:
+        try:
+            return knobs.setting_of(text)
+        except ValueError as error:
+            message, _, why = str(error).partition(": ")
+            raise Unreadable(
+                message, why=why, advice="nsml run --set lr=0.003 --set lr=0.001@5000 ..."
+            ) from None
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        for name, text, at in value:
+            getattr(message, field).add(name=name, value=text, at=at)
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        return [
+            knobs.setting_word(one.name, one.value, one.at if one.HasField("at") else None)
+            for one in getattr(message, field)
+        ]
+
+    def text(self, message: Any, field: str) -> str:
+        return " ".join(self.typed(message, field))
+
+    def each(self, message: Any, field: str, key: str) -> Mapping[str, str]:
+        found: dict[str, list[str]] = {}
+        for word in self.typed(message, field):
+            name, _, value = word.partition("=")
+            found.setdefault(f"{key} {name}", []).append(value)
+        return {name: " ".join(values) for name, values in found.items()}
+
+    def raw(self, message: Any, field: str) -> Any:
+        return [
+            {
+                "name": one.name,
+                "value": json.loads(one.value),
+                "step": one.at if one.HasField("at") else None,
+            }
+            for one in getattr(message, field)
+        ]
+
+
 class _Variables(_Pairs):
     """Variables of the program."""
 
@@ -538,6 +584,15 @@ FLAGS: Final = (
         cells=12,
         filtered="label",
         status_title="labels",
+    ),
+    Flag(
+        ("--set",),
+        _Knobs("knob"),
+        "A value for a knob of the program (nsml.knob), from a step on; repeatable.",
+        field="spec.knobs",
+        metavar="NAME=VALUE[@STEP]",
+        record="knobs",
+        compared="set",
     ),
     Flag(
         ("-n", "--nodes", "--replicas"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsml.common.units import number_text
 from nsml.spec.run_flags import asked_rows
+from nsml.view.program_changes import settings
 from nsml.view.sessions import plain
 
 if TYPE_CHECKING:
@@ -241,6 +242,7 @@ def _settings(session: Session) -> Iterator[tuple[str, str]]:
         "entry": "" if spec.argv else spec.entry,
         "code": spec.bundle_digest[:_DIGEST_DIGITS],
         **asked_rows(session),
+        **{f"set live {name}": text for name, text in settings(session.changes).items()},
     }
     yield from ((key, value) for key, value in named.items() if value)
 

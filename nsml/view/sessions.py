@@ -35,6 +35,7 @@ from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.differing_arguments import Differing
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.metrics import is_set_or_counted
+from nsml.view.program_changes import set_words
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
 from nsml.view.usage import (
@@ -78,6 +79,7 @@ _LAST_OUTPUT = "last output: "
 _BY_SIGNAL = 128
 """To which the number of a signal is added where one ended a program."""
 _SIGNALS: Mapping[int, str] = {one.value: one.name for one in Signals}
+_RUN = ("nsml", "run")
 _SHARED = (resources_pb2.VISIBILITY_PUBLIC, resources_pb2.VISIBILITY_TEAM)
 _ORDINARY = (sessions_pb2.PRIORITY_UNSPECIFIED, sessions_pb2.PRIORITY_NORMAL)
 
@@ -1053,6 +1055,17 @@ def _end(session: Session) -> dict[str, Any] | None:
     }
 
 
+def _behind_set(words: Sequence[str]) -> int:
+    """Where further `--set` go in a command line: what comes later counts, and words behind an argument are the program's."""
+    place = len(_RUN)
+    for number, word in enumerate(words):
+        if word == "--":
+            break
+        if word == "--set":
+            place = number + 2
+    return place
+
+
 def repeat_words(session: Session) -> list[str]:
     """The command line that repeats a session: the submitter's own, else one made from the spec.
 
@@ -1064,11 +1077,14 @@ def repeat_words(session: Session) -> list[str]:
     if session.left_out_bytes:
         raise ValueError(f"{session.name}: the end of its command is not here")
     shared = [f"--{visibility_word(session.visibility)}"] if session.visibility in _SHARED else []
+    shared += set_words(session.changes)
     if session.origin.kind == sessions_pb2.ORIGIN_KIND_RERUN:
         memo = option_words("-m", session.memo, long="--memo") if session.memo else []
         return ["nsml", "run", "--rerun", session.name, *memo, *shared]
     if session.command:
-        return list(session.command)
+        place = _behind_set(session.command)
+        words = list(session.command)
+        return [*words[:place], *set_words(session.changes), *words[place:]]
     spec = session.spec
     words = ["nsml", "run", *asked_words(session), *shared]
     if spec.argv:

@@ -104,6 +104,7 @@ ARGUMENTS = {
     "top": ["kim/mnist/1"],
     "stacks": ["kim/mnist/1"],
     "exec": ["kim/mnist/1", "loss"],
+    "set": ["kim/mnist/1", "lr=0.5"],
     "status": [],
     "image ls": [],
     "image pull": ["lab/torch:2", "--node", "gpu-1"],

@@ -31,6 +31,9 @@ OTHERS = {
     "files": ["cp", "kim/mnist/1:x", "/nonexistent"],
     "no ssh": ["ssh-proxy", "kim/mnist/1.nsml"],
     "no such host": ["ssh-proxy", f"{EVIL}.nsml"],
+    "knobs": ["set", "kim/mnist/1"],
+    "a pause": ["pause", "kim/mnist/1"],
+    "a load": ["load", "kim/mnist/1", "best"],
     "a program on a node": ["node", "sh", "-T", "gpu-1"],
     "a dry run": ["model", "rm", "kim/mnist/1", "*", "--dry-run"],
 }
@@ -73,6 +76,12 @@ def hostile(state, everything):
     call = process.threads[0].frames[0]
     call.function = call.file = call.locals[0].name = call.locals[0].value = EVIL
     state.stacks[0].processes.add(pid=8, command=EVIL, unseen=EVIL)
+    state.change_reason = EVIL
+    for member in state.change_members:
+        member.reason = EVIL
+        member.knobs.add(name=EVIL, before=EVIL, after=EVIL, in_force=EVIL)
+    change = session.changes.add(number=1, kind=1, phase=5, asked_by=EVIL, reason=EVIL)
+    change.members.extend(state.change_members)
     found = state.evaluated
     found.value = found.output = found.error = EVIL
     state.processes.visitors.add(user=EVIL, service=EVIL)

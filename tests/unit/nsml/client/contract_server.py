@@ -132,6 +132,15 @@ class State:
         self.asked_stacks: list[pb.StacksRequest] = []
         self.asked_code: list[pb.EvaluateRequest] = []
         self.evaluated = pb.Evaluated(value="0.1")
+        self.change_phase = pb.PROGRAM_CHANGE_PHASE_APPLIED
+        self.change_reason = ""
+        self.change_members = [
+            pb.ProgramChangeMember(
+                state=pb.MEMBER_STATE_DONE,
+                position=100,
+                knobs=[pb.KnobChange(name="lr", before="0.1", after="0.5", in_force="0.5")],
+            )
+        ]
         self.not_evaluated: dict[int, str] = {}
         """By rank, why not."""
         self.began_to_evaluate: set[int] = set()
@@ -549,6 +558,35 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         return pb.RequeueSessionResponse(
             session=self.state.change(session, state=pb.SESSION_STATE_STOPPING)
         )
+
+    def ChangeProgram(self, request, context):
+        session = self.state.find(request.session, context)
+        if session.state != pb.SESSION_STATE_RUNNING:
+            refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"{session.name} is not running",
+                "STATE_CONFLICT",
+            )
+        change = pb.ProgramChange(
+            number=len(session.changes) + 1,
+            kind=request.kind,
+            phase=self.state.change_phase,
+            values=request.values,
+            checkpoint=request.checkpoint,
+            asked_by="kim",
+            counter="step",
+            at=request.at or 100,
+            reason=self.state.change_reason,
+            members=self.state.change_members,
+        )
+        if request.kind == pb.PROGRAM_CHANGE_KIND_PAUSE:
+            change.limit.seconds = 3600
+        fresh = pb.Session()
+        fresh.CopyFrom(session)
+        fresh.changes.append(change)
+        self.state.put(fresh)
+        return pb.ChangeProgramResponse(session=fresh)
 
     def RemoveSession(self, request, context):
         self.is_refused("RemoveSession", context)

@@ -1,0 +1,169 @@
+"""Changes of running programs in words: what is set, at which step, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from nsml.common.shell import option_words
+from nsml.common.text import visible
+from nsml.common.units import duration_text
+from nsml.spec.knobs import setting_word, word_of
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.times import seconds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+OPEN: Final = frozenset(
+    {
+        pb.PROGRAM_CHANGE_PHASE_ASK,
+        pb.PROGRAM_CHANGE_PHASE_PREPARE,
+        pb.PROGRAM_CHANGE_PHASE_COMMIT,
+    }
+)
+MADE: Final = frozenset({pb.PROGRAM_CHANGE_PHASE_APPLIED, pb.PROGRAM_CHANGE_PHASE_DIVIDED})
+
+_PHASES: Final = {
+    pb.PROGRAM_CHANGE_PHASE_ASK: "asked for",
+    pb.PROGRAM_CHANGE_PHASE_PREPARE: "waits for its step",
+    pb.PROGRAM_CHANGE_PHASE_COMMIT: "decided",
+    pb.PROGRAM_CHANGE_PHASE_APPLIED: "applied",
+    pb.PROGRAM_CHANGE_PHASE_DIVIDED: "DIVIDED",
+    pb.PROGRAM_CHANGE_PHASE_WITHDRAWN: "withdrawn",
+}
+_STATES: Final = {
+    pb.MEMBER_STATE_APPLIED: "applied",
+    pb.MEMBER_STATE_DONE: "applied",
+    pb.MEMBER_STATE_MISSED: "missed it",
+    pb.MEMBER_STATE_FAILED: "failed",
+    pb.MEMBER_STATE_REFUSED: "refused",
+}
+
+
+def phase_word(change: pb.ProgramChange) -> str:
+    """How far it is."""
+    return _PHASES.get(change.phase, "unknown")
+
+
+def what(change: pb.ProgramChange) -> str:
+    """What was asked for: `lr=0.003`, `pause`."""
+    match change.kind:
+        case pb.PROGRAM_CHANGE_KIND_SET:
+            given = sorted(change.values.items())
+            return " ".join(f"{name}={_word(value)}" for name, value in given)
+        case pb.PROGRAM_CHANGE_KIND_PAUSE:
+            return f"pause, {duration_text(seconds_of(change.limit))} at most"
+        case pb.PROGRAM_CHANGE_KIND_CONTINUE:
+            return "continue"
+        case pb.PROGRAM_CHANGE_KIND_LOAD:
+            of = f" of {change.checkpoint_session}" if change.checkpoint_session else ""
+            return visible(f"load {change.checkpoint}{of}")
+    return "something that this version does not know"
+
+
+def step_text(change: pb.ProgramChange) -> str:
+    """At which step it is made: `step 5,000`; "" where none is known."""
+    if not change.HasField("at"):
+        return ""
+    unit = {"optimizer": "optimizer step", "report": "reported step"}.get(change.counter, "step")
+    return f"{unit} {change.at:,}"
+
+
+def results(change: pb.ProgramChange) -> Iterator[str]:
+    """What came of it, a line each: of all processes together where they did alike."""
+    members = change.members
+    if change.phase != pb.PROGRAM_CHANGE_PHASE_DIVIDED and len(members) == 1:
+        yield from _knob_lines(members[0].knobs)
+        return
+    for one in members:
+        local = f", local rank {one.local_rank}" if one.local_rank else ""
+        done = _STATES.get(one.state, "not known")
+        where = f" at step {one.position:,}" if one.HasField("position") else ""
+        knobs = "; ".join(_knob_lines(one.knobs))
+        why = f": {visible(one.reason)}" if one.reason else ""
+        yield f"rank {one.rank}{local}: {done}{where}{why}" + (f"  {knobs}" if knobs else "")
+
+
+def _knob_lines(knobs: Sequence[pb.KnobChange]) -> Iterator[str]:
+    for one in knobs:
+        after = _word(one.after)
+        in_force = _word(one.in_force)
+        odd = f"  (one step later: {in_force})" if one.in_force and in_force != after else ""
+        yield f"{visible(one.name)}: {_word(one.before)} -> {after}{odd}"
+
+
+def _word(value: str) -> str:
+    """A value that is JSON as people write it; `?` where none is known. User code is behind it."""
+    try:
+        return visible(word_of(value)) if value else "?"
+    except (ValueError, RecursionError):
+        return visible(value)
+
+
+def set_words(changes: Sequence[pb.ProgramChange]) -> list[str]:
+    """The flags of `nsml run` that repeat what was set in a running session, in order."""
+    words: list[str] = []
+    for change in changes:
+        if change.kind != pb.PROGRAM_CHANGE_KIND_SET or change.phase not in MADE:
+            continue
+        lasts = change.HasField("at") and change.counter != "optimizer"
+        for name, value in sorted(change.values.items()):
+            given = setting_word(name, value, change.at if lasts else None)
+            words += option_words("--set", given)
+    return words
+
+
+def settings(changes: Sequence[pb.ProgramChange]) -> dict[str, str]:
+    """What was set in a running session, by knob: `0.003 at step 5,000, 0.001 at step 9,000`."""
+    found: dict[str, list[str]] = {}
+    for change in changes:
+        if change.kind == pb.PROGRAM_CHANGE_KIND_SET and change.phase in MADE:
+            where = step_text(change)
+            for name, value in sorted(change.values.items()):
+                text = f"{_word(value)} at {where}" if where else _word(value)
+                found.setdefault(name, []).append(text)
+    return {name: ", ".join(texts) for name, texts in found.items()}
+
+
+def record(change: pb.ProgramChange) -> dict[str, Any]:
+    """A change for programs."""
+    return {
+        "number": change.number,
+        "kind": pb.ProgramChangeKind.Name(change.kind).rpartition("_")[2].lower(),
+        "phase": pb.ProgramChangePhase.Name(change.phase).rpartition("_")[2].lower(),
+        "attempt": change.attempt,
+        "asked_by": change.asked_by,
+        "asked_at": change.asked_at.ToJsonString(),
+        "ended_at": change.ended_at.ToJsonString() if change.HasField("ended_at") else None,
+        "values": {name: json.loads(value) for name, value in sorted(change.values.items())},
+        "checkpoint": change.checkpoint or None,
+        "counter": change.counter or None,
+        "step": change.at if change.HasField("at") else None,
+        "reason": change.reason or None,
+        "members": [
+            {
+                "rank": one.rank,
+                "local_rank": one.local_rank,
+                "state": pb.MemberState.Name(one.state).removeprefix("MEMBER_STATE_").lower(),
+                "step": one.position if one.HasField("position") else None,
+                "reason": one.reason or None,
+                "knobs": {
+                    knob.name: {
+                        "before": _value(knob.before),
+                        "after": _value(knob.after),
+                        "in_force": _value(knob.in_force),
+                    }
+                    for knob in one.knobs
+                },
+            }
+            for one in change.members
+        ],
+    }
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return text
