@@ -23,6 +23,7 @@ _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 _MOST_TEXT_CHARS = 256
 _MOST_KNOBS = 1000
 _MOST_CHOICES = 100
+_MOST_MADE = 100
 _SHOWN_CHARS = 60
 _SHOWN_NAMES = 20
 _INTEGERS = range(-(1 << 63), 1 << 63)
@@ -139,6 +140,12 @@ class Preset:
         self.is_reached = at is None
         self.is_set = False
 
+    def is_made_by(self, change: Any) -> bool:
+        """Whether it is a change that an earlier attempt made."""
+        if not isinstance(change, list) or len(change) != 3 or change[0] != self.value:
+            return False
+        return self.at is None or change[1:] == [self.counter, self.at]
+
 
 class Knobs:
     """All knobs of one process.
@@ -154,6 +161,9 @@ class Knobs:
         self._presets = presets
         self._say = say
         self._set_at: Dict[str, Optional[int]] = {}  # of those of optimizers
+        self._made: Dict[
+            str, List[List[Any]]
+        ] = {}  # of those: value, counter and step of each change
 
     def declare(self, name: Any, given: Tuple[Any, Any, Any, Any]) -> Knob:
         """A new knob, or the one that has its name. Raises TypeError, ValueError."""
@@ -195,6 +205,39 @@ class Knobs:
         if is_new:
             self._settle(position=position)
 
+    def made(self) -> Dict[str, Any]:
+        """What was changed of optimizers, and is now: it goes into a checkpoint beside their state."""
+        return {
+            name: {"now": self.optimizers.value(name), "changes": changes[-_MOST_MADE:]}
+            for name, changes in self._made.items()
+        }
+
+    def loaded(self, made: Dict[str, Any]) -> None:
+        """A checkpoint was loaded, which has these changes: what else is to be set by now is set again.
+
+        Where the state of the optimizer was not loaded with it, that is all of them.
+        """
+        self._made = {}
+        for name in {*made, *(preset.name for preset in self._presets)}:
+            changes = self._changes_in(made.get(name), name)
+            if changes:
+                self._made[name] = list(changes)
+            for preset in self._presets:
+                if preset.name != name or preset.name in self.declared:
+                    continue
+                found = next((one for one in changes if preset.is_made_by(one)), None)
+                preset.is_set = found is not None
+                preset.is_reached = preset.is_reached or preset.is_set
+                if found is not None:
+                    changes.remove(found)
+        self._settle()
+
+    def _changes_in(self, entry: Any, name: str) -> List[Any]:
+        """The changes of a checkpoint, where the number is what it was then."""
+        if not isinstance(entry, dict) or not isinstance(entry.get("changes"), list):
+            return []
+        return list(entry["changes"]) if entry.get("now") == self.optimizers.value(name) else []
+
     def unused_presets(self) -> List[str]:
         """Names that nothing in the program had."""
         return sorted({one.name for one in self._presets if one.is_reached and not one.is_set})
@@ -210,7 +253,8 @@ class Knobs:
             why = self.refusal(values)
             try:
                 if not why:
-                    self.set(values, position if position is not None else preset.at)
+                    at = position if position is not None else preset.at
+                    self.set(values, at, (preset.counter, preset.at))
             except Exception as error:
                 if comes_from_signal(error):
                     raise
@@ -238,8 +282,18 @@ class Knobs:
         number, why = plain(float, value)
         return f"{name}: {why}" if number is None else self.optimizers.refusal(name, float(number))
 
-    def set(self, values: Dict[str, Any], position: Optional[int]) -> Dict[str, List[Any]]:
+    def set(
+        self,
+        values: Dict[str, Any],
+        position: Optional[int],
+        place: Tuple[str, Optional[int]] = ("", None),
+    ) -> Dict[str, List[Any]]:
         """Set all of them, or none: old and new by name.
+
+        Args:
+            values: by name.
+            position: where the counter is now.
+            place: the counter and the step at which they were to be set.
 
         Raises:
             ValueError: they cannot be set; and whatever an optimizer's own objects raise.
@@ -262,6 +316,7 @@ class Knobs:
             raise
         for name in done:
             self._set_at[name] = position
+            self._made.setdefault(name, []).append([values[name], *place])
         for name, given in values.items():  # of these nothing can fail
             knob = self.declared.get(name)
             if knob is not None:

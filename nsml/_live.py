@@ -286,7 +286,7 @@ class Live:
 
     def _set(self, change: Change) -> None:
         position = self.follower.positions.get(change.counter)
-        values = self._program.knobs().set(change.values, position)
+        values = self._program.knobs().set(change.values, position, change.place)
         self.follower.applied(values, time.monotonic())
         from nsml._knobs import shown
 

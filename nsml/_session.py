@@ -115,9 +115,10 @@ class Session:
             self._leaving.claim()
             self._leaving.can_resume(self._model.can_save, self._model.can_load)
             self.points.look_from_torch(counts=True)
-            self._resume()
         if self._knobs is not None:
             self._knobs.bind(kwargs)
+        if self._run_dir:
+            self._resume()
 
     def knob(
         self,
@@ -311,8 +312,9 @@ class Session:
         if folder is not None:
             # What is saved here may be the only copy: a load function may do what it likes to its own.
             with self._checkpoints.lent(folder, self._loads) as copy:
-                done = read_done(copy, remove=True)
+                done, made = read_done(copy, remove=True)
                 self._model.load(copy, load_fn)
+            self._knobs_loaded(made)
             return done
         if not self._run_dir:
             raise _no_model(session or self._name, name)
@@ -482,8 +484,9 @@ class Session:
             draft.settle()
             if draft.is_empty():
                 notice(f"the save function wrote no files below the folder it was given ({name})")
-            if any(done):
-                write_done(draft.model, done)
+            made = self._knobs.made() if self._knobs is not None else {}
+            if any(done) or made:
+                write_done(draft.model, done, made)
             folder, files = draft.commit(name)
         except OSError as error:
             draft.discard()
@@ -543,6 +546,10 @@ class Session:
                 return payload
         return encode({**record, "summary": {}, "step": step})
 
+    def _knobs_loaded(self, made: Dict[str, Any]) -> None:
+        if self._knobs is not None:
+            self._knobs.loaded(made)
+
     def _load_from_afar(
         self,
         name: str,
@@ -567,8 +574,9 @@ class Session:
                 message["resume"] = True
             answer = request(self._run_dir, message)
             folder = os.path.join(self._run_dir, str(answer.get("folder") or target))
-            done = read_done(folder, remove=True)
+            done, made = read_done(folder, remove=True)
             self._model.load(folder, load_fn)
+            self._knobs_loaded(made)
         except AgentRefusedError as error:
             if error.code != "NOT_FOUND":
                 raise RuntimeError(f"nsml.load({name!r}): {error.code}: {error}") from None

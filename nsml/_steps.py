@@ -13,7 +13,7 @@ from nsml._notice import notice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator, List, Optional
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 FILE = ".nsml-steps"
 _MOST_LOOPS = 1000
@@ -122,26 +122,28 @@ class Steps:
         return f"nsml.steps({self._steps!r})"
 
 
-def write_done(folder: str, done: List[int]) -> None:
-    """Put what is done beside the files of a checkpoint. Raises OSError."""
+def write_done(folder: str, done: List[int], made: Optional[Dict[str, Any]] = None) -> None:
+    """Put what is done, and the changes that were made, beside the files of a checkpoint. Raises OSError."""
     with open(os.path.join(folder, FILE), "w", encoding="ascii") as file:
-        json.dump({"done": done}, file)
+        json.dump({"done": done, **({"made": made} if made else {})}, file)
 
 
-def read_done(folder: str, *, remove: bool = False) -> List[int]:
-    """What is done as of a checkpoint; [] of one that was saved without `nsml.steps`.
+def read_done(folder: str, *, remove: bool = False) -> Tuple[List[int], Dict[str, Any]]:
+    """What is done as of a checkpoint, and the changes made until it; empty of one that was saved without such.
 
     `remove`: the folder is the program's own copy, which has no use for the file.
     """
     path = os.path.join(folder, FILE)
     try:
         with open(path, "rb") as file:
-            done = json.loads(file.read(_LONGEST_FILE)).get("done")
+            found = json.loads(file.read(_LONGEST_FILE))
+            done, made = found.get("done"), found.get("made")
     except (OSError, ValueError, AttributeError, RecursionError):
-        done = None
+        done = made = None
     if remove:
         with suppress(OSError):
             os.unlink(path)
     if not isinstance(done, list) or len(done) > _MOST_LOOPS:
-        return []
-    return done if all(type(count) is int and 0 <= count < 1 << 62 for count in done) else []
+        done = []
+    is_counted = all(type(count) is int and 0 <= count < 1 << 62 for count in done)
+    return done if is_counted else [], made if isinstance(made, dict) else {}

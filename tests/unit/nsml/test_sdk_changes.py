@@ -719,3 +719,60 @@ def test_a_whole_change_in_a_program_that_forks_amid_it(tmp_path: Path, python: 
     assert done.stdout == f"0.5 {at}\n"
     assert agent.states(7) == ["asked", "prepared", "waiting", "applied", "done"]
     assert len({report["process"] for report in agent.reports}) == 1
+
+
+class Optimizer:
+    """With a rate that a schedule makes smaller at each step."""
+
+    def __init__(self) -> None:
+        self.param_groups = [{"lr": 0.1}]
+
+    def step(self) -> None:
+        self.param_groups[0]["lr"] *= 0.5
+
+
+@pytest.mark.parametrize("is_saved", [True, False], ids=["with its state", "without"])
+@pytest.mark.parametrize("counter", ["step", "optimizer"])
+def test_an_attempt_goes_on_with_the_rates_of_the_one_before(
+    training: Training, monkeypatch: pytest.MonkeyPatch, is_saved: bool, counter: str
+) -> None:
+    def bound(session: Session) -> Optimizer:
+        optimizer = Optimizer()
+
+        def save(folder: str) -> None:
+            Path(folder, "lr").write_text(repr(optimizer.param_groups[0]["lr"]))
+
+        def load(folder: str) -> None:
+            if is_saved:
+                optimizer.param_groups = [{"lr": float(Path(folder, "lr").read_text())}]
+
+        session.bind(save=save, load=load, optimizer=optimizer)
+        return optimizer
+
+    session, agent = training.session, training.agent
+    optimizer = bound(session)
+    agent.say(change(7, "commit", values={"lr": 0.8}, counter=counter, at=3))
+    for step in range(1, 7):
+        training.step(step)
+        session.points.tick("optimizer", step)
+        optimizer.step()
+    session.save("best")
+    at_end = optimizer.param_groups[0]["lr"]
+    assert at_end == 0.05  # 0.8, halved at four steps
+    agent.say(None)
+    is_counted_anew = counter == "optimizer"
+    preset = {"name": "lr", "value": 0.8}
+    preset |= {"counter": "", "at": None} if is_counted_anew else {"counter": "step", "at": 3}
+    later_one = {"name": "lr", "value": 0.25, "counter": "step", "at": 9}
+    monkeypatch.setenv("NSML_KNOBS", json.dumps([preset, later_one]))
+    monkeypatch.setenv("NSML_RESUME", "best")
+    resumed = Session(str(training.run), "kim/mnist/3")
+    optimizer = bound(resumed)
+    found = []
+    for step in range(7, 11):
+        resumed.points.step(step)
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+    began = at_end if is_saved else 0.8
+    assert found == [began, began / 2, 0.25, 0.125]
+    assert resumed.knobs().made()["lr"]["changes"][0][0] == 0.8

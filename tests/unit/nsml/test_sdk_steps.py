@@ -46,7 +46,7 @@ class Training:
             (found,) = sorted(before.glob(f"*-{name}"))[-1:]
             copy = folder / f"copy-{self._attempts}"
             shutil.copytree(found / "model", copy, dirs_exist_ok=True)
-            done = read_done(str(copy), remove=True)
+            done, _ = read_done(str(copy), remove=True)
             self.seen = sorted(path.name for path in copy.iterdir())
             session._model.load(str(copy), load_fn)
             return done
@@ -311,8 +311,8 @@ def test_a_load_that_fails_begins_anew(training: Training) -> None:
 )
 def test_a_file_that_says_nothing_of_use_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE).write_text(content)
-    assert read_done(str(tmp_path)) == []
-    assert read_done(str(tmp_path / "nowhere")) == []
+    assert read_done(str(tmp_path)) == ([], {})
+    assert read_done(str(tmp_path / "nowhere")) == ([], {})
 
 
 def test_a_checkpoint_of_one_file_is_still_one_of_one_file(training: Training) -> None:
