@@ -39,17 +39,19 @@ print(min(rounds))
 STEPPING = """
 import time, nsml
 step = nsml.step
+knob = nsml.knob
 def unused(number): pass
-rounds, bare = [], []
+def read(number): knob("lr", 0.01, min=0.0, max=1.0)
+rounds, bare, reads = [], [], []
 for _ in range(5):
-    for call, to in ((step, rounds), (unused, bare)):
+    for call, to in ((step, rounds), (unused, bare), (read, reads)):
         begin = time.perf_counter_ns()
         for number in range({count}):
             call(number)
         to.append((time.perf_counter_ns() - begin) / {count})
-print(min(rounds), min(bare))
+print(min(rounds), min(bare), min(reads) - min(bare))
 """
-"""A safe point at which nothing is asked, beside a function that does nothing."""
+"""A safe point at which nothing is asked, beside a function that does nothing, and the read of a knob."""
 
 
 def main() -> None:
@@ -78,7 +80,9 @@ def measure(folder: Path) -> dict[str, float]:
     run_folder.mkdir(exist_ok=True)
     (run_folder / "orders").write_bytes(bytes(64))
     stepping = STEPPING.format(count=STEPS)
-    per_step, per_call = map(float, run([sys.executable, "-c", stepping], environment).split())
+    per_step, per_call, per_knob = map(
+        float, run([sys.executable, "-c", stepping], environment).split()
+    )
     base, imported, reported = [], [], []
     run([sys.executable, "-c", "import nsml; nsml.report(a=1)"], environment)
     for _ in range(STARTS):
@@ -88,6 +92,7 @@ def measure(folder: Path) -> dict[str, float]:
     return {
         "ns_per_report": per_report,
         "ns_per_step": per_step,
+        "ns_per_knob": per_knob,
         "ns_per_bare_call": per_call,
         "import_ms": statistics.median(imported) - statistics.median(base),
         "first_report_ms": statistics.median(reported) - statistics.median(imported),

@@ -191,7 +191,24 @@ class Session:
                     knobs = Knobs(presets, notice)
                     self._knobs = knobs
                     knobs.bind(self._model.objects)
+                    if presets:
+                        self._say_unused_at_exit(knobs)
         return self._knobs
+
+    def _say_unused_at_exit(self, knobs: Knobs) -> None:
+        """Whoever has mistyped a name learns of it at the end at the latest."""
+        import atexit
+
+        pid = os.getpid()
+
+        def say() -> None:
+            unused = knobs.unused_presets()
+            if unused and os.getpid() == pid:
+                notice(
+                    f"no knob of the program was called {', '.join(unused)}: what it was to be was not used"
+                )
+
+        atexit.register(say)
 
     def knob_table(self) -> Dict[str, Dict[str, Any]]:
         """Return all knobs with what they are now: declared ones, and numbers of bound optimizers.

@@ -776,3 +776,20 @@ def test_an_attempt_goes_on_with_the_rates_of_the_one_before(
     began = at_end if is_saved else 0.8
     assert found == [began, began / 2, 0.25, 0.125]
     assert resumed.knobs().made()["lr"]["changes"][0][0] == 0.8
+
+
+def test_a_name_that_no_knob_has_is_said_at_the_end(tmp_path: Path) -> None:
+    program = "import nsml\nnsml.knob('lr', 1.0)\nnsml.step(1)\n"
+    presets = [{"name": name, "value": 0.5, "at": None} for name in ("lr", "lrr")]
+    here = {"NSML_RUN_DIR": str(tmp_path), "NSML_KNOBS": json.dumps(presets)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **here},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == (
+        "nsml: no knob of the program was called lrr: what it was to be was not used\n"
+    )
