@@ -20,7 +20,7 @@ from nsml._install import write_sdk
 from nsml._session import Session
 from tests.support.orders_agent import OrdersAgent, change
 from tests.unit.nsml.test_sdk_install import find_interpreters
-from tests.unit.nsml.test_sdk_spool import read
+from tests.unit.nsml.test_sdk_spool import ROOT, read
 
 
 class Training:
@@ -793,3 +793,71 @@ def test_a_name_that_no_knob_has_is_said_at_the_end(tmp_path: Path) -> None:
     assert done.stderr == (
         "nsml: no knob of the program was called lrr: what it was to be was not used\n"
     )
+
+
+RANK = """
+import json, sys, time, nsml
+
+nsml.knob("lr", 0.0)
+applied, changes = [], int(sys.argv[1])
+for step in range(1, 1 << 30):
+    before = nsml.knobs()["lr"]["value"]
+    nsml.step(step)
+    lr = nsml.knob("lr", 0.0)
+    if lr != before:
+        applied.append([step, lr])
+    if lr == changes:
+        break
+    time.sleep(0.002 if nsml.knobs()["lr"]["value"] % 2 else 0.001)
+nsml.step(step + 1)
+print(json.dumps(applied))
+"""
+
+
+def test_processes_of_one_replica_make_each_change_at_one_step(tmp_path: Path) -> None:
+    ranks, changes = 3, 8
+    run = tmp_path / "run"
+    run.mkdir()
+    known: dict[int, dict[str, Any]] = {}
+    steps: dict[int, int] = {}
+    decided = threading.Lock()
+    with OrdersAgent(run) as agent:
+
+        def decide(report: dict[str, Any]) -> None:
+            with decided:
+                rank, said = report["local_rank"], agent.change
+                steps[rank] = report["counters"].get("step", 0)
+                known[rank] = report["known"] or {}
+                assert said is not None
+                number, value = said["number"], said["values"]["lr"]
+                states = [
+                    one["is"] for one in known.values()
+                    if one.get("number") == number and one.get("at") == said["at"]
+                ]  # fmt: skip
+                if len(states) < ranks:
+                    return
+                if said["phase"] == "ask" and set(states) == {"asked"}:
+                    at = max(steps.values()) + 15
+                    agent.say(change(number, "prepare", values={"lr": value}, at=at))
+                elif said["phase"] == "prepare" and "late" in states:
+                    agent.say(change(number, "ask", values={"lr": value}))
+                elif said["phase"] == "prepare" and set(states) <= {"prepared", "waiting"}:
+                    agent.say(change(number, "commit", values={"lr": value}, at=said["at"]))
+                elif said["phase"] == "commit" and set(states) <= {"done"} and value < changes:
+                    agent.say(change(number + 1, "ask", values={"lr": value + 1.0}))
+
+        agent.on_report = decide
+        agent.say(change(1, "ask", values={"lr": 1.0}))
+        here = {**os.environ, "NSML_RUN_DIR": str(run), "PYTHONPATH": str(ROOT)}
+        programs = [
+            subprocess.Popen(
+                [sys.executable, "-c", RANK, str(changes)],
+                env={**here, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+        found = [json.loads(one.communicate(timeout=120)[0]) for one in programs]
+    assert [lr for _, lr in found[0]] == [float(number) for number in range(1, changes + 1)]
+    assert all(one == found[0] for one in found)
