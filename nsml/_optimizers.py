@@ -11,7 +11,7 @@ from nsml._strict import comes_from_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 _RATE = "lr"
 _RATES_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
@@ -32,10 +32,13 @@ class Optimizers:
     def __init__(self) -> None:
         self._optimizers: List[Any] = []
         self._schedulers: List[Any] = []
+        self._zeroed: Dict[str, List[float]] = {}
+        """Numbers of groups before they were set to 0, by name: what keeps their proportions."""
 
     def bind(self, objects: Dict[str, Any]) -> None:
         """Take the place of those before."""
         self._optimizers, self._schedulers = [], []
+        self._zeroed = {}
         self._take(list(objects.values()), 0)
 
     def _take(self, objects: List[Any], depth: int) -> None:
@@ -104,22 +107,25 @@ class Optimizers:
         old = self.value(name)
         if old is None:
             raise ValueError(f"no optimizer has {name}")
-        writes: List[Tuple[_Slot, float]] = []
-        seen: Set[Tuple[int, Any]] = set()
+        slots, seen = [], set()
         for slot in self._slots(name):
-            number = _number(slot.read())
-            if number is None or slot.identity() in seen:
-                continue
-            seen.add(slot.identity())  # groups may share one tensor
-            scaled = new if number == old else number * (new / old)
-            if not isfinite(scaled):
+            if _number(slot.read()) is not None and slot.identity() not in seen:
+                seen.add(slot.identity())  # groups may share one tensor
+                slots.append(slot)
+        numbers = [_number(slot.read()) or 0.0 for slot in slots]
+        base, proportions = old, numbers
+        if not old and len(self._zeroed.get(name, ())) == len(slots):
+            proportions = self._zeroed[name]
+            base = next(filter(None, proportions))
+        scaled = [new if number == base else number * (new / base) for number in proportions]
+        for number, after in zip(numbers, scaled):
+            if not isfinite(after):
                 raise ValueError(f"{name}: {number!r} of another group would be too large")
-            writes.append((slot, scaled))
-        for slot, number in writes:
-            before = _number(slot.read())
-            if before is not None:
-                undo.append(slot.writer(before))
-            slot.write(number)
+        for slot, number, after in zip(slots, numbers, scaled):
+            undo.append(slot.writer(number))
+            slot.write(after)
+        if old and not new:
+            self._zeroed[name] = numbers
         return old
 
     def is_back(self, name: str, now: float, old: float, new: float) -> bool:

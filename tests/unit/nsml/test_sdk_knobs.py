@@ -165,6 +165,9 @@ def test_groups_without_decay_stay_without(knobs: Knobs) -> None:
     knobs.bind({"optimizer": optimizer})
     assert knobs.set({"weight_decay": 0.05}, None) == {"weight_decay": [0.1, 0.05]}
     assert [one["weight_decay"] for one in optimizer.param_groups] == [0.0, 0.05, 0.1]
+    knobs.set({"weight_decay": 0}, None)
+    assert knobs.set({"weight_decay": 0.4}, None) == {"weight_decay": [0.0, 0.4]}
+    assert [one["weight_decay"] for one in optimizer.param_groups] == [0.0, 0.4, 0.8]
     none = Optimizer({"weight_decay": 0.0}, {"weight_decay": 0}, {})
     knobs.bind({"optimizer": none})
     assert knobs.set({"weight_decay": 0.05}, None) == {"weight_decay": [0.0, 0.05]}
