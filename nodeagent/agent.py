@@ -82,7 +82,7 @@ _LOOK_AGAIN_S = (5.0, 600.0)
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 128
 """Libraries start a thread for each core in each process."""
 
-_OF_SOCKETS = (pb.AGENT_ABILITY_DIRECT, pb.AGENT_ABILITY_CHANGES)
+_OF_SOCKETS = (pb.AGENT_ABILITY_DIRECT, pb.AGENT_ABILITY_RELAY, pb.AGENT_ABILITY_CHANGES)
 _ISOLATION = {
     Isolation.NONE: resources.ISOLATION_NONE,
     Isolation.USER: resources.ISOLATION_USER,

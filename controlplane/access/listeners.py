@@ -157,7 +157,7 @@ def take_port(text: str) -> tuple[Address, socket.socket]:
     """
     address = parse_address(text)
     if address.path:
-        raise ListenRefused(f"refuse to listen on {text}: HTTP is served on HOST:PORT")
+        raise ListenRefused(f"refuse to listen on {text}: write HOST:PORT")
     taken = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from controlplane.access.peers import Alone
 from controlplane.domain.idle import WasteRule
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from controlplane.domain.cluster import Restore
     from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
+    from controlplane.state.agent_connections import RelayEnd
     from controlplane.store.interface import KeyValueStore
     from nsml.common.clock import Clock, Offload
 
@@ -31,6 +32,18 @@ ARCHIVE_LOGS_AFTER_S: Final = 3600.0
 COLLECT_AFTER_S: Final = 86_400.0
 OPENS_HTTP: Final = "nsml down --keep-sessions, then nsml up --http 127.0.0.1:18555"
 """What makes a control plane that `nsml up` started answer over HTTP."""
+
+
+class Relay(Protocol):
+    """Where clients and agents of different machines meet (`controlplane.tunnels.relay_process`)."""
+
+    def expect(self, tunnel_id: str, user: str) -> tuple[RelayEnd, RelayEnd] | None:
+        """The ways of a client and of an agent who are to meet there; None while they cannot."""
+        ...
+
+    def forget(self, tunnel_id: str) -> None:
+        """The tunnel is over."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +61,7 @@ class Backends:
         folders: where store, history and objects keep their files, those of them that do.
         peers: the other control planes.
         post: calls users' webhooks; None: nobody is called.
+        relay: passes on bytes of tunnels; None: they pass through this process.
     """
 
     store: KeyValueStore
@@ -65,6 +79,7 @@ class Backends:
     peers: Peers = field(default_factory=Alone)
     restores: tuple[Restore, ...] = ()
     post: Post | None = None
+    relay: Relay | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -297,7 +297,9 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 async for response in relayed:
                     yield response
             return
-        tunnel = self._tunnels.claim(who, first.tunnel_id, first.error, first.direct_socket)
+        tunnel = self._tunnels.claim(
+            who, first.tunnel_id, first.error, first.direct_socket, first.relay_certificate
+        )
         if first.error:
             return
         try:

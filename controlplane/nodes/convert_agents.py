@@ -357,6 +357,9 @@ def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
     replica = agents_pb2.ReplicaId(
         session_id=order.session_id, attempt=order.attempt, rank=order.rank
     )
+    relay = None
+    if order.relay is not None:
+        relay = sessions_pb2.RelayWay(address=order.relay.address, key=order.relay.key)
     return agents_pb2.ControlResponse(
         open_tunnel=agents_pb2.OpenTunnel(
             tunnel_id=order.tunnel_id,
@@ -365,6 +368,7 @@ def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
             only_checks=order.only_checks,
             user=order.user,
             direct_key=order.direct_key,
+            relay=relay,
         )
     )
 

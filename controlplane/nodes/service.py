@@ -30,6 +30,7 @@ from controlplane.state.agent_connections import ImageAction
 from controlplane.state.conditions import found_elsewhere
 from controlplane.tunnels.calls import client_end, direct_way
 from controlplane.tunnels.frames import first_frame
+from controlplane.tunnels.tunnels import ClientWays
 from controlplane.wire.chunking import parts_of
 from controlplane.wire.errors import Context, answering, streaming
 from controlplane.wire.resources import (
@@ -272,9 +273,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         name = check_node(target.node)
         if name not in self._core.state.nodes:
             raise NotFound(f"there is no node {name}", attempt="nsml node ls")
-        opening = self._tunnels.opened_to_node(
-            who, name, service=target.service, boot_id=target.boot_id
-        )
+        ways = ClientWays(boot_id=target.boot_id, uses_relay=target.uses_relay)
+        opening = self._tunnels.opened_to_node(who, name, service=target.service, ways=ways)
         async with opening as tunnel:
             yield pb.OpenNodeTunnelResponse(direct=direct_way(tunnel))
             async with aclosing(client_end(tunnel, frames, self._tunnels.pacing)) as passed:

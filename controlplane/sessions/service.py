@@ -21,6 +21,7 @@ from controlplane.sessions.readers import SessionWatch
 from controlplane.sessions.session_listing import cursor_behind
 from controlplane.tunnels.calls import client_end, direct_way
 from controlplane.tunnels.frames import first_frame
+from controlplane.tunnels.tunnels import ClientWays
 from controlplane.wire.chunking import beside, parts_as_made, parts_of
 from controlplane.wire.errors import Context, answering, streaming
 from controlplane.wire.reported import point_message, series_message, to_series_query
@@ -397,7 +398,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             rank=target.rank,
             service=target.service,
             only_checks=target.only_checks,
-            boot_id=target.boot_id,
+            ways=ClientWays(boot_id=target.boot_id, uses_relay=target.uses_relay),
         )
         async with opening as tunnel:
             yield pb.OpenTunnelResponse(direct=direct_way(tunnel))

@@ -138,6 +138,7 @@ def _ports(settings: Settings) -> Iterator[Finding]:
         "address": settings.plain_address,
         "listen": settings.listen,
         "listen_agents": settings.listen_agents,
+        "listen_relay": settings.listen_relay,
         "http": settings.http,
     }
     for name, place in places.items():

@@ -43,6 +43,7 @@ OWN: Final = frozenset(
             "socket",
             "listen",
             "listen_agents",
+            "listen_relay",
             "hosts",
             "admin",
             "node",
@@ -163,6 +164,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     listen_agents: str = ""
     """Listener with mutual TLS for joined agents: HOST:PORT. Empty: none."""
+
+    listen_relay: str = ""
+    """Listener of the relay, a process of its own, where clients and agents of other machines meet to exchange the
+    bytes of tunnels (nsml sh, ssh, cp, forward), encrypted from one to the other: HOST:PORT. Empty: none, and they pass
+    through the control plane."""
 
     http: str = ""
     """Listener for /healthz, /readyz and /metrics: HOST:PORT, on the loopback without TLS, elsewhere
@@ -375,7 +381,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """`address` as HOST:PORT, "" for none."""
         if self.address != "auto":
             return self.address
-        others = (self.listen, self.listen_agents, self.http)
+        others = (self.listen, self.listen_agents, self.listen_relay, self.http)
         return "" if any(_share_port(DEFAULT_ADDRESS, one) for one in others) else DEFAULT_ADDRESS
 
     @property
@@ -531,7 +537,7 @@ def _retention_rules(settings: Settings) -> tuple[_Rule, ...]:
 
 def _shared_ports(settings: Settings) -> Iterator[_Rule]:
     """Two listeners on one port: the second could not start, and the machine would not say why."""
-    names = ("listen", "listen_agents", "http")
+    names = ("listen", "listen_agents", "listen_relay", "http")
     places = {"address": settings.plain_address} | {one: getattr(settings, one) for one in names}
     for (name, place), (other, taken) in combinations(places.items(), 2):
         yield (

@@ -59,6 +59,7 @@ from controlplane.startup.secrets_key import change_secrets_key
 from controlplane.startup.startup_retry import Waiting
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
+from controlplane.tunnels.relay_process import RelayProcess
 from nsml._version import VERSION
 from nsml.common.clock import SystemClock
 from nsml.common.local_peers import SESSION_UIDS
@@ -156,6 +157,8 @@ class Listeners:
         self.users: Address | None = None
         self.agents: Address | None = None
         self.http: Address | None = None
+        self.relay: Address | None = None
+        self._relay_socket: socket.socket | None = None
         self._http_socket: socket.socket | None = None
         self._identity: Identity | None = None
         self._open(authority)
@@ -169,6 +172,8 @@ class Listeners:
             self.socket = listen_plain(server, f"unix:{path}")
         if settings.http:
             self.http, self._http_socket = take_port(settings.http)
+        if settings.listen_relay:
+            self.relay, self._relay_socket = take_port(settings.listen_relay)
         if settings.listen or settings.listen_agents or self._has_https:
             identity = self._identity = Identity(authority, names_of_this_host(settings.hosts))
             if settings.listen:
@@ -216,6 +221,17 @@ class Listeners:
             proxies=settings.http_proxies,
         )
 
+    def relay_process(self, on: Backends) -> RelayProcess | None:
+        """What passes on bytes of tunnels; None where nobody listens for that."""
+        if self._relay_socket is None:
+            return None
+        return RelayProcess(
+            self._relay_socket,
+            self._reached(self.relay),
+            random_bytes=on.random_bytes,
+            clock=on.clock,
+        )
+
     @property
     def primary(self) -> str:
         """Where this machine's own programs call."""
@@ -248,6 +264,7 @@ class Listeners:
             "socket": self.socket.path if self.socket else "",
             "listen": self.for_users(),
             "listen_agents": self.for_agents(),
+            "listen_relay": self._reached(self.relay),
             "http": self._http_url(),
         }
         return {name: text for name, text in found.items() if text}
@@ -344,13 +361,15 @@ async def _serve(
         lease_s=settings.lease_s or (LEASE_OF_SEVERAL_S if cluster.is_shared else LEASE_ALONE_S),
     )
     peers = SocketPeers(on.authority, member)
-    plane = ControlPlane(replace(on, peers=peers), character, cluster.id)
+    relay = listeners.relay_process(on)
+    plane = ControlPlane(replace(on, peers=peers, relay=relay), character, cluster.id)
     web = listeners.web(plane)
     door.open((*((web.calls,) if web else ()), *plane.interceptors()))
     plane.add_services(ByName(server))
     health_servicer = _add_standard_services(server)
     running = asyncio.create_task(plane.run(), name="controlplane")
     answering = asyncio.create_task(web.serve() if web else _nothing(), name="web")
+    relaying = asyncio.create_task(relay.run() if relay else _nothing(), name="relay")
     ready = settings.data / "ready.json"
     try:
         # The others find this very process by it.
@@ -376,12 +395,13 @@ async def _serve(
         plane.core.contacts.close_all(Unavailable("this control plane stops"))
         await server.stop(STOP_GRACE_S)
         running.cancel()
+        relaying.cancel()
         if web:
             web.stop()
-        await asyncio.wait({running, answering})
+        await asyncio.wait({running, answering, relaying})
         await _within(LEAVE_WITHIN_S, plane.core.members.leave())
         await peers.close()
-        for task in (running, answering):
+        for task in (running, answering, relaying):
             if not task.cancelled():
                 task.result()
 
@@ -392,7 +412,7 @@ def _is_of_up(data: Path) -> bool:
 
 
 async def _nothing() -> None:
-    """Where there is no HTTP listener."""
+    """Where nobody listens for it."""
 
 
 async def _leave_at(stop: asyncio.Event, plane: ControlPlane) -> None:

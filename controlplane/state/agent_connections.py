@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import NsmlError, StateConflict, Superseded
@@ -39,13 +39,23 @@ class Ability(enum.Enum):
     NODE_SERVICES = "programs on the node itself"
     DIRECT = "tunnels of its own machine"
     CHANGES = "knobs and pauses of running programs"
+    RELAY = "tunnels by way of a relay"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayEnd:
+    """Where one end of a tunnel meets the other, and its key there."""
+
+    address: str
+    """HOST:PORT."""
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelOrder:
     """What an agent is asked: to dial, with this id, for a service of a replica; without a session, of the node.
 
-    `direct_key`: the client is on its machine, and comes there with this; empty: it does not.
+    `direct_key`: the client is on its machine, or comes by the `relay`, and has this; empty: it does not.
     """
 
     tunnel_id: str
@@ -57,6 +67,7 @@ class TunnelOrder:
     user: str = ""
     """Who asks."""
     direct_key: bytes = b""
+    relay: RelayEnd | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The two calls of a tunnel: its bytes pass through them, or past them, between two programs of one machine."""
+"""The two calls of a tunnel: its bytes pass through them, or past them, by the relay or on one machine."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ LOOKS_EVERY_S: Final = 2.0
 
 def direct_way(tunnel: Tunnel) -> pb.DirectWay | None:
     """Where the client finds the agent, if not here."""
-    if not tunnel.direct_socket:
+    if not tunnel.is_elsewhere:
         return None
-    return pb.DirectWay(socket=tunnel.direct_socket, key=tunnel.direct_key)
+    way = pb.DirectWay(socket=tunnel.direct_socket, key=tunnel.direct_key)
+    if tunnel.relay is not None:
+        way.relay.address, way.relay.key = tunnel.relay.address, tunnel.relay.key
+        way.relay.certificate = tunnel.relay_certificate
+    return way
 
 
 def client_end(
     tunnel: Tunnel, frames: AsyncIterator[Frame], pacing: Pacing
 ) -> AsyncGenerator[Passed, None]:
     """What the client's call answers. Raises NsmlError."""
-    if tunnel.direct_socket:
+    if tunnel.is_elsewhere:
         return _open_meanwhile(tunnel)
     return passing(frames, into=tunnel.down, out=tunnel.up, pacing=pacing)
 
@@ -40,7 +44,7 @@ def agent_end(
     tunnel: Tunnel, frames: AsyncIterator[Frame], pacing: Pacing
 ) -> AsyncGenerator[Passed, None]:
     """What the agent's call answers. Raises NsmlError."""
-    if tunnel.direct_socket:
+    if tunnel.is_elsewhere:
         return _open_meanwhile(tunnel)
     return passing(
         frames, into=tunnel.up, out=tunnel.down, pacing=pacing, leaves_within_s=LEAVES_WITHIN_S

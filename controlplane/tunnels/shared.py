@@ -18,4 +18,5 @@ def tunnels(core: Core) -> Tunnels:
         random_bytes=core.random_bytes,
         clock=core.clock,
         pacing=Pacing(core.calls),
+        relay=core.backends.relay,
     )

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -35,15 +35,17 @@ from controlplane.limits.ordinary_calls import OrdinaryCalls
 from controlplane.state.agent_connections import Ability, TunnelOrder
 from controlplane.tunnels.byte_pipe import Pipe
 from controlplane.tunnels.pacing import Pacing
+from nsml.common.tunnel_keys import KEY_BYTES
 from nsml.spec import agent_services
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+    from controlplane.core.dependencies import Relay
     from controlplane.domain.errors import NsmlError
     from controlplane.domain.policy import Action
     from controlplane.domain.values import Session
-    from controlplane.state.agent_connections import AgentConnections
+    from controlplane.state.agent_connections import AgentConnections, RelayEnd
     from nsml.common.clock import Clock
 
 MOST_OPEN: Final = 64
@@ -75,13 +77,25 @@ _SERVICE: Final = re.compile(r"[a-z0-9-]{1,32}")
 _LAST_PORT: Final = 65_535
 _MOST_ERROR: Final = 500
 _MOST_SOCKET: Final = 100
-_KEY_BYTES: Final = 32
+_MOST_CERTIFICATE: Final = 4096
 _RUNS: Final = frozenset(
     {SessionState.RUNNING, SessionState.PAUSED, SessionState.UNKNOWN, SessionState.STOPPING}
 )
 _OVER: Final = frozenset({SessionState.FINALIZING, *(one for one in SessionState if one.is_ended)})
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientWays:
+    """How a client can go past the control plane."""
+
+    boot_id: str = ""
+    """Of its machine: where it is the node's, too, to the agent itself. Empty: not that way."""
+    uses_relay: bool = False
+
+
+THROUGH_HERE: Final = ClientWays()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -93,13 +107,22 @@ class Tunnel:
     up: Pipe = field(default_factory=Pipe)
     direct_key: bytes = b""
     direct_socket: str = ""
-    """Where the agent awaits the client, with this key; empty: the bytes pass through here."""
+    """Where the agent awaits the client of its own machine, with this key."""
+    relay: RelayEnd | None = None
+    """The client's way to the relay, where the agent awaits it with the key,"""
+    relay_certificate: bytes = b""
+    """and with this certificate; empty: it does not."""
     is_left: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when either call is over."""
     answer: asyncio.Future[str] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     """Resolved by the agent's first frame: why it cannot reach the service; "" when it does."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the bytes do not pass through here."""
+        return bool(self.direct_socket or self.relay_certificate)
 
     def client_left(self) -> None:
         """The client's call is over."""
@@ -128,6 +151,7 @@ class Tunnels:
         random_bytes: so many unpredictable bytes.
         clock: by which it is measured how fast a user opens them.
         pacing: when their bytes are passed on.
+        relay: where those of clients on other machines than the node's are passed on instead.
     """
 
     def __init__(
@@ -137,12 +161,14 @@ class Tunnels:
         clock: Clock,
         random_bytes: Callable[[int], bytes],
         pacing: Pacing | None = None,
+        relay: Relay | None = None,
         most_open: int = MOST_OPEN,
         answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
         self._contacts = contacts
         self._random_bytes = random_bytes
         self.pacing = pacing or Pacing(OrdinaryCalls())
+        self._relay = relay
         self._most_open = most_open
         self._answer_within_s = answer_within_s
         self._asked: dict[str, Tunnel] = {}
@@ -160,12 +186,12 @@ class Tunnels:
         rank: int,
         service: str,
         only_checks: bool = False,
-        boot_id: str = "",
+        ways: ClientWays = THROUGH_HERE,
     ) -> AsyncIterator[Tunnel]:
         """A tunnel to a session that the caller sees, while the context lasts.
 
-        `only_checks`: nothing is passed on, it is only known that something listens. `boot_id` is of the caller's
-        machine: where it is the node's, too, the agent may take the bytes there.
+        `only_checks`: nothing is passed on, it is only known that something listens. `ways`: those that the caller
+        can go past us.
 
         Raises:
             Denied: the session is somebody else's.
@@ -184,17 +210,23 @@ class Tunnels:
             service=service,
             only_checks=only_checks,
             user=caller.user.name,
-            direct_key=b"" if only_checks else self._direct_key(node, boot_id),
         )
-        async with self._dialled(caller, node, order) as tunnel:
+        is_look = service in agent_services.LOOKS or only_checks
+        if is_look:  # a word or two, for which no connection to a relay is worth it
+            ways = THROUGH_HERE if only_checks else replace(ways, uses_relay=False)
+        async with self._dialled(caller, node, order, ways) as tunnel:
             _log.info("tunnel.opened", session=session.name, rank=rank, service=service)
-            is_look = service in agent_services.LOOKS or only_checks
             with contextlib.nullcontext() if is_look else self._counted_as_joined(session.id):
                 yield tunnel
 
     @contextlib.asynccontextmanager
     async def opened_to_node(
-        self, caller: UserCaller, node: str, *, service: str, boot_id: str = ""
+        self,
+        caller: UserCaller,
+        node: str,
+        *,
+        service: str,
+        ways: ClientWays = THROUGH_HERE,
     ) -> AsyncIterator[Tunnel]:
         """A tunnel to a node itself, of which the caller is an administrator, while the context lasts.
 
@@ -205,13 +237,8 @@ class Tunnels:
         """
         if service not in NODE_SERVICES:
             raise _not_offered(service)
-        order = TunnelOrder(
-            tunnel_id=self._new_id(),
-            service=service,
-            user=caller.user.name,
-            direct_key=self._direct_key(node, boot_id),
-        )
-        async with self._dialled(caller, node, order) as tunnel:
+        order = TunnelOrder(tunnel_id=self._new_id(), service=service, user=caller.user.name)
+        async with self._dialled(caller, node, order, ways) as tunnel:
             _log.info("tunnel.opened", node=node, by=caller.user.name, service=service)
             yield tunnel
 
@@ -232,21 +259,39 @@ class Tunnels:
     def _new_id(self) -> str:
         return self._random_bytes(16).hex()
 
-    def _direct_key(self, node: str, boot_id: str) -> bytes:
-        """The key to a direct way to a node's agent; empty where there can be none."""
+    @contextlib.contextmanager
+    def _with_way(
+        self, order: TunnelOrder, node: str, ways: ClientWays
+    ) -> Iterator[tuple[TunnelOrder, RelayEnd | None]]:
+        """The order with the key to a way past us, where there can be one, and the client's way to the relay on it."""
         link = self._contacts.link(node)
-        if link is None or not boot_id or boot_id != link.boot_id:
-            return b""
-        return self._random_bytes(_KEY_BYTES) if Ability.DIRECT in link.abilities else b""
+        abilities = frozenset[Ability]() if link is None else link.abilities
+        if link is not None and ways.boot_id and ways.boot_id == link.boot_id:
+            is_able = Ability.DIRECT in abilities
+            key = self._random_bytes(KEY_BYTES) if is_able else b""
+            yield replace(order, direct_key=key), None
+            return
+        is_able = ways.uses_relay and Ability.RELAY in abilities
+        ends = self._relay.expect(order.tunnel_id, order.user) if self._relay and is_able else None
+        if self._relay is None or ends is None:
+            yield order, None
+            return
+        client, agent = ends
+        try:
+            yield replace(order, direct_key=self._random_bytes(KEY_BYTES), relay=agent), client
+        finally:
+            self._relay.forget(order.tunnel_id)
 
     @contextlib.asynccontextmanager
     async def _dialled(
-        self, caller: UserCaller, node: str, order: TunnelOrder
+        self, caller: UserCaller, node: str, order: TunnelOrder, ways: ClientWays
     ) -> AsyncIterator[Tunnel]:
         """A tunnel that the agent of `node` has been asked for and has dialled."""
-        with self._counted(caller.user.name, order.service):
+        with contextlib.ExitStack() as held:
+            held.enter_context(self._counted(caller.user.name, order.service))
             await self._wait_for_turn(caller.user.name)
-            tunnel = Tunnel(node=node, direct_key=order.direct_key)
+            order, relay = held.enter_context(self._with_way(order, node, ways))
+            tunnel = Tunnel(node=node, direct_key=order.direct_key, relay=relay)
             self._asked[order.tunnel_id] = tunnel
             try:
                 await self._ask(tunnel, order)
@@ -270,11 +315,17 @@ class Tunnels:
         return tunnel_id in self._asked
 
     def claim(
-        self, agent: NodeCaller, tunnel_id: str, error: str, direct_socket: str = ""
+        self,
+        agent: NodeCaller,
+        tunnel_id: str,
+        error: str,
+        direct_socket: str = "",
+        relay_certificate: bytes = b"",
     ) -> Tunnel:
         """The tunnel that the agent was asked for; `error` says why its service is out of reach.
 
-        `direct_socket`: where the agent awaits the client, if that is wanted and can be.
+        `direct_socket`: where the agent awaits the client, if that is wanted and can be; `relay_certificate`: that it
+        does so at the relay, and how the client knows it there.
 
         Raises:
             NotFound: nobody waits for it (any more), or another node was asked.
@@ -282,7 +333,9 @@ class Tunnels:
         tunnel = self._asked.get(tunnel_id)
         if tunnel is None or tunnel.node != agent.node or tunnel.answer.done():
             raise NotFound("no client waits for this tunnel")
-        if tunnel.direct_key:
+        if tunnel.relay is not None:
+            tunnel.relay_certificate = relay_certificate[:_MOST_CERTIFICATE]
+        elif tunnel.direct_key:
             tunnel.direct_socket = direct_socket[:_MOST_SOCKET]
         tunnel.answer.set_result(error[:_MOST_ERROR])
         return tunnel

@@ -11,26 +11,16 @@ import os
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
 
 from nodeagent.replica.user_sockets import UserConnection, close_user_socket
-from nsml.client.direct_tunnels import (
-    HELLO_BYTES,
-    KEY_BYTES,
-    PROOF_BYTES,
-    DirectCall,
-    NotProven,
-    Reader,
-    answer_to,
-    id_in,
-    id_of,
-    is_proof,
-)
+from nsml.client.direct_tunnels import DirectCall, Reader
 from nsml.common.clock import Clock
 from nsml.common.concurrency import TaskGroup
+from nsml.common.tunnel_keys import KEY_BYTES, NotProven, check, id_of
 
 _PROVEN_WITHIN_S = 5.0
 _COMES_WITHIN_S = 10.0
@@ -58,15 +48,15 @@ class Awaited:
             asyncio.get_running_loop().create_future()
         )
 
-    async def client(self) -> tuple[UserConnection, DirectCall]:
-        """Its connection and the call on it, which it knows now. Raises NobodyCame, ClientError."""
+    async def client(self) -> tuple[DirectCall, Callable[[], Awaitable[None]]]:
+        """The call with it, which it knows now, and what closes it. Raises NobodyCame, ClientError."""
         try:
             async with asyncio.timeout(_COMES_WITHIN_S):
                 connection, call = await asyncio.shield(self.came)
         except TimeoutError as error:
             raise NobodyCame from error
         await call.admit()
-        return connection, call
+        return call, connection.close
 
 
 class DirectWays:
@@ -149,18 +139,16 @@ class DirectWays:
     async def _take(self, connection: UserConnection) -> None:
         """Give it to who awaits it. Raises NotProven, OSError, EOFError."""
         reader = Reader(connection)
-        hello = await reader.exactly(HELLO_BYTES)
-        awaited = self._awaited.get(id_in(hello))
+        name = await check(reader.exactly, connection.send, self._key_of)
+        # once: who had the key first is the client
+        awaited = self._awaited.pop(name, None)
         if awaited is None:
             raise NotProven
-        answer, expected = answer_to(hello, awaited.key)
-        await connection.send(answer)
-        if not is_proof(await reader.exactly(PROOF_BYTES), expected):
-            raise NotProven
-        # once: who had the key first is the client
-        if self._awaited.pop(id_in(hello), None) is not awaited:
-            raise NotProven
         awaited.came.set_result((connection, DirectCall(connection, reader)))
+
+    def _key_of(self, name: bytes) -> bytes | None:
+        awaited = self._awaited.get(name)
+        return None if awaited is None else awaited.key
 
 
 def _user_of(client: socket.socket) -> int:

@@ -27,6 +27,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link.channels import Link
 from nodeagent.link.direct_ways import Awaited, DirectWays, NobodyCame
 from nodeagent.link.outbox import replica_of
+from nodeagent.link.relays import AtRelay, NotMet, Relays
 from nodeagent.link.services import (
     NodeService,
     RunningReplica,
@@ -53,6 +54,8 @@ _LOOK_S = (0.01, 1.0)
 """First and longest pause between two looks whether a program is gone that says nothing more."""
 _LINGER_S = 5.0
 """How long tunnels of a replica that has ended may take to pass on its last bytes."""
+_RELAYED_LINGER_S = 1.0
+"""How long the last words of a client that has left may be on their way by a relay."""
 _SERVICE = re.compile(r"[a-z0-9-]{1,32}")
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
@@ -88,6 +91,7 @@ class Tunnels:
         self._clock = clock
         self._has_sockets = has_sockets
         self._direct = DirectWays(clock)
+        self._relays = Relays(clock)
         self._folders: dict[ReplicaId, ReplicaFolder] = {}
         self._open: dict[asyncio.Task[None], _Way] = {}
         self._group = TaskGroup()
@@ -162,6 +166,7 @@ class Tunnels:
             asyncio.InvalidStateError,
             OSError,
             NobodyCame,
+            NotMet,
         ) as broken:
             log.info("tunnel.broken", replica=str(replica_id), errors=str(broken.exceptions))
         except* Exception:
@@ -206,16 +211,23 @@ class Tunnels:
     async def _dialled(
         self, order: pb.OpenTunnel, first: pb.TunnelRequest, *, leads: bool
     ) -> AsyncIterator[Any]:
-        """What carries the frames: the control plane's call, or a connection of a client on this machine beside it.
+        """What carries the frames: the control plane's call, or a connection with the client beside it.
 
         It has said its `first`. Unless it `leads` to something, it is over by then.
         """
         dialled = self._link.dial("AgentService/Tunnel", pb.TunnelRequest, pb.TunnelResponse)
         async with AsyncExitStack() as held:
-            key = order.direct_key if leads else b""
-            awaited = held.enter_context(self._direct.awaited(key)) if key else None
-            if awaited is not None:
-                first.direct_socket = self._direct.name
+            awaited: Awaited | AtRelay | None = None
+            linger_s = 0.0
+            if leads and order.HasField("relay"):
+                awaited = await held.enter_async_context(self._relays.at(order))
+                if awaited is not None:
+                    first.relay_certificate = self._relays.certificate
+                    linger_s = _RELAYED_LINGER_S
+            elif leads and order.direct_key:
+                awaited = held.enter_context(self._direct.awaited(order.direct_key))
+                if awaited is not None:
+                    first.direct_socket = self._direct.name
             call = await held.enter_async_context(dialled)
             await call.write(first)
             if not leads:
@@ -224,7 +236,7 @@ class Tunnels:
             if awaited is None:
                 yield call
             else:
-                yield await held.enter_async_context(_direct(awaited, call))
+                yield await held.enter_async_context(_direct(awaited, call, linger_s))
 
     async def _connect(
         self, replica_id: ReplicaId | None, order: pb.OpenTunnel
@@ -391,8 +403,8 @@ class _Relay:
 
 
 @asynccontextmanager
-async def _direct(awaited: Awaited, call: Any) -> AsyncIterator[Any]:
-    """The connection of a client that comes directly, which breaks when the control plane ends the call."""
+async def _direct(awaited: Awaited | AtRelay, call: Any, linger_s: float) -> AsyncIterator[Any]:
+    """The call with a client that comes past the control plane, which breaks `linger_s` after that ends its own."""
     came = asyncio.ensure_future(awaited.client())
     over = asyncio.ensure_future(_drain(call))
     try:
@@ -400,14 +412,14 @@ async def _direct(awaited: Awaited, call: Any) -> AsyncIterator[Any]:
         if not came.done():
             await over
             raise Unavailable("the tunnel ended before its client came")
-        connection, direct = await came
-        over.add_done_callback(
-            lambda _: direct.break_off(Unavailable("the control plane has ended the tunnel"))
-        )
+        direct, close = await came
+        ended = Unavailable("the control plane has ended the tunnel")
+        loop = asyncio.get_running_loop()
+        over.add_done_callback(lambda _: loop.call_later(linger_s, direct.break_off, ended))
         try:
             yield direct
         finally:
-            await connection.close()
+            await close()
     finally:
         came.cancel()
         over.cancel()

@@ -8,9 +8,6 @@ told apart as there: each side says that nothing follows, and is told once the o
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-import os
 import socket
 import struct
 from contextlib import suppress
@@ -21,19 +18,14 @@ from typing import Any, Final, Protocol
 import grpc.aio
 
 from nsml.client.errors import ClientError, Unavailable
+from nsml.common.tunnel_keys import NotProven, prove
 
-KEY_BYTES: Final = 32
 MOST_BYTES: Final = 256 << 10
 """Of data in one frame."""
 _HEADER: Final = struct.Struct(">BQ")
 _DATA, _END, _TAKEN, _CLOSED, _ADMITTED = range(5)
 """Data of so many bytes; nothing follows; all was taken that the other side had to say; so many bytes were taken, and no
 more will be; first of all: this is the client, and its tunnel begins."""
-_MAGIC: Final = b"nsmldir1"
-_ID_BYTES: Final = 16
-_NONCE_BYTES: Final = 32
-HELLO_BYTES: Final = len(_MAGIC) + _ID_BYTES + _NONCE_BYTES
-PROOF_BYTES: Final = hashlib.sha256().digest_size
 _PIECE_BYTES: Final = 256 << 10
 _CONNECTED_WITHIN_S: Final = 2.0
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -77,10 +69,6 @@ class Came:
     data: bytes = b""
     end: bool = False
     gone: bool = False
-
-
-class NotProven(Exception):
-    """The other end is not who it should be."""
 
 
 def boot_id() -> str:
@@ -222,36 +210,6 @@ class DirectCall:
             raise self._broken or Unavailable("the tunnel broke") from error
 
 
-# The proofs: of the agent first, so that nobody who only has its socket's name learns anything of a client.
-
-
-def id_of(key: bytes) -> bytes:
-    """By which the agent knows which key is meant."""
-    return _digest(key, b"id")[:_ID_BYTES]
-
-
-def id_in(hello: bytes) -> bytes:
-    """The id that a client names first. Raises NotProven."""
-    if not hello.startswith(_MAGIC):
-        raise NotProven
-    return hello[len(_MAGIC) : len(_MAGIC) + _ID_BYTES]
-
-
-def answer_to(hello: bytes, key: bytes) -> tuple[bytes, bytes]:
-    """What the agent answers to a client's first words, and what the client must say then."""
-    nonce = os.urandom(_NONCE_BYTES)
-    return nonce + _digest(key, b"agent" + hello + nonce), _digest(key, b"client" + hello + nonce)
-
-
-def is_proof(said: bytes, expected: bytes) -> bool:
-    """Compared in constant time."""
-    return hmac.compare_digest(said, expected)
-
-
-def _digest(key: bytes, words: bytes) -> bytes:
-    return hmac.digest(key, words, "sha256")
-
-
 async def proven(connection: Connection, key: bytes) -> DirectCall:
     """The client's end, once both have proven themselves and the tunnel has begun.
 
@@ -259,12 +217,7 @@ async def proven(connection: Connection, key: bytes) -> DirectCall:
         NotProven, OSError, EOFError: this is no agent that knows the key.
     """
     reader = Reader(connection)
-    hello = _MAGIC + id_of(key) + os.urandom(_NONCE_BYTES)
-    await connection.send(hello)
-    nonce = await reader.exactly(_NONCE_BYTES)
-    if not is_proof(await reader.exactly(PROOF_BYTES), _digest(key, b"agent" + hello + nonce)):
-        raise NotProven
-    await connection.send(_digest(key, b"client" + hello + nonce))
+    await prove(reader.exactly, connection.send, key)
     if await reader.exactly(_HEADER.size) != _HEADER.pack(_ADMITTED, 0):
         raise NotProven
     return DirectCall(connection, reader)

@@ -28,6 +28,7 @@ from nsml.client.errors import (
     Unsupported,
     translate,
 )
+from nsml.client.relayed_tunnels import met
 from nsml.spec import agent_services
 from nsml.v1 import sessions_pb2 as pb
 
@@ -297,8 +298,8 @@ async def _opened(rpc: Rpc, way: _Way, target: Any, held: AsyncExitStack) -> Tun
 async def _opened_at(
     rpc: Rpc, address: str, way: _Way, target: Any, held: AsyncExitStack
 ) -> Tunnel:
-    for machine in (boot_id(), ""):
-        target.boot_id = machine
+    target.boot_id, target.uses_relay = boot_id(), True
+    while True:
         call: Any = rpc.duplex(way.method, way.request, way.response, address=address)
         async with AsyncExitStack() as calling:
             calling.callback(call.cancel)
@@ -307,18 +308,28 @@ async def _opened_at(
             if direct is not None:
                 beside = await _directly(tunnel, direct, way, calling)
                 if beside is None:
+                    _without(direct, target)
                     continue
                 tunnel = beside
             await held.enter_async_context(calling.pop_all())
             return tunnel
-    raise Unavailable("the tunnel broke")
+
+
+def _without(direct: pb.DirectWay, target: Any) -> None:
+    """Ask no more for a way that cannot be gone. Raises Unavailable: it was not asked for."""
+    if direct.socket and target.boot_id:
+        target.boot_id = ""
+    elif target.uses_relay and not direct.socket:
+        target.uses_relay = False
+    else:
+        raise Unavailable("the tunnel broke")
 
 
 async def _directly(
     tunnel: Tunnel, direct: pb.DirectWay, way: _Way, calling: AsyncExitStack
 ) -> Tunnel | None:
     """The same tunnel past the control plane, for as long as its call lasts; None where that cannot be reached."""
-    found = await connected(direct.socket, direct.key)
+    found = await connected(direct.socket, direct.key) if direct.socket else await met(direct)
     if found is None:
         return None
     call, connection = found

@@ -22,6 +22,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_NODE_SERVICES: _ClassVar[AgentAbility]
     AGENT_ABILITY_DIRECT: _ClassVar[AgentAbility]
     AGENT_ABILITY_CHANGES: _ClassVar[AgentAbility]
+    AGENT_ABILITY_RELAY: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -52,6 +53,7 @@ AGENT_ABILITY_SERVICES: AgentAbility
 AGENT_ABILITY_NODE_SERVICES: AgentAbility
 AGENT_ABILITY_DIRECT: AgentAbility
 AGENT_ABILITY_CHANGES: AgentAbility
+AGENT_ABILITY_RELAY: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
@@ -436,20 +438,22 @@ class ReportsAcknowledged(_message.Message):
     def __init__(self, reports: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class OpenTunnel(_message.Message):
-    __slots__ = ("tunnel_id", "replica", "service", "only_checks", "user", "direct_key")
+    __slots__ = ("tunnel_id", "replica", "service", "only_checks", "user", "direct_key", "relay")
     TUNNEL_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     ONLY_CHECKS_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     DIRECT_KEY_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
     tunnel_id: str
     replica: ReplicaId
     service: str
     only_checks: bool
     user: str
     direct_key: bytes
-    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., user: _Optional[str] = ..., direct_key: _Optional[bytes] = ...) -> None: ...
+    relay: _sessions_pb2.RelayWay
+    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., user: _Optional[str] = ..., direct_key: _Optional[bytes] = ..., relay: _Optional[_Union[_sessions_pb2.RelayWay, _Mapping]] = ...) -> None: ...
 
 class StreamKey(_message.Message):
     __slots__ = ("replica", "channel", "writer")
@@ -532,18 +536,20 @@ class IngestResponse(_message.Message):
     def __init__(self, acknowledged: _Optional[_Iterable[_Union[Cursor, _Mapping]]] = ...) -> None: ...
 
 class TunnelRequest(_message.Message):
-    __slots__ = ("tunnel_id", "data", "error", "end", "direct_socket")
+    __slots__ = ("tunnel_id", "data", "error", "end", "direct_socket", "relay_certificate")
     TUNNEL_ID_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     DIRECT_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    RELAY_CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     tunnel_id: str
     data: bytes
     error: str
     end: bool
     direct_socket: str
-    def __init__(self, tunnel_id: _Optional[str] = ..., data: _Optional[bytes] = ..., error: _Optional[str] = ..., end: _Optional[bool] = ..., direct_socket: _Optional[str] = ...) -> None: ...
+    relay_certificate: bytes
+    def __init__(self, tunnel_id: _Optional[str] = ..., data: _Optional[bytes] = ..., error: _Optional[str] = ..., end: _Optional[bool] = ..., direct_socket: _Optional[str] = ..., relay_certificate: _Optional[bytes] = ...) -> None: ...
 
 class TunnelResponse(_message.Message):
     __slots__ = ("data", "end", "gone")

@@ -62,14 +62,16 @@ CONDITION_NAME_CERTIFICATE_ENDING: ConditionName
 CONDITION_NAME_JOIN_REFUSED: ConditionName
 
 class NodeTunnelTarget(_message.Message):
-    __slots__ = ("node", "service", "boot_id")
+    __slots__ = ("node", "service", "boot_id", "uses_relay")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    USES_RELAY_FIELD_NUMBER: _ClassVar[int]
     node: str
     service: str
     boot_id: str
-    def __init__(self, node: _Optional[str] = ..., service: _Optional[str] = ..., boot_id: _Optional[str] = ...) -> None: ...
+    uses_relay: bool
+    def __init__(self, node: _Optional[str] = ..., service: _Optional[str] = ..., boot_id: _Optional[str] = ..., uses_relay: _Optional[bool] = ...) -> None: ...
 
 class OpenNodeTunnelRequest(_message.Message):
     __slots__ = ("target", "data", "end")

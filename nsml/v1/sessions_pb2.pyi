@@ -1040,26 +1040,40 @@ class ListMetricsResponse(_message.Message):
     def __init__(self, metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., let_go: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TunnelTarget(_message.Message):
-    __slots__ = ("session", "rank", "service", "only_checks", "boot_id")
+    __slots__ = ("session", "rank", "service", "only_checks", "boot_id", "uses_relay")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     ONLY_CHECKS_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    USES_RELAY_FIELD_NUMBER: _ClassVar[int]
     session: str
     rank: int
     service: str
     only_checks: bool
     boot_id: str
-    def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., boot_id: _Optional[str] = ...) -> None: ...
+    uses_relay: bool
+    def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., boot_id: _Optional[str] = ..., uses_relay: _Optional[bool] = ...) -> None: ...
 
 class DirectWay(_message.Message):
-    __slots__ = ("socket", "key")
+    __slots__ = ("socket", "key", "relay")
     SOCKET_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
     socket: str
     key: bytes
-    def __init__(self, socket: _Optional[str] = ..., key: _Optional[bytes] = ...) -> None: ...
+    relay: RelayWay
+    def __init__(self, socket: _Optional[str] = ..., key: _Optional[bytes] = ..., relay: _Optional[_Union[RelayWay, _Mapping]] = ...) -> None: ...
+
+class RelayWay(_message.Message):
+    __slots__ = ("address", "key", "certificate")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    key: bytes
+    certificate: bytes
+    def __init__(self, address: _Optional[str] = ..., key: _Optional[bytes] = ..., certificate: _Optional[bytes] = ...) -> None: ...
 
 class ReplicaProcesses(_message.Message):
     __slots__ = ("processes", "left_out", "unseen", "visitors")

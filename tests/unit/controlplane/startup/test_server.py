@@ -187,7 +187,7 @@ def test_one_process_has_a_data_folder(tmp_path: Path) -> None:
         ('coordination = "https://me:canary@10.0.0.1:2379"', "no user in its URL: etcd_user"),
         ('etcd_user = "me"\netcd_password_file = "p"', "etcd_user is for an etcd cluster by URLs"),
         ('history = "postgresql://me:canary@10.0.0.1/nsml"', "sslmode=verify-full"),
-        ('http = "unix:/tmp/x"', "HTTP is served on HOST:PORT"),
+        ('http = "unix:/tmp/x"', "write HOST:PORT"),
         ('objects = "file:///proc/nowhere/at/all"', "is it mounted?"),
         ('objects = "s3://bucket"\ns3_endpoint = "http://10.0.0.1"', "not encrypted: use https"),
     ],

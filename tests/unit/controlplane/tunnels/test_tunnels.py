@@ -31,11 +31,21 @@ from controlplane.state.agent_connections import (
     Ability,
     AgentConnection,
     AgentConnections,
+    RelayEnd,
     TunnelOrder,
 )
-from controlplane.tunnels.tunnels import MOST_PROGRAMS, OPENED_AT_ONCE, OPENED_PER_S, Tunnels
+from controlplane.tunnels.calls import direct_way
+from controlplane.tunnels.tunnels import (
+    MOST_PROGRAMS,
+    OPENED_AT_ONCE,
+    OPENED_PER_S,
+    ClientWays,
+    Tunnels,
+)
 from nsml.common.clock import SystemClock
+from nsml.common.tunnel_keys import KEY_BYTES
 from nsml.spec import agent_services
+from nsml.v1 import sessions_pb2 as pb
 from tests.simulation.virtual_time import run
 from tests.unit.controlplane import builders
 
@@ -76,10 +86,31 @@ class VirtualClock(SystemClock):
         return asyncio.get_running_loop().time()
 
 
+class Relay:
+    """A relay that is told of tunnels."""
+
+    def __init__(self) -> None:
+        self.expected: list[str] = []
+        self.users: list[str] = []
+        self.is_up = True
+
+    def expect(self, tunnel_id: str, user: str) -> tuple[RelayEnd, RelayEnd] | None:
+        if not self.is_up:
+            return None
+        self.expected.append(tunnel_id)
+        self.users.append(user)
+        return CLIENTS_END, AGENTS_END
+
+    def forget(self, tunnel_id: str) -> None:
+        self.expected.remove(tunnel_id)
+
+
+CLIENTS_END = RelayEnd(address="relay:1", key=b"client")
+AGENTS_END = RelayEnd(address="relay:1", key=b"agent")
 Test = Callable[[Tunnels, Nodes], Coroutine[Any, Any, None]]
 
 
-def on_virtual_time(test: Test, *, most_open: int = 64) -> None:
+def on_virtual_time(test: Test, *, most_open: int = 64, relay: Relay | None = None) -> None:
     async def main() -> None:
         nodes = Nodes("a", "b")
         tunnels = Tunnels(
@@ -87,6 +118,7 @@ def on_virtual_time(test: Test, *, most_open: int = 64) -> None:
             random_bytes=random.Random(1).randbytes,
             clock=VirtualClock(),
             most_open=most_open,
+            relay=relay,
         )
         async with asyncio.timeout(60):
             await test(tunnels, nodes)
@@ -510,10 +542,96 @@ def test_only_clients_on_the_node_itself_go_there_directly(
         async with asyncio.TaskGroup() as group:
             asked = group.create_task(agent())
             opening = tunnels.opened(
-                KIM, session(), rank=0, service="web", boot_id=boot_id, only_checks=only_checks
+                KIM,
+                session(),
+                rank=0,
+                service="web",
+                ways=ClientWays(boot_id=boot_id),
+                only_checks=only_checks,
             )
             async with opening as tunnel:
                 assert tunnel.direct_key == await asked
                 assert bool(tunnel.direct_key) is bool(tunnel.direct_socket) is is_direct
 
     on_virtual_time(test)
+
+
+ELSEWHERE = ClientWays(boot_id="another machine", uses_relay=True)
+
+
+@pytest.mark.parametrize(
+    ("ways", "abilities", "more", "is_up", "is_relayed"),
+    [
+        (ELSEWHERE, frozenset(Ability), {}, True, True),
+        (ClientWays(uses_relay=True), frozenset(Ability), {}, True, True),
+        (ELSEWHERE, frozenset(Ability), {"service": agent_services.PROGRAM}, True, True),
+        (ELSEWHERE, frozenset(Ability), {"service": agent_services.STACKS}, True, False),
+        (ELSEWHERE, frozenset(Ability), {"only_checks": True}, True, False),
+        (ELSEWHERE, frozenset(Ability) - {Ability.RELAY}, {}, True, False),
+        (ELSEWHERE, frozenset(Ability), {}, False, False),
+        (ClientWays(boot_id="another machine"), frozenset(Ability), {}, True, False),
+        (ClientWays(boot_id="this boot", uses_relay=True), frozenset(Ability), {}, True, False),
+    ],
+)
+def test_clients_of_other_machines_meet_the_agent_at_the_relay(
+    ways: ClientWays,
+    abilities: frozenset[Ability],
+    more: dict[str, Any],
+    is_up: bool,
+    is_relayed: bool,
+) -> None:
+    relay = Relay()
+    relay.is_up = is_up
+
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        nodes.links["a"].boot_id = "this boot"
+        nodes.links["a"].abilities = abilities
+
+        async def agent() -> TunnelOrder:
+            order = await nodes.order()
+            tunnels.claim(ASKED, order.tunnel_id, "", relay_certificate=b"the agent's")
+            return order
+
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(agent())
+            opening = tunnels.opened(
+                KIM, session(), rank=0, ways=ways, **{"service": "web", **more}
+            )
+            async with opening as tunnel:
+                order = await asked
+                assert relay.expected == ([order.tunnel_id] if is_relayed else [])
+                assert order.relay == (AGENTS_END if is_relayed else None)
+                assert tunnel.is_elsewhere is is_relayed
+                way = direct_way(tunnel)
+                if is_relayed:
+                    assert relay.users == ["kim"]
+                    assert way == pb.DirectWay(
+                        key=order.direct_key,
+                        relay=pb.RelayWay(
+                            address="relay:1", key=b"client", certificate=b"the agent's"
+                        ),
+                    )
+                    assert len(order.direct_key) == KEY_BYTES
+                else:
+                    assert way is None
+        assert relay.expected == []
+
+    on_virtual_time(test, relay=relay)
+
+
+def test_an_agent_that_cannot_reach_the_relay_has_the_bytes_pass_here() -> None:
+    relay, service = Relay(), agent_services.NODE_PROGRAM
+
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        async def agent() -> None:
+            tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(agent())
+            async with tunnels.opened_to_node(ROOT, "a", service=service, ways=ELSEWHERE) as tunnel:
+                assert not tunnel.is_elsewhere
+                assert direct_way(tunnel) is None
+
+    on_virtual_time(test, relay=relay)
+    assert relay.users == ["root"]
+    assert relay.expected == []

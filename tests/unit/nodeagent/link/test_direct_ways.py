@@ -14,16 +14,9 @@ import pytest
 
 from nodeagent.link import direct_ways
 from nodeagent.link.outbox import replica_message
-from nsml.client.direct_tunnels import (
-    HELLO_BYTES,
-    KEY_BYTES,
-    Came,
-    DirectCall,
-    LoopConnection,
-    connected,
-    id_of,
-)
+from nsml.client.direct_tunnels import Came, DirectCall, LoopConnection, connected
 from nsml.client.errors import Unavailable
+from nsml.common.tunnel_keys import HELLO_BYTES, KEY_BYTES, id_of
 from nsml.v1 import agents_pb2 as pb
 from tests.unit.nodeagent.link import test_tunnels
 from tests.unit.nodeagent.link.test_tunnels import FRAME, REPLICA, Bench, Far, echo, program

@@ -69,10 +69,10 @@ async def test_what_is_asked_for_arrives(opened, programs):
     assert started.environment == {"TERM": "vt100"}
     where = {
         pb.TunnelTarget: pb.TunnelTarget(
-            session="@last", rank=3, service="agent.program", boot_id=boot_id()
+            session="@last", rank=3, service="agent.program", boot_id=boot_id(), uses_relay=True
         ),
         nodes_pb2.NodeTunnelTarget: nodes_pb2.NodeTunnelTarget(
-            node="gpu-1", service="agent.node-program", boot_id=boot_id()
+            node="gpu-1", service="agent.node-program", boot_id=boot_id(), uses_relay=True
         ),
     }
     assert target == where[type(target)]

@@ -11,16 +11,13 @@ import pytest
 from nsml.client import errors
 from nsml.client.calls import Client
 from nsml.client.direct_tunnels import (
-    HELLO_BYTES,
-    KEY_BYTES,
-    PROOF_BYTES,
     DirectCall,
     LoopConnection,
     Reader,
-    answer_to,
     boot_id,
 )
 from nsml.client.tunnels import FRAME_BYTES
+from nsml.common.tunnel_keys import KEY_BYTES, check
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
 
@@ -89,7 +86,7 @@ async def test_bytes_there_and_back(platform):
         assert reading.result() == sent
         assert await tunnel.read() == b""
     assert platform.targets == [
-        pb.TunnelTarget(session="@last", service="web", rank=2, boot_id=boot_id())
+        pb.TunnelTarget(session="@last", service="web", rank=2, boot_id=boot_id(), uses_relay=True)
     ]
     assert platform.metadata["authorization"] == "Bearer secret"
 
@@ -224,7 +221,9 @@ async def test_processes_come_in_pieces(platform):
     platform.script = script
     assert await platform.client.sessions.processes("@last", rank=1) == sent
     assert platform.targets == [
-        pb.TunnelTarget(session="@last", service="agent.processes", rank=1, boot_id=boot_id())
+        pb.TunnelTarget(
+            session="@last", service="agent.processes", rank=1, boot_id=boot_id(), uses_relay=True
+        )
     ]
 
 
@@ -310,9 +309,7 @@ class Near:
         accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
         connection = LoopConnection(accepted)
         reader = Reader(connection)
-        answer, expected = answer_to(await reader.exactly(HELLO_BYTES), self.key)
-        await connection.send(answer)
-        assert await reader.exactly(PROOF_BYTES) == expected
+        await check(reader.exactly, connection.send, lambda _: self.key)
         call = DirectCall(connection, reader)
         await call.admit()
         return connection, call
@@ -408,3 +405,38 @@ async def test_where_the_agent_cannot_be_reached_the_control_plane_is_the_way(pl
         await tunnel.end()
         assert await all_of(tunnel) == b"there"
     assert [bool(one.boot_id) for one in platform.targets] == [True, False]
+
+
+async def test_who_reaches_neither_the_agent_nor_a_relay_goes_through_the_control_plane(platform):
+    async def script(frames, context):
+        target = platform.targets[-1]
+        if target.boot_id:
+            yield frame(direct=Near().way)
+        elif target.uses_relay:
+            nowhere = pb.RelayWay(address="127.0.0.1:1", key=bytes(KEY_BYTES))
+            yield frame(direct=pb.DirectWay(key=bytes(KEY_BYTES), relay=nowhere))
+        else:
+            async for one in echo(frames, context):
+                yield one
+            return
+        await asyncio.Event().wait()
+
+    platform.script = script
+    async with platform.client.sessions.open_tunnel("1", "web") as tunnel:
+        await tunnel.write(b"there")
+        await tunnel.end()
+        assert await all_of(tunnel) == b"there"
+    asked = [(bool(one.boot_id), one.uses_relay) for one in platform.targets]
+    assert asked == [(True, True), (False, True), (False, False)]
+
+
+async def test_a_way_that_was_not_asked_for_is_not_gone(platform):
+    async def script(frames, context):
+        yield frame(direct=Near().way)
+        await asyncio.Event().wait()
+
+    platform.script = script
+    with pytest.raises(errors.Unavailable):
+        async with platform.client.sessions.open_tunnel("1", "web"):
+            pass
+    assert len(platform.targets) == 2

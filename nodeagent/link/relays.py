@@ -1,0 +1,138 @@
+"""How the agent meets clients of other machines at a relay: it connects there, since nobody connects to a node."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import cached_property
+
+import structlog
+
+from nsml.client.direct_tunnels import DirectCall, LoopConnection, Reader
+from nsml.client.relayed_tunnels import at_relay
+from nsml.client.tls_connections import TlsConnection
+from nsml.common.clock import Clock
+from nsml.common.tunnel_keys import NotProven, check
+from nsml.v1 import agents_pb2 as pb
+
+_THERE_WITHIN_S = 4.0
+"""The control plane waits for 10 seconds for what is said after it."""
+_COMES_WITHIN_S = 10.0
+_AVOIDED_FOR_S = 60.0
+"""How long a relay that was out of reach is not tried again: each try holds a tunnel up."""
+
+log = structlog.get_logger()
+
+
+class NotMet(Exception):
+    """The client did not come to the relay, or is not the one that was announced."""
+
+
+class AtRelay:
+    """A client that is to come, over a connection to the relay."""
+
+    def __init__(self, connection: LoopConnection, context: ssl.SSLContext, key: bytes) -> None:
+        self._connection = connection
+        self._context = context
+        self._key = key
+
+    async def client(self) -> tuple[DirectCall, Callable[[], Awaitable[None]]]:
+        """The call with the client, which knows it now, and what closes it. Raises NotMet, ClientError."""
+        try:
+            async with asyncio.timeout(_COMES_WITHIN_S):
+                secured = TlsConnection(self._connection, self._context, is_server=True)
+                await secured.handshake()
+                reader = Reader(secured)
+                await check(reader.exactly, secured.send, lambda _: self._key)
+        except (OSError, EOFError, NotProven) as error:
+            raise NotMet(type(error).__name__) from error
+        call = DirectCall(secured, reader)
+        await call.admit()
+        return call, self._close
+
+    async def _close(self) -> None:
+        self._connection.close()
+
+
+class Relays:
+    """Of one agent."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._avoided: dict[str, float] = {}
+        """Until when, by the monotonic clock, in seconds."""
+
+    @property
+    def certificate(self) -> bytes:
+        """By which clients know this agent at a relay (DER)."""
+        return self._identity[0]
+
+    @asynccontextmanager
+    async def at(self, order: pb.OpenTunnel) -> AsyncIterator[AtRelay | None]:
+        """Be at the relay of an order while the context lasts; None: it is out of reach."""
+        address = order.relay.address
+        if self._clock.monotonic() < self._avoided.get(address, 0.0):
+            yield None
+            return
+        try:
+            async with asyncio.timeout(_THERE_WITHIN_S):
+                connection = await at_relay(order.relay)
+        except NotProven:
+            yield None
+            return
+        except (OSError, EOFError, ValueError) as error:
+            log.info("relay.out_of_reach", address=address, error=str(error))
+            self._avoided = {address: self._clock.monotonic() + _AVOIDED_FOR_S}
+            yield None
+            return
+        try:
+            yield AtRelay(connection, self._identity[1], order.direct_key)
+        finally:
+            connection.close()
+
+    @cached_property
+    def _identity(self) -> tuple[bytes, ssl.SSLContext]:
+        """A key that this process alone has, and its certificate."""
+        return _made_identity()
+
+
+def _made_identity() -> tuple[bytes, ssl.SSLContext]:
+    # Only who is met at a relay needs these, and they take a moment to import.
+    from cryptography import x509  # noqa: PLC0415
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    from cryptography.x509.oid import NameOID  # noqa: PLC0415
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nsml-agent")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # It lives as long as this process, whatever clocks show: who is told of it is told now.
+        .not_valid_before(dt.datetime(2000, 1, 1))  # noqa: DTZ001
+        .not_valid_after(dt.datetime(2100, 1, 1))  # noqa: DTZ001
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # nobody comes again
+    with tempfile.NamedTemporaryFile(prefix="nsml-relay-") as file:  # for its owner alone
+        file.write(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+            + certificate.public_bytes(serialization.Encoding.PEM)
+        )
+        file.flush()
+        context.load_cert_chain(file.name)
+    return certificate.public_bytes(serialization.Encoding.DER), context

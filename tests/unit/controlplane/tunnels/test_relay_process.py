@@ -1,0 +1,118 @@
+"""The relay's process: real, killed, started again, and gone with its control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from controlplane.state.agent_connections import RelayEnd
+from controlplane.tunnels import relay_process
+from controlplane.tunnels.relay_process import RelayProcess
+from nsml.common.clock import SystemClock
+from nsml.common.tunnel_keys import prove_on
+
+
+@pytest.fixture
+async def relay(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RelayProcess]:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for the relay")
+    monkeypatch.setattr(relay_process, "_RESTARTED_AFTER_S", 0.01)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    relay = RelayProcess(listener, address, random_bytes=os.urandom, clock=SystemClock())
+    running = asyncio.create_task(relay.run())
+    try:
+        async with asyncio.timeout(60):
+            await until(lambda: relay.pid != 0)
+            yield relay
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - of another process
+        await asyncio.sleep(0.01)
+
+
+async def joined(relay: RelayProcess) -> tuple[socket.socket, socket.socket]:
+    ends = relay.expect("t", "kim")
+    assert ends is not None
+    return await there(ends[0]), await there(ends[1])
+
+
+async def there(end: RelayEnd) -> socket.socket:
+    host, _, port = end.address.rpartition(":")
+    made = socket.socket()
+    made.settimeout(0)
+    await asyncio.get_running_loop().sock_connect(made, (host, int(port)))
+    await prove_on(made, end.key)
+    return made
+
+
+async def passes(one: socket.socket, other: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(one, b"hello")
+    assert await loop.sock_recv(other, 5) == b"hello"
+
+
+async def is_closed(end: socket.socket) -> bool:
+    with end:
+        try:
+            return await asyncio.get_running_loop().sock_recv(end, 5) == b""
+        except ConnectionResetError:
+            return True
+
+
+async def test_bytes_pass_until_the_tunnel_is_over(relay: RelayProcess) -> None:
+    one, other = await joined(relay)
+    await passes(one, other)
+    relay.forget("t")
+    assert await is_closed(one)
+    assert await is_closed(other)
+
+
+async def test_it_knows_no_secrets_of_the_control_plane(relay: RelayProcess) -> None:
+    assert b"AWS" not in environment_of(relay.pid)
+
+
+def environment_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+async def test_one_that_is_killed_breaks_tunnels_and_is_started_again(relay: RelayProcess) -> None:
+    one, other = await joined(relay)
+    killed = relay.pid
+    os.kill(killed, signal.SIGKILL)
+    assert await is_closed(one)
+    assert await is_closed(other)
+    await until(lambda: relay.pid not in {0, killed})
+    one, other = await joined(relay)
+    await passes(one, other)
+    one.close()
+    assert await is_closed(other)
+
+
+async def test_while_there_is_none_nobody_is_sent_there() -> None:
+    with socket.socket() as listener:
+        relay = RelayProcess(listener, "x:1", random_bytes=os.urandom, clock=SystemClock())
+        assert relay.expect("t", "kim") is None
+        relay.forget("t")
+
+
+async def test_it_ends_with_its_control_plane(relay: RelayProcess) -> None:
+    """Whose end of its input a killed one's is, too."""
+    assert relay._process is not None
+    assert relay._process.stdin is not None
+    started = relay.pid
+    relay._process.stdin.close()
+    await until(lambda: relay.pid != started)
+    assert not psutil.pid_exists(started)
