@@ -62,7 +62,8 @@ class Choices:
         s3_endpoint: URL of a bucket's service; empty: AWS's, or what the environment says.
         platform_key: file that opens a shared platform's keys; empty: in the folder.
         port: on the loopback, for users of this machine.
-        listen: HOST:PORT with TLS for everybody else; agents dial the next port. Empty: nobody.
+        listen: HOST:PORT with TLS for everybody else; agents dial the next port, tunnels pass by the third. Empty:
+            nobody.
         http: HOST:PORT for browsers, health and metrics; "none": nowhere; empty: not chosen yet.
         server: a joined node only: HOST:PORT of the platform.
         agents: a joined node only: HOST:PORT of its listener for agents, once joined.

@@ -17,25 +17,35 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 
+_LAST_PORT = 65535 - 3
+"""Of users, so that all that go with it are ports."""
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where other machines are served with TLS: users on `port`, agents on the next one."""
+    """Where other machines are served: users with TLS on `port`, agents on the next one, tunnels on the third after it.
+
+    The one between is HTTP's, if somebody asks for that on its usual port.
+    """
 
     host: str
     port: int
 
     @property
-    def ports(self) -> tuple[int, int]:
-        """That of users, and that of agents."""
-        return self.port, self.port + 1
+    def ports(self) -> tuple[int, int, int]:
+        """That of users, that of agents, and that of the relay."""
+        return self.port, self.port + 1, self.port + 3
 
     @property
     def agents(self) -> str:
         """HOST:PORT of the listener for agents."""
         return contexts.server_at(self.host, self.port + 1)
+
+    @property
+    def relay(self) -> str:
+        """HOST:PORT of the listener for bytes of tunnels."""
+        return contexts.server_at(self.host, self.port + 3)
 
     def __str__(self) -> str:
         return contexts.server_at(self.host, self.port)
@@ -60,11 +70,11 @@ def parse_listener(text: str) -> Listener:
             code=ExitCode.USAGE,
             advice="--listen 0.0.0.0:18553   all addresses of this machine",
         ) from error
-    if port > 65534:
+    if port > _LAST_PORT:
         raise CommandError(
             f"cannot listen on port {port}",
             code=ExitCode.USAGE,
-            why="agents are served on the port after it, and 65535 is the last",
+            why="agents are served on the port after it, tunnels on the third, and 65535 is the last",
         )
     return Listener(host, port)
 
@@ -89,16 +99,16 @@ def parse_http(text: str) -> tuple[str, int]:
 
 
 def with_ports(listener: Listener, before: str, avoid: int) -> Listener:
-    """The same listener with a port: the one it had `before`, or one that is free with the next."""
+    """The same listener with a port: the one it had `before`, or one that is free with those that go with it."""
     if listener.port:
         return listener
     if before and parse_listener(before).host == listener.host:
         return parse_listener(before)
-    return Listener(listener.host, _free_pair(listener.host, avoid))
+    return Listener(listener.host, _free_port_of(listener.host, avoid))
 
 
 def check_free(listener: Listener) -> None:
-    """Raise CommandError unless both ports of a listener can be used."""
+    """Raise CommandError unless all ports of a listener can be used."""
     for port in listener.ports:
         if reason := obstacle(listener.host, port):
             raise refusal(
@@ -185,8 +195,8 @@ def free_port(avoid: Container[int] = ()) -> int:
             return port
 
 
-def _free_pair(host: str, avoid: int) -> int:
-    """A port that nobody uses now, nor the next one; neither is `avoid`.
+def _free_port_of(host: str, avoid: int) -> int:
+    """A port of a listener of which nobody uses any port now; none is `avoid`.
 
     Raises:
         CommandError: the host is not one of this machine.
@@ -197,7 +207,10 @@ def _free_pair(host: str, avoid: int) -> int:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise refusal(host, reason, "--listen 0.0.0.0:18553") from error
-        if port < 65535 and avoid not in {port, port + 1} and not obstacle(host, port + 1):
+        _, *others = chosen = Listener(host, port).ports
+        if port > _LAST_PORT or avoid in chosen:
+            continue
+        if not any(obstacle(host, other) for other in others):
             return port
 
 

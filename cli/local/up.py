@@ -339,6 +339,7 @@ def control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str,
         listener = ports.parse_listener(choices.listen)
         settings["listen"] = str(listener)
         settings["listen_agents"] = listener.agents
+        settings["listen_relay"] = listener.relay
     return settings
 
 

@@ -81,10 +81,10 @@ class Relays:
         try:
             async with asyncio.timeout(_THERE_WITHIN_S):
                 connection = await at_relay(order.relay)
-        except NotProven:
+        except NotProven:  # another relay by now
             yield None
             return
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, ValueError) as error:
             log.info("relay.out_of_reach", address=address, error=str(error))
             self._avoided = {address: self._clock.monotonic() + _AVOIDED_FOR_S}
             yield None

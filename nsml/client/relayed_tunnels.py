@@ -26,12 +26,16 @@ async def at_relay(way: pb.RelayWay) -> LoopConnection:
     """A connection to what the other end says to us at a relay, which knows now that we have its key.
 
     Raises:
-        OSError, EOFError, ValueError, NotProven: it cannot be reached, or knows no such key.
+        OSError, ValueError: nobody can be reached there.
+        NotProven: it knows no such key.
     """
     dialled = await _dialled(*split_server(way.address))
     try:
         dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await prove_on(dialled, way.key)
+    except (OSError, EOFError) as error:
+        dialled.close()
+        raise NotProven from error
     except BaseException:
         dialled.close()
         raise

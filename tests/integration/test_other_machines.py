@@ -36,6 +36,7 @@ def test_a_listener_without_a_port_gets_one_and_keeps_it(machine: Machine) -> No
     assert host == "127.0.0.1"
     assert port > 1
     assert machine.ready()["listen_agents"] == f"127.0.0.1:{port + 1}"
+    assert machine.ready()["listen_relay"] == f"127.0.0.1:{port + 3}"
     assert machine.up("--listen", "127.0.0.1:0").stdout.startswith("nsml already runs\n")
     assert machine.nsml("down").returncode == 0
     for arguments in ((), ("--listen", "127.0.0.1:0")):

@@ -40,10 +40,12 @@ class Relay:
         self.address = f"127.0.0.1:{port}"
         self.direct_key = os.urandom(KEY_BYTES)
         self._keys = os.urandom(KEY_BYTES), os.urandom(KEY_BYTES)
+        self.is_told = True
 
     async def ordered(self, bench: Bench, service: str = "web") -> tuple[Far, pb.TunnelRequest]:
         """A tunnel for which both are expected, as the control plane sees it."""
-        self.server.obey(Expect(tunnel_id=TUNNEL, user="kim", keys=self._keys))
+        if self.is_told:
+            self.server.obey(Expect(tunnel_id=TUNNEL, user="kim", keys=self._keys))
         dialled = bench.platform.expect(TUNNEL)
         order = pb.OpenTunnel(
             tunnel_id=TUNNEL,
@@ -145,6 +147,17 @@ async def test_a_relay_out_of_reach_is_avoided_and_the_call_is_the_way(
             assert await met(relay.way(first)) is None
         assert bench.tunnels._relays._avoided.keys() == {address}
         relay.address = there
+        assert (await relay.ordered(bench))[1].relay_certificate
+
+
+async def test_a_relay_that_knows_no_such_key_is_tried_again(bench: Bench, relay: Relay) -> None:
+    async with program(bench.path(), echo):
+        relay.is_told = False
+        far, first = await relay.ordered(bench)
+        assert first.relay_certificate == b""
+        far.say(b"there", end=True)
+        assert await far.heard() == b"there"
+        relay.is_told = True
         assert (await relay.ordered(bench))[1].relay_certificate
 
 

@@ -1,0 +1,165 @@
+"""`nsml sh` from another machine than the node's: its bytes pass by the relay, whatever dies in the middle."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from bench.platform import PROGRAMS
+from tests.e2e.platforms import user_of
+from tests.e2e.programs import wait_for
+from tests.e2e.test_sh import BROKEN, Endless, begun, code, pids, unique
+from tests.support.in_process import Platform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["code"]
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+ELSEWHERE = "00000000-0000-0000-0000-000000000000\n"
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    with Platform(simulate_gpus=1, options=["--listen", "127.0.0.1:0"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def away(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Runs a client as if on another machine: one of another boot id."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("mount namespaces need root, and util-linux")
+    file = tmp_path_factory.mktemp("away") / "boot_id"
+    file.write_text(ELSEWHERE)
+    script = f'mount --bind {file} {BOOT_ID} && exec "$@"'
+    return ("unshare", "--mount", "sh", "-c", script, "sh")
+
+
+def relay_of(platform: Platform) -> psutil.Process | None:
+    """The relay of the platform's control plane, while it runs."""
+    children = psutil.Process(platform.pid("controlplane")).children()
+    found = [one for one in children if "controlplane.relay.main" in one.cmdline()]
+    return found[0] if found else None
+
+
+def is_relayed(platform: Platform, client: int) -> bool:
+    """Whether a client is connected to the relay."""
+    port = int(platform.ready("controlplane")["listen_relay"].rpartition(":")[2])
+    connections = psutil.Process(client).net_connections("tcp")
+    return any(one.raddr and one.raddr.port == port for one in connections)
+
+
+@contextmanager
+def client(
+    platform: Platform,
+    away: tuple[str, ...],
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """`nsml sh ARGUMENTS` from elsewhere, once it has begun to print; gone at the end."""
+    with subprocess.Popen(
+        [*away, str(PROGRAMS / "nsml"), "sh", *arguments],
+        env={**platform.environment, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def endless(
+    platform: Platform, away: tuple[str, ...], session: str, **options: Mapping[str, str]
+) -> Iterator[Endless]:
+    """In the middle of what never ends, which passes by the relay."""
+    word = unique()
+    with client(platform, away, session, "--", "yes", word, **options) as process:
+        made = Endless(process, word)
+        wait_for(lambda: made.came > 1 << 20, what="its output comes")
+        assert is_relayed(platform, process.pid)
+        yield made
+    wait_for(lambda: not pids(*made.command), what="the program is gone")
+
+
+def errors_of(process: subprocess.Popen[bytes]) -> str:
+    assert process.stderr is not None
+    return process.stderr.read().decode()
+
+
+def test_a_reader_that_stops_gets_all_bytes_and_the_exit_code(
+    platform: Platform, code: Path, away: tuple[str, ...]
+) -> None:
+    session = begun(platform, code, "-g", "0")
+    last = 2_000_000
+    expected = b"".join(b"%d\n" % number for number in range(1, last + 1))
+    script = f"seq 1 {last}; exit 7"
+    with client(platform, away, session, "--", "sh", "-c", script) as process:
+        assert process.stdout is not None
+        first = process.stdout.read(1)
+        assert is_relayed(platform, process.pid)
+        [writer] = pids("seq", "1", str(last))
+        wait_for(lambda: psutil.Process(writer).status() == "sleeping", what="it is held back")
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (7, b"")
+        assert hashlib.sha256(first + out).digest() == hashlib.sha256(expected).digest()
+    platform.nsml("stop", "-y", session)
+
+
+def test_a_relay_that_is_killed_is_no_good_end_and_comes_back(
+    platform: Platform, code: Path, away: tuple[str, ...]
+) -> None:
+    session = begun(platform, code, "-g", "0")
+    with endless(platform, away, session) as running:
+        relay = relay_of(platform)
+        assert relay is not None
+        relay.send_signal(signal.SIGKILL)
+        assert running.end() == BROKEN
+        assert "broke" in errors_of(running.process)
+    wait_for(lambda: relay_of(platform) not in {None, relay}, what="another relay runs")
+    with endless(platform, away, session) as running:
+        platform.kill("agent")
+        assert running.end() == BROKEN
+    platform.up()
+    platform.nsml("stop", "-y", session)
+
+
+def test_who_may_not_go_on_is_disconnected(
+    platform: Platform, code: Path, away: tuple[str, ...], tmp_path: Path
+) -> None:
+    kim = user_of(platform, "kim", tmp_path)
+    small = ("-g", "0", "-c", "0.1", "--memory", "1G", "--grace", "1s", "-o", "name")
+    session = platform.nsml("run", *small, cwd=code, environment=kim).stdout.strip()
+    wait_for(lambda: "ready" in platform.nsml("logs", session).stdout, what="it runs")
+    with endless(platform, away, session, environment=kim) as running:
+        platform.nsml("admin", "user", "token", "kim", "--revoke", "-y")
+        assert running.end() not in {0, None}
+    platform.nsml("stop", "-y", session)
+
+
+def test_a_control_plane_that_is_killed_takes_its_relay_along(
+    platform: Platform, code: Path, away: tuple[str, ...]
+) -> None:
+    session = begun(platform, code, "-g", "0")
+    with endless(platform, away, session) as running:
+        relay = relay_of(platform)
+        assert relay is not None
+        platform.kill("controlplane")
+        assert running.end() == BROKEN
+    wait_for(lambda: not relay.is_running(), what="its relay is gone")
+    platform.up()
+    platform.nsml("stop", "-y", session)
