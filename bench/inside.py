@@ -5,10 +5,15 @@ is, whose bytes a Python program encrypts, too. The client is OpenSSH's everywhe
 
 `nsml_ssh` is that client with what `nsml ssh-config` prints, `nsml_ssh_again` the same over a connection that another
 client holds (ControlMaster). `first_byte_ms` is from the start of a client until a byte of a remote program is here.
+
+Clients of nsml go to the agent, which is on their machine. `--by relay` and `--by controlplane` make them go as if they were
+on another one, where that has a relay or none; with root alone. `controlplane_cpu_s` is what the control plane's own process
+takes for 200 MB through `nsml sh`, without its relay's.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import select
@@ -22,10 +27,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from bench.platform import PROGRAMS, Platform
 from bench.report import percentile, report
-from nsml.client import contexts
+from nsml.client import contexts, direct_tunnels
 from nsml.client.calls import Client
 from nsml.client.connect import connect
 from nsml.common.concurrency import TaskGroup
@@ -68,9 +74,12 @@ Command = Sequence[str]
 class Ways:
     """How a command is run: here, through nsml, through ssh."""
 
-    def __init__(self, platform: Platform, session: str, ssh: Mapping[str, Command]) -> None:
+    def __init__(
+        self, platform: Platform, session: str, ssh: Mapping[str, Command], prefix: Command = ()
+    ) -> None:
         self.environment = platform.environment
-        self._nsml = [str(PROGRAMS / "nsml"), "sh", session]
+        self.controlplane = platform.pid("controlplane")
+        self._nsml = [*prefix, str(PROGRAMS / "nsml"), "sh", session]
         self._ssh = ssh
 
     def of(self, argv: Command, *, has_terminal: bool) -> dict[str, Command]:
@@ -86,7 +95,9 @@ class Ways:
 
 
 @contextmanager
-def ssh_ways(platform: Platform, session: str, peer: Command) -> Iterator[Mapping[str, Command]]:
+def ssh_ways(
+    platform: Platform, session: str, peer: Command, prefix: Command
+) -> Iterator[Mapping[str, Command]]:
     """How ssh reaches a session and the peer, by name."""
     if not shutil.which("ssh"):
         yield {}
@@ -95,11 +106,11 @@ def ssh_ways(platform: Platform, session: str, peer: Command) -> Iterator[Mappin
         settings, control = Path(folder) / "config", Path(folder) / "control"
         settings.write_text(platform.nsml("ssh-config").stdout)
         host = f"{platform.nsml('getid', session).stdout.strip()}.nsml"
-        ways: dict[str, Command] = {"nsml_ssh": ["ssh", "-F", str(settings), host]}
+        ways: dict[str, Command] = {"nsml_ssh": [*prefix, "ssh", "-F", str(settings), host]}
         if peer:
             ways["ssh"] = [*peer]
         held = subprocess.Popen(
-            ["ssh", "-F", str(settings), "-M", "-S", str(control), "-N", host],
+            [*prefix, "ssh", "-F", str(settings), "-M", "-S", str(control), "-N", host],
             env=platform.environment,
             stdin=subprocess.DEVNULL,
         )
@@ -110,6 +121,26 @@ def ssh_ways(platform: Platform, session: str, peer: Command) -> Iterator[Mappin
         finally:
             held.terminate()
             held.wait()
+
+
+@contextmanager
+def as_if_elsewhere(*, is_meant: bool) -> Iterator[Command]:
+    """What runs a program with another boot id than this machine's, which clients here have, too, meanwhile."""
+    if not is_meant:
+        yield []
+        return
+    with tempfile.TemporaryDirectory(prefix="nsml-boot-") as folder:
+        file = Path(folder) / "boot_id"
+        file.write_text("00000000-0000-0000-0000-000000000000\n")
+        script = f'mount --bind {file} {direct_tunnels.BOOT_ID} && exec "$@"'
+        with patch.object(direct_tunnels, "BOOT_ID", file):
+            yield ["unshare", "--mount", "sh", "-c", script, "sh"]
+
+
+def cpu_s(pid: int) -> float:
+    """What a process has used."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def wait(condition: Callable[[], bool], why_not: str) -> None:
@@ -360,8 +391,12 @@ async def measure(platform: Platform, session: str, ways: Ways) -> dict[str, flo
             for way, command in ways.of(
                 ["head", "-c", str(SIZE), "/dev/zero"], has_terminal=False
             ).items():
+                used = cpu_s(ways.controlplane)
                 rate = await asyncio.to_thread(megabytes_per_s, command, ways.environment)
                 found.setdefault(f"{way}_mb_per_s", []).append(rate)
+                if way == "nsml":
+                    used = cpu_s(ways.controlplane) - used
+                    found.setdefault("controlplane_cpu_s", []).append(used)
             for way, command in ways.by_ssh(TAKES).items():
                 rate = await asyncio.to_thread(taken_megabytes_per_s, command, ways.environment)
                 found.setdefault(f"{way}_up_mb_per_s", []).append(rate)
@@ -376,15 +411,25 @@ async def measure(platform: Platform, session: str, ways: Ways) -> dict[str, flo
 
 def main() -> None:
     """Measure and report."""
-    with Platform() as platform, ssh_server() as peer, tempfile.TemporaryDirectory() as code:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--by", choices=["agent", "relay", "controlplane"], default="agent")
+    parser.add_argument("--json", action="store_true")
+    by = parser.parse_args().by
+    settings = {"NSML_CONTROLPLANE_LISTEN_RELAY": "127.0.0.1:0"} if by == "relay" else {}
+    with (
+        as_if_elsewhere(is_meant=by != "agent") as prefix,
+        Platform(environment=settings) as platform,
+        ssh_server() as peer,
+        tempfile.TemporaryDirectory() as code,
+    ):
         (Path(code) / "main.py").write_text(PROGRAM)
         platform.nsml("run", cwd=Path(code), timeout_s=120)
         while not platform.nsml("logs", "@last").stdout:
             time.sleep(0.05)
         [session] = platform.json("ps")["items"]
-        with ssh_ways(platform, session["name"], peer) as ssh:
+        with ssh_ways(platform, session["name"], peer, prefix) as ssh:
             figures = asyncio.run(
-                measure(platform, session["name"], Ways(platform, session["name"], ssh))
+                measure(platform, session["name"], Ways(platform, session["name"], ssh, prefix))
             )
         platform.nsml("stop", "@last")
     peers = {}

@@ -28,7 +28,8 @@ _DATA, _END, _TAKEN, _CLOSED, _ADMITTED = range(5)
 more will be; first of all: this is the client, and its tunnel begins."""
 _PIECE_BYTES: Final = 256 << 10
 _CONNECTED_WITHIN_S: Final = 2.0
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+"""By which machines are told apart."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
@@ -74,7 +75,7 @@ class Came:
 def boot_id() -> str:
     """Of this machine and all its containers; empty where it cannot be read."""
     try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
+        return BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return ""
 
