@@ -19,7 +19,7 @@ from controlplane.relay.server import RelayServer
 
 _READ_BYTES = 64 << 10
 _NICENESS = 5
-"""Behind the control plane: what is decided comes before what people print."""
+"""Behind the control plane, which it never interrupts: what is decided comes before what people print."""
 
 
 class _Orders:
@@ -68,6 +68,7 @@ def main() -> None:
     """Run it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the control plane's, which tells it
     os.nice(_NICENESS)
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

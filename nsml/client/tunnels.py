@@ -41,6 +41,8 @@ FRAME_BYTES = 256 << 10
 """Of data in one message."""
 _MOST_ANSWER_BYTES = 32 << 20
 """Of a service of the agent: a list of processes takes 3 MB at most, stacks 24."""
+_RELAY_AVOIDED_FOR_S: Final = 60.0
+"""How long a relay that was out of reach is not tried again: each try holds a tunnel up."""
 MessageT = TypeVar("MessageT", bound=Message)
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
@@ -298,7 +300,8 @@ async def _opened(rpc: Rpc, way: _Way, target: Any, held: AsyncExitStack) -> Tun
 async def _opened_at(
     rpc: Rpc, address: str, way: _Way, target: Any, held: AsyncExitStack
 ) -> Tunnel:
-    target.boot_id, target.uses_relay = boot_id(), True
+    now = asyncio.get_running_loop().time()
+    target.boot_id, target.uses_relay = boot_id(), now >= rpc.avoids_relay_until
     while True:
         call: Any = rpc.duplex(way.method, way.request, way.response, address=address)
         async with AsyncExitStack() as calling:
@@ -309,6 +312,8 @@ async def _opened_at(
                 beside = await _directly(tunnel, direct, way, calling)
                 if beside is None:
                     _without(direct, target)
+                    if not direct.socket:
+                        rpc.avoids_relay_until = now + _RELAY_AVOIDED_FOR_S
                     continue
                 tunnel = beside
             await held.enter_async_context(calling.pop_all())

@@ -232,10 +232,10 @@ def test_a_reader_that_leaves_ends_the_program(platform: Platform, session: str)
 class Endless:
     """A client of `yes WORD`, whose output is read and looked at as it comes."""
 
-    def __init__(self, process: subprocess.Popen[bytes], word: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], word: str, taken: bytes = b"") -> None:
         self.process = process
         self.command = ("yes", word)
-        self.came = 0
+        self.came = len(taken)
         self.is_whole = True
         line = word.encode() + b"\n"
         self._pattern = line * (2 * MEGABYTE // len(line))

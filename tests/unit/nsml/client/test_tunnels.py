@@ -426,8 +426,11 @@ async def test_who_reaches_neither_the_agent_nor_a_relay_goes_through_the_contro
         await tunnel.write(b"there")
         await tunnel.end()
         assert await all_of(tunnel) == b"there"
+    async with platform.client.sessions.open_tunnel("1", "web"):
+        pass  # the relay is not tried again at once
     asked = [(bool(one.boot_id), one.uses_relay) for one in platform.targets]
-    assert asked == [(True, True), (False, True), (False, False)]
+    assert asked[:3] == [(True, True), (False, True), (False, False)]
+    assert asked[3:] == [(True, False), (False, False)]
 
 
 async def test_a_way_that_was_not_asked_for_is_not_gone(platform):
