@@ -1,7 +1,8 @@
 """The service agent.ssh: an ssh server in a replica, of which the agent passes on the bytes.
 
 Each replica has a host key of its own, made here at the first connection. Its private half stays in the replica's
-folder, for the agent alone; its public half is told to the client within the tunnel, before any byte of ssh.
+folder, for the agent alone; its public half is told to the client within the tunnel, before any byte of ssh. A server in a container
+has the agent sign what the key is to sign, and start its programs by the engine.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
+from nodeagent.runtimes import contained_ssh
 from nodeagent.runtimes.visits import NotAdmitted
 from nsml.common.concurrency import TaskGroup
 from nsml.spec.frames import framed
@@ -37,6 +39,7 @@ _PIECE_BYTES: Final = 256 << 10
 
 
 class _HostKey(NamedTuple):
+    pair: Ed25519PrivateKey
     private: str
     public: str
 
@@ -50,9 +53,14 @@ class SshServers:
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
         """Join a client to a server of its own, until one of them leaves."""
         try:
-            await asyncio.to_thread(_check_is_process, replica.folder.spec)
+            plan = await asyncio.to_thread(_plan, replica.folder.spec)
             key = await asyncio.to_thread(_host_key, replica.folder.ssh_host_key)
-            async with self._visits.ssh_server(replica.folder, key.private) as server:
+            servers = (
+                self._visits.ssh_server(replica.folder, key.private)
+                if plan is None
+                else contained_ssh.server(self._visits, replica.folder, plan, key.pair)
+            )
+            async with servers as server:
                 await _say(stream, pb.SshAnswer(host_key=key.public))
                 await _relay(stream, server)
         except* NotAdmitted as error:
@@ -63,14 +71,13 @@ async def _say(stream: Stream, answer: pb.SshAnswer) -> None:
     await stream.write(framed(answer.SerializeToString()))
 
 
-def _check_is_process(spec: Path) -> None:
-    """Raise NotAdmitted for a container: only its engine can start something in it."""
+def _plan(spec: Path) -> dict[str, Any] | None:
+    """Of the container of a replica; None for processes. Raises NotAdmitted."""
     try:
-        plan = json.loads(spec.read_bytes()).get("container")
+        plan: dict[str, Any] | None = json.loads(spec.read_bytes()).get("container")
     except (OSError, ValueError) as error:
         raise NotAdmitted("its program is just beginning") from error
-    if plan:
-        raise NotAdmitted("it runs in a container, where nsml sh and nsml forward work")
+    return plan or None
 
 
 def _host_key(path: Path) -> _HostKey:
@@ -98,9 +105,11 @@ def _host_key(path: Path) -> _HostKey:
 
 
 def _read(private: bytes) -> _HostKey:
-    key = load_ssh_private_key(private, None)
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    return _HostKey(private.decode(), public.decode())
+    pair = load_ssh_private_key(private, None)
+    if not isinstance(pair, Ed25519PrivateKey):
+        raise ValueError("it is of another kind")  # noqa: TRY004 - a damaged file
+    public = pair.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return _HostKey(pair, private.decode(), public.decode())
 
 
 async def _relay(stream: Stream, server: socket.socket) -> None:

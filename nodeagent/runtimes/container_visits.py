@@ -35,7 +35,7 @@ from nodeagent.shim.keeper import has_ended
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from nodeagent.runtimes.visits import Visit, VisitOrder
+    from nodeagent.runtimes.visits import VisitOrder
 
 _SHELL_SCRIPT: Final = r"""
 place="$NSML_SESSION_NAME:$NSML_RANK"
@@ -44,7 +44,12 @@ SHELL=$(command -v bash) && PS1="$place \\w $ " && exec bash
 SHELL=/bin/sh PS1="$place $ "
 exec sh
 """
-_SHELL: Final = ("/bin/sh", "-c", _SHELL_SCRIPT)
+_COMMAND_SCRIPT: Final = r"""
+export SHELL
+SHELL=$(command -v bash) && exec bash -c "$1"
+SHELL=/bin/sh
+exec sh -c "$1"
+"""
 _GONE: Final = "its program does not run here"
 _HEADER: Final = struct.Struct(">BxxxI")
 """Before each piece where there is no terminal: which stream, and how many bytes."""
@@ -61,6 +66,13 @@ _LOOKS_EVERY_S: Final = 0.2
 _LOOKS: Final = 5
 
 
+def shell_argv(command: str | None) -> Sequence[str]:
+    """What starts the shell of a container, to read its input, or to run a command line."""
+    if command is None:
+        return "/bin/sh", "-c", _SHELL_SCRIPT
+    return "/bin/sh", "-c", _COMMAND_SCRIPT, "sh", command
+
+
 class ContainerVisits:
     """Starts programs in containers of one engine."""
 
@@ -68,7 +80,7 @@ class ContainerVisits:
         self._engine = Engine(socket)
 
     @asynccontextmanager
-    async def started(self, container: str, order: VisitOrder) -> AsyncIterator[Visit]:
+    async def started(self, container: str, order: VisitOrder) -> AsyncIterator[ContainerVisit]:
         """A program in a container while the context lasts. Raises NotAdmitted."""
         try:
             made = await asyncio.to_thread(self._made, container, order)
@@ -92,7 +104,7 @@ class ContainerVisits:
         with translated(self._engine.socket):
             made: dict[str, Any] = sdk.api.exec_create(
                 container,
-                list(order.argv or _SHELL),
+                list(order.argv or shell_argv(None)),
                 stdin=True,
                 tty=order.terminal is not None,
                 environment=dict(order.environment),
@@ -151,6 +163,9 @@ class ContainerVisit:
         self._writer = writer
         self._has_terminal = has_terminal
         self._process: int | None = None
+        self._is_found = False
+        self.inner_pid: int | None = None
+        """Its number in the container; None where it is not known."""
         self._kept: deque[tuple[Output, bytes]] = deque()
         self._kept_bytes = 0
         self._changed = asyncio.Event()
@@ -161,18 +176,27 @@ class ContainerVisit:
 
     async def begin(self, order: VisitOrder) -> None:
         """Wait until it has begun: before that nothing reaches it. Raises NotAdmitted."""
+        facts = await self._find()
+        if not facts:
+            raise NotAdmitted(_GONE)
+        if not facts.get("Pid"):
+            raise await self._why_not(order)
+        if order.terminal is not None:
+            await self.resize(*order.terminal)
+
+    async def _find(self) -> Mapping[str, Any]:
+        """Wait until the engine has started it, or has not; what it says of it then."""
         # it answers before it starts anything, and says until then that nothing runs
         facts = await self._facts_once(
             lambda facts: bool(facts.get("Pid")) or not facts or facts.get("ExitCode") is not None,
             _BEGUN_WITHIN_S,
         )
-        if not facts:
-            raise NotAdmitted(_GONE)
-        if not facts.get("Pid"):
-            raise await self._why_not(order)
-        self._process = _process_of(facts)
-        if order.terminal is not None:
-            await self.resize(*order.terminal)
+        self._is_found = True
+        if facts.get("Pid"):
+            self._process = _process_of(facts)
+        if self._process is not None:
+            self.inner_pid = _inner_pid(int(facts["Pid"]))
+        return facts
 
     async def _why_not(self, order: VisitOrder) -> NotStarted:
         """The engine's reason, which it says as if the program had."""
@@ -336,15 +360,21 @@ class ContainerVisit:
     async def close(self) -> None:
         """Leave: the program gets SIGHUP unless it has ended."""
         try:
-            if not self._is_over and self._process is not None:
-                # what is halted hears of nothing until it goes on
-                await asyncio.shield(self._signal(signal.SIGHUP, signal.SIGCONT))
+            if not self._is_over:
+                await asyncio.shield(self._hang_up())
         finally:
             self._reading.cancel()
             self._writer.transport.abort()
             if self._process is not None:
                 os.close(self._process)
                 self._process = None
+
+    async def _hang_up(self) -> None:
+        if not self._is_found:
+            await self._find()  # its client has left before it began
+        if self._process is not None:
+            # what is halted hears of nothing until it goes on
+            await self._signal(signal.SIGHUP, signal.SIGCONT)
 
     async def _facts_once(
         self, is_so: Callable[[Mapping[str, Any]], bool], within_s: float
@@ -369,6 +399,15 @@ class ContainerVisit:
                 return {}  # it is gone with its container
 
         return await asyncio.to_thread(ask)
+
+
+def _inner_pid(pid: int) -> int | None:
+    """What a process is called in the innermost of its namespaces."""
+    with suppress(OSError):  # it has just ended
+        for line in content_of(f"/proc/{pid}/status").split(b"\n"):
+            if line.startswith(b"NSpid:"):
+                return int(line.split()[-1])
+    return None
 
 
 def _process_of(facts: Mapping[str, Any]) -> int | None:

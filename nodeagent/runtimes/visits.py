@@ -22,7 +22,7 @@ from nodeagent.runtimes.records import read_claim
 from nodeagent.runtimes.shims import is_alive
 from nodeagent.runtimes.ssh_zygote import SshZygote
 from nodeagent.safe_paths import path_of
-from nodeagent.shim.visitor import COPY, PROGRAM, SOCKET, SSH, VISIT
+from nodeagent.shim.visitor import CONTAINED_SSH, COPY, PROGRAM, SOCKET, SSH, VISIT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -251,16 +251,17 @@ class Visits:
 
     @asynccontextmanager
     async def ssh_server(
-        self, folder: ReplicaFolder, host_key: str
+        self, folder: ReplicaFolder, host_key: str, asking: socket.socket | None = None
     ) -> AsyncIterator[socket.socket]:
         """A connection to an ssh server in a replica, which ends with the context. Raises NotAdmitted.
 
-        `host_key` is the private half, in OpenSSH's form.
+        `host_key` is the private half, in OpenSSH's form. In a container it is the public one, and `asking` is where the
+        server asks for the rest (`nodeagent/shim/contained_ssh.py`).
         """
-        end = await self._entered(folder, SSH)
+        end = await self._entered(folder, SSH if asking is None else CONTAINED_SSH)
         try:
             stand_in = await self._zygote.stand_in()
-            connection = await _served(end, host_key, stand_in)
+            connection = await _served(end, host_key, stand_in, asking)
         except TimeoutError as late:
             self._zygote.kill()
             raise NotAdmitted(f"nothing began within {_SERVES_WITHIN_S:g} s") from late
@@ -406,7 +407,9 @@ async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
             end.close()
 
 
-async def _served(end: socket.socket, host_key: str, stand_in: socket.socket) -> socket.socket:
+async def _served(
+    end: socket.socket, host_key: str, stand_in: socket.socket, asking: socket.socket | None
+) -> socket.socket:
     """The connection to the ssh server that the visitor becomes, or `stand_in` for it.
 
     Raises:
@@ -424,8 +427,8 @@ async def _served(end: socket.socket, host_key: str, stand_in: socket.socket) ->
             "ssh": {"host_key": host_key, "path": [one for one in sys.path if one.startswith("/")]},
             "env": {},
         }
-        given = [theirs.fileno(), stand_in.fileno()]
-        socket.send_fds(end, [json.dumps(words).encode()], given)
+        given = [one for one in (theirs, asking, stand_in) if one is not None]
+        socket.send_fds(end, [json.dumps(words).encode()], [one.fileno() for one in given])
         stand_in.close()  # it learns by that when the visitor has ended
         async with asyncio.timeout(_SERVES_WITHIN_S):
             said, _ = await _received(end)

@@ -183,7 +183,10 @@ class Contained:
         return excess
 
     def admit(self) -> None:
-        """Fork a visitor that copies files, if there is what to visit: programs are started by its engine. Raises OSError."""
+        """Fork a visitor that copies files or serves ssh, if there is what to visit. Raises OSError.
+
+        Programs are started by the container's engine.
+        """
         if self._pidfd < 0 or has_ended(self._pidfd):
             return
         with contextlib.closing(visitor.Process(self.pid, os.dup(self._pidfd))) as first:
@@ -191,7 +194,11 @@ class Contained:
             if self._group is not None:
                 with contextlib.suppress(OSError):  # the visitor says why
                     entrance = self._group.open_entrance(cpus=None)
-            self._visitors.append(visitor.fork(self._folder, self._spec, first, entrance))
+            # whoever's descendant it is, what is in the container ends with it
+            hands_over = bool(entrance.member_files)
+            self._visitors.append(
+                visitor.fork(self._folder, self._spec, first, entrance, may_hand_over=hands_over)
+            )
 
     def remark(self) -> str:
         """Nothing: how often its group refused something is gone with it."""

@@ -8,6 +8,9 @@ Programs, files and connections are those of this process: its descendants, its 
 moved between descriptors and channels here: asyncssh's own redirection loses output where a client is slow, and where
 a program ends. How a program ended is said after the client took all that it wrote.
 
+In a container it executes nothing and loads nothing of the image: programs are started by the container's engine, which
+it asks the agent for (`contained_ssh.py`), and has sign what its host key is to sign.
+
 Of packets that are to be ignored none are sent. asyncssh puts one before each other, against what can be guessed of
 ciphers in CBC mode (RFC 4251, 9.3.1); here all ciphers are AEAD.
 """
@@ -19,12 +22,14 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import json
 import logging
 import os
 import re
 import signal
 import struct
 import subprocess
+import sys
 import termios
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,7 +37,9 @@ import asyncssh
 from asyncssh.constants import MSG_IGNORE
 from asyncssh.stream import SSHServerStreamSession
 
+from nodeagent.shim.contained_ssh import Agent, ContainedLoop, HostKey
 from nodeagent.shim.gathered import GatheringLoop
+from nodeagent.shim.keeper import has_ended
 
 # What is imported late by others could not be found then.
 for _late in ("concurrent.futures.thread", "encodings.ascii", "encodings.idna", "grp", "pwd"):
@@ -40,7 +47,7 @@ for _late in ("concurrent.futures.thread", "encodings.ascii", "encodings.idna", 
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _CIPHERS: Final = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 """Clients would choose slower ones first. AEAD all."""
@@ -62,6 +69,8 @@ _LINGER_S: Final = 1.0
 _LAST_CELL: Final = 10_000
 _NOT_THERE: Final = 127
 _NOT_STARTED: Final = 126
+_MOST_MESSAGE: Final = 64 << 10
+_TRIES_EVERY_S: Final = 0.05
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _COPY_COMMAND: Final = re.compile(r"scp (?:-[vrpd]+ )*-[tf] ")
 """What `scp -O` asks for: served like sftp, since images have no scp."""
@@ -76,6 +85,8 @@ class _Place(NamedTuple):
     environment: Mapping[str, str]
     shells: Mapping[str, str]
     """The prompts of those to try, the best first."""
+    agent: Agent | None
+    """Who has the engine of a container start programs; None: this process starts them."""
 
 
 def run(
@@ -84,15 +95,18 @@ def run(
     environment: Mapping[str, str],
     shells: Mapping[str, str],
     begun: Callable[[], None],
+    *,
+    agent: socket.socket | None = None,
 ) -> None:
-    """Serve one connection to its end.
+    """Serve one connection to its end. Shims of earlier versions call this.
 
     Args:
         connection: to the client.
-        host_key: the private half, in OpenSSH's form.
+        host_key: the private half, in OpenSSH's form; with `agent` the public one.
         environment: of the programs that are started.
         shells: the prompts of those to try by their paths, the best first.
         begun: called once it can serve.
+        agent: for a server in a container, to the agent.
     """
     gc.enable()
     logging.disable()
@@ -100,17 +114,33 @@ def run(
         signal.signal(number, signal.SIG_IGN)
     # asyncssh looks for a configuration there, and fails where nothing says where that is
     os.environ["HOME"] = environment.get("HOME", "/")
-    with asyncio.Runner(loop_factory=lambda: GatheringLoop(connection)) as runner:
-        runner.run(_serve(connection, host_key, _Place(environment, shells), begun))
+    asked = None if agent is None else Agent(agent)
+    place = _Place(environment, shells, asked)
+    key: Any = asyncssh.import_private_key(host_key) if asked is None else HostKey(asked, host_key)
+    if asked is not None:
+        _find_nothing()
+
+    def new_loop() -> GatheringLoop:
+        return GatheringLoop(connection) if asked is None else ContainedLoop(connection, asked)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(connection, key, place, begun))
+
+
+def _find_nothing() -> None:
+    """Import nothing more, which the image may have; nor names of users, for which the C library loads what it names."""
+    sys.path.clear()
+    sys.meta_path.clear()
+    for one in ("pwd", "grp"):
+        sys.modules[one] = None  # type: ignore[assignment]
 
 
 async def _serve(
-    connection: socket.socket, host_key: str, place: _Place, begun: Callable[[], None]
+    connection: socket.socket, key: Any, place: _Place, begun: Callable[[], None]
 ) -> None:
     server = _Server(place)
     # the agent has left: programs are told so by the end of the connection
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.leave)
-    key = asyncssh.import_private_key(host_key)
     connection.setblocking(False)  # noqa: FBT003
     begun()
     with contextlib.suppress(OSError, asyncssh.Error, TimeoutError):
@@ -206,7 +236,11 @@ class _Channel(SSHServerStreamSession[bytes]):
             super().session_started()
         else:
             self._allow_scp = False
-            self._program = _Program(channel, self._place, command)
+            agent = self._place.agent
+            if agent is None:
+                self._program = _StartedProgram(channel, command, self._place)
+            else:
+                self._program = _AskedProgram(channel, command, agent)
             self._program.start()
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
@@ -251,16 +285,22 @@ class _Channel(SSHServerStreamSession[bytes]):
         super().connection_lost(exc)
 
 
+class _NotStarted(Exception):
+    """A program cannot be started: why, and the exit code that shells have for that."""
+
+    def __init__(self, why: str, code: int = _NOT_STARTED) -> None:
+        super().__init__(why)
+        self.code = code
+
+
 class _Program:
     """A program with its streams, for one channel."""
 
-    def __init__(self, channel: Any, place: _Place, command: str | None) -> None:
+    def __init__(self, channel: Any, command: str | None) -> None:
         self._channel = channel
-        self._place = place
         self._command = command
         self._loop = asyncio.get_running_loop()
         self._has_terminal = channel.get_terminal_type() is not None
-        self._process: subprocess.Popen[bytes] | None = None
         self._status: int | None = None
         self._input: int | None = None
         self._given = bytearray()
@@ -277,73 +317,42 @@ class _Program:
 
     def start(self) -> None:
         """Start it, or say on the channel why not."""
-        shell = next((one for one in self._place.shells if os.access(one, os.X_OK)), None)
-        if shell is None:
-            self._refuse("there is no shell", _NOT_THERE)
-            return
-        argv = [os.path.basename(shell)]
-        if self._command is not None:
-            argv += ["-c", self._command]
-        theirs: list[int] = []
         try:
-            theirs = self._terminal() if self._has_terminal else self._pipes()
-            self._process = subprocess.Popen(
-                argv,
-                executable=shell,
-                env=self._environment(shell),
-                stdin=theirs[0],
-                stdout=theirs[1],
-                stderr=theirs[2],
-                start_new_session=True,
-                preexec_fn=_take_terminal if self._has_terminal else None,  # noqa: PLW1509
-            )
-            ended = os.pidfd_open(self._process.pid)
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._begin()
+        except _NotStarted as error:
             self._close_all()
-            self._refuse(str(error), _NOT_STARTED)
+            self._refuse(str(error), error.code)
             return
-        finally:
-            for one in set(theirs):
-                os.close(one)
-        self._loop.add_reader(ended, self._reap, ended, self._process)
         self._channel.set_write_buffer_limits(_MOST_WRITTEN)
         self.resume()
+
+    def _begin(self) -> None:
+        """Have it started, with `_input` and `_outputs`. Raises _NotStarted."""
+        raise NotImplementedError
 
     def _refuse(self, why: str, code: int) -> None:
         self._channel.write_stderr(f"nsml: {why}\r\n".encode())
         self._channel.exit(code)
 
-    def _environment(self, shell: str) -> dict[bytes, bytes]:
+    def _take_streams(self, streams: Sequence[int]) -> None:
+        """This side of a terminal, or of three pipes."""
+        self._input = streams[0]
+        kinds = (None, asyncssh.EXTENDED_DATA_STDERR)
+        self._outputs = (
+            {streams[0]: None} if self._has_terminal else dict(zip(streams[1:], kinds, strict=True))
+        )
+        for one in streams:
+            os.set_blocking(one, False)
+
+    def _told_environment(self) -> dict[bytes, bytes]:
+        """What the client asks for."""
         told: Mapping[bytes, bytes] = self._channel.get_environment_bytes()
-        found = {os.fsencode(name): os.fsencode(it) for name, it in self._place.environment.items()}
-        found[b"SHELL"] = os.fsencode(shell)
-        if self._has_terminal:
-            found[b"PS1"] = os.fsencode(self._place.shells[shell])
-            found[b"TERM"] = self._channel.get_terminal_type().encode() or b"dumb"
         names = [one for one in told if one and b"=" not in one and b"\0" not in one + told[one]]
-        return found | {name: told[name] for name in names[:_MOST_VARIABLES]}
+        return {name: told[name] for name in names[:_MOST_VARIABLES]}
 
-    def _terminal(self) -> list[int]:
-        ours, theirs = os.openpty()
-        self._input = ours
-        self._outputs = {ours: None}
-        os.set_blocking(ours, False)
-        self.resize(*self._channel.get_terminal_size())
-        return [theirs, theirs, theirs]
-
-    def _pipes(self) -> list[int]:
-        theirs = []
-        for kind in (0, None, asyncssh.EXTENDED_DATA_STDERR):
-            reads, writes = os.pipe()
-            with contextlib.suppress(OSError):  # this user has much in pipes already
-                fcntl.fcntl(reads, fcntl.F_SETPIPE_SZ, _PIECE_BYTES)
-            if kind == 0:
-                self._input, other = writes, reads
-            else:
-                self._outputs[reads], other = kind, writes
-            theirs.append(other)
-            os.set_blocking(writes if kind == 0 else reads, False)
-        return theirs
+    def _terminal_name(self) -> bytes:
+        name: str = self._channel.get_terminal_type()
+        return name.encode() or b"dumb"
 
     # what it writes
 
@@ -431,25 +440,17 @@ class _Program:
 
     def resize(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
         """Its terminal has another size."""
-        if self._has_terminal and self._input is not None:
-            cells = [min(max(one, 1), _LAST_CELL) for one in (height, width)]
-            pixels = [min(one, 0xFFFF) for one in (pixwidth, pixheight)]
-            with contextlib.suppress(OSError):
-                fcntl.ioctl(self._input, termios.TIOCSWINSZ, struct.pack("HHHH", *cells, *pixels))
+        raise NotImplementedError
 
     def signal(self, *numbers: int) -> None:
         """Send signals to its process group."""
-        if self._process is not None and self._status is None:
-            with contextlib.suppress(OSError):
-                for number in numbers:
-                    os.killpg(self._process.pid, number)
+        raise NotImplementedError
 
     # its end
 
-    def _reap(self, ended: int, process: subprocess.Popen[bytes]) -> None:
-        self._loop.remove_reader(ended)
-        os.close(ended)
-        self._status = process.wait()
+    def _note_end(self, status: int) -> None:
+        """It has ended: an exit code, or a signal as a negative number."""
+        self._status = status
         self._heard_at = self._loop.time()
         if not self._is_left:
             self._look()
@@ -512,6 +513,200 @@ class _Program:
         self._input = None
 
 
+class _StartedProgram(_Program):
+    """One that this process starts."""
+
+    def __init__(self, channel: Any, command: str | None, place: _Place) -> None:
+        super().__init__(channel, command)
+        self._place = place
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _begin(self) -> None:
+        shell = next((one for one in self._place.shells if os.access(one, os.X_OK)), None)
+        if shell is None:
+            raise _NotStarted("there is no shell", _NOT_THERE)
+        argv = [os.path.basename(shell)]
+        if self._command is not None:
+            argv += ["-c", self._command]
+        theirs: list[int] = []
+        try:
+            theirs = self._terminal() if self._has_terminal else self._pipes()
+            self._process = subprocess.Popen(
+                argv,
+                executable=shell,
+                env=self._environment(shell),
+                stdin=theirs[0],
+                stdout=theirs[1],
+                stderr=theirs[2],
+                start_new_session=True,
+                preexec_fn=_take_terminal if self._has_terminal else None,  # noqa: PLW1509
+            )
+            ended = os.pidfd_open(self._process.pid)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise _NotStarted(str(error)) from error
+        finally:
+            for one in set(theirs):
+                os.close(one)
+        self._loop.add_reader(ended, self._reap, ended, self._process)
+
+    def _environment(self, shell: str) -> dict[bytes, bytes]:
+        found = {os.fsencode(name): os.fsencode(it) for name, it in self._place.environment.items()}
+        found[b"SHELL"] = os.fsencode(shell)
+        if self._has_terminal:
+            found[b"PS1"] = os.fsencode(self._place.shells[shell])
+            found[b"TERM"] = self._terminal_name()
+        return found | self._told_environment()
+
+    def _terminal(self) -> list[int]:
+        ours, theirs = os.openpty()
+        self._take_streams([ours])
+        self.resize(*self._channel.get_terminal_size())
+        return [theirs, theirs, theirs]
+
+    def _pipes(self) -> list[int]:
+        ours, theirs = [], []
+        for is_input in (True, False, False):
+            reads, writes = os.pipe()
+            with contextlib.suppress(OSError):  # this user has much in pipes already
+                fcntl.fcntl(reads, fcntl.F_SETPIPE_SZ, _PIECE_BYTES)
+            ours.append(writes if is_input else reads)
+            theirs.append(reads if is_input else writes)
+        self._take_streams(ours)
+        return theirs
+
+    def resize(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
+        """Its terminal has another size."""
+        if self._has_terminal and self._input is not None:
+            pixels = [min(one, 0xFFFF) for one in (pixwidth, pixheight)]
+            size = struct.pack("HHHH", *_cells(width, height), *pixels)
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(self._input, termios.TIOCSWINSZ, size)
+
+    def signal(self, *numbers: int) -> None:
+        """Send signals to its process group."""
+        if self._process is not None and self._status is None:
+            with contextlib.suppress(OSError):
+                for number in numbers:
+                    os.killpg(self._process.pid, number)
+
+    def _reap(self, ended: int, process: subprocess.Popen[bytes]) -> None:
+        self._loop.remove_reader(ended)
+        os.close(ended)
+        self._note_end(process.wait())
+
+
+class _AskedProgram(_Program):
+    """One that the engine of the container starts, for the agent."""
+
+    def __init__(self, channel: Any, command: str | None, agent: Agent) -> None:
+        super().__init__(channel, command)
+        self._agent = agent
+        self._end: socket.socket | None = None
+        self._group = 0
+        self._leader: int | None = None
+        """A pidfd of its process, and the number of its group."""
+
+    def _begin(self) -> None:
+        environment = self._told_environment()
+        size = None
+        if self._has_terminal:
+            width, height, *_ = self._channel.get_terminal_size()
+            size = _cells(width, height)
+            environment = {b"TERM": self._terminal_name()} | environment
+        words = {
+            "command": self._command,
+            "env": {
+                name.decode(): value.decode()
+                for name, value in environment.items()
+                if _is_text(name + value)
+            },
+            "terminal": size,
+        }
+        try:
+            self._end, streams = self._agent.program(words)
+        except (OSError, ValueError) as error:
+            raise _NotStarted(str(error)) from error
+        self._end.setblocking(False)  # noqa: FBT003
+        self._take_streams(streams)
+        self._loop.add_reader(self._end, self._hear, self._end)
+
+    def _hear(self, end: socket.socket) -> None:
+        """What the agent says of its end, or that it is gone itself."""
+        try:
+            message = end.recv(_MOST_MESSAGE)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        said = json.loads(message) if message else {}
+        if "pid" in said:
+            self._note_group(said["pid"])
+            return
+        self._loop.remove_reader(end)
+        if "code" not in said:
+            self.leave()
+            # without an exit code ssh knows that it broke
+            self._channel.close()
+            return
+        if "failed" in said:
+            self._channel.write_stderr(f"nsml: {said['failed']}\r\n".encode())
+        self._note_end(int(said["code"]))
+
+    def _note_group(self, pid: int | None) -> None:
+        with contextlib.suppress(OSError):  # it has ended already
+            if pid is not None:
+                self._leader, self._group = os.pidfd_open(pid), pid
+
+    def _hang_up(self) -> None:
+        """As the agent does, which may have died."""
+        if self._leader is not None and not has_ended(self._leader):
+            with contextlib.suppress(OSError):
+                for number in (signal.SIGHUP, signal.SIGCONT):
+                    os.killpg(self._group, number)
+
+    def resize(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
+        """Its terminal has another size."""
+        if not self._tell({"size": _cells(width, height)}):
+            again = (width, height, pixwidth, pixheight)
+            self._loop.call_later(_TRIES_EVERY_S, self._resize_again, again)
+
+    def _resize_again(self, size: tuple[int, int, int, int]) -> None:
+        if size == tuple(self._channel.get_terminal_size()):
+            self.resize(*size)
+
+    def signal(self, *numbers: int) -> None:
+        """Send signals to its process group."""
+        for number in numbers:
+            self._tell({"signal": number})
+
+    def _tell(self, words: Mapping[str, object]) -> bool:
+        """Say something to the agent; False while it has too much to hear."""
+        if self._end is not None:
+            try:
+                self._end.send(json.dumps(words).encode())
+            except BlockingIOError:
+                return False
+            except OSError:  # it is gone, as `_hear` learns
+                pass
+        return True
+
+    def leave(self) -> None:
+        """The channel is closed: it gets SIGHUP unless it has ended."""
+        if not self._is_left:
+            self._hang_up()
+            self._close_all()
+
+    def _close_all(self) -> None:
+        super()._close_all()
+        if self._end is not None:
+            self._loop.remove_reader(self._end)
+            self._end.close()
+            self._end = None
+        if self._leader is not None:
+            os.close(self._leader)
+            self._leader = None
+
+
 class _Files(asyncssh.SFTPServer):
     """The files that this process may use."""
 
@@ -524,6 +719,20 @@ class _Files(asyncssh.SFTPServer):
 
 def _files(channel: Any) -> _Files:
     return _Files(channel)
+
+
+def _cells(width: int, height: int) -> tuple[int, int]:
+    """Rows and columns of a terminal."""
+    rows, columns = (min(max(one, 1), _LAST_CELL) for one in (height, width))
+    return rows, columns
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _number(name: str) -> int:

@@ -12,12 +12,13 @@ own, `beside`. What ignores that the agent has left goes on.
 Two orders are for no program. What becomes the account executes nothing then, and is
 
 ```
-{"copy": {...}, ...}                                    a copy of files (`file_server.py`), in containers, too
+{"copy": {...}, ...}                                    a copy of files (`file_server.py`)
 {"ssh": {"host_key": key, "path": [...]}, "env": {...}} an ssh server of the one connection that comes with it
 ```
 
 (`ssh_server.py`; what that imports is found on `path`, and nothing of the replica's is). Containers are entered for
-copies alone: their engine starts programs.
+these two alone: their engine starts programs. An ssh server there has a second socket, over which it asks the agent for
+those (`contained_ssh.py`).
 
 To import that takes longer than all else, so another descriptor comes with that order, at whose other end a *stand-in* waits (`ssh_zygote.py`): a process of the agent's that has imported it, and nothing else. The
 visitor gives it all that it was given, and it goes on in its place. It is no descendant of the shim's, so that is done
@@ -43,20 +44,19 @@ from nodeagent.shim.keeper import has_ended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
     from nodeagent.shim.namespaces import Account
 
-    Serve = Callable[
-        [socket.socket, str, Mapping[str, str], Mapping[str, str], Callable[[], None]], None
-    ]
+    Serve = Callable[..., None]
+    """`ssh_server.run`."""
 
 VISIT = signal.SIGRTMIN + 8
 """Signals of this kind are counted: as many visitors are forked as were asked for."""
 SOCKET = "visits"
-PROGRAM, COPY, SSH = "program", "copy", "ssh"
-KINDS = (PROGRAM, COPY, SSH)
+PROGRAM, COPY, SSH, CONTAINED_SSH = "program", "copy", "ssh", "contained-ssh"
+KINDS = (PROGRAM, COPY, SSH, CONTAINED_SSH)
 """What visitors of these shims become, if that is ordered: claims say so, and nothing else is ordered."""
 _NAMESPACES = (
     ("ipc", namespaces.CLONE_NEWIPC),
@@ -170,6 +170,7 @@ def _hand_over(call: _Call, channel: socket.socket, shim: int) -> None:
         "order": call.order,
         "first": call.first.pid,
         "visitor": os.getpid(),
+        "streams": len(call.streams),
     }
     with os.fdopen(os.dup(content), "wb") as file:
         file.write(json.dumps(words).encode())
@@ -205,15 +206,17 @@ def stand_in(channel: socket.socket) -> NoReturn:
         os._exit(0)
     for one in given:
         os.set_inheritable(one, False)  # noqa: FBT003
-    content, visitor, shim, first, network, end, connection, *members = given
+    content, visitor, shim, first, network, end, *others = given
     channel.send(_TAKEN)
     with os.fdopen(content, "rb") as file:
         file.seek(0)
         words = json.load(file)
+    count = words.get("streams", 1)  # of a shim of an earlier version it is always one
+    streams, members = others[:count], others[count:]
     entrance = Entrance()
     entrance.member_files = members
     call = _Call(socket.socket(fileno=end), words["spec"], Process(words["first"], first), entrance)
-    call.order, call.streams = words["order"], [connection]
+    call.order, call.streams = words["order"], streams
     replaced = Process(words["visitor"], visitor)
 
     def joined() -> None:
@@ -251,11 +254,10 @@ class _Visit:
             from nodeagent.shim import file_server  # while it can be seen; shims do not carry it
 
             file_server.prepare()
-        elif self._serve is not None and self._is_contained:
-            raise OSError(errno.EPERM, "no ssh server is started in a container")
-        elif self._is_contained:
+        elif self._is_contained and self._serve is None:
             raise OSError(errno.EPERM, "programs are started in a container by its engine")
         if self._is_contained:
+            self._env = dict(order["env"])
             self._open_container(first, is_limited=bool(call.entrance.member_files))
             return
         program = first.child() if self._isolation else first
@@ -340,13 +342,14 @@ class _Visit:
 
     def _be_server(self, serve: Serve, tell: int) -> NoReturn:
         namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-ssh")
-        [connection] = self._streams
+        connection, *agent = [socket.socket(fileno=one) for one in self._streams]
         serve(
-            socket.socket(fileno=connection),
+            connection,
             self._order["ssh"]["host_key"],
             self._env,
             {one: client_program.prompt(one, self._place()) for one in client_program.SHELLS},
             lambda: os.close(tell),
+            **({"agent": agent[0]} if agent else {}),
         )
         os._exit(0)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import shutil
 import signal
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,6 +17,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from nodeagent.runtimes import contained_ssh
+from nodeagent.runtimes.interface import Isolation, Mount
 from nodeagent.runtimes.records import read_claim
 from nodeagent.runtimes.visits import NotAdmitted
 from tests.contract.test_runtime_contract import (
@@ -29,6 +34,7 @@ from tests.contract.test_runtime_contract import (
 from tests.contract.test_runtime_visits import RUNS_ON, SLEEP, VISITS, running, sleepers
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator
 
     from nodeagent.runtimes.interface import ReplicaSpec
@@ -36,11 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["facts", "nothing_left", "tmp_path"]
 
-KEY = (
-    Ed25519PrivateKey.generate()
-    .private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    .decode()
-)
+PAIR = Ed25519PrivateKey.generate()
+KEY = PAIR.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
 PUBLIC = asyncssh.import_private_key(KEY).convert_to_public()
 ENOUGH = 3 << 20
 
@@ -53,7 +56,7 @@ async def no_zygote_stays() -> AsyncIterator[None]:
     await until(lambda: not zygotes())
 
 
-@pytest.fixture(params=PROCESS_BENCHES)
+@pytest.fixture(params=[*PROCESS_BENCHES, "docker"])
 async def real(
     request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
 ) -> AsyncIterator[Bench]:
@@ -61,10 +64,27 @@ async def real(
         yield made
 
 
+@pytest.fixture
+async def docker(tmp_path: Path, facts: IsolationFacts) -> AsyncIterator[Bench]:
+    async with bench_named("docker", tmp_path, facts) as made:
+        yield made
+
+
+def served(
+    bench: Bench, spec: ReplicaSpec
+) -> contextlib.AbstractAsyncContextManager[socket.socket]:
+    """A connection to a server in the replica."""
+    folder = bench.folders.of(spec.replica_id)
+    plan = json.loads(folder.spec.read_bytes()).get("container")
+    return (
+        contained_ssh.server(VISITS, folder, plan, PAIR) if plan else VISITS.ssh_server(folder, KEY)
+    )
+
+
 @asynccontextmanager
 async def joined(bench: Bench, spec: ReplicaSpec) -> AsyncIterator[asyncssh.SSHClientConnection]:
     """A client that believes the replica's key alone."""
-    async with VISITS.ssh_server(bench.folders.of(spec.replica_id), KEY) as server:
+    async with served(bench, spec) as server:
         client = asyncssh.connect(
             "replica",
             22,
@@ -116,20 +136,69 @@ async def test_bytes_stay_apart_and_are_whole(real: Bench) -> None:
         many = await asyncio.gather(*[said(connection, f"echo {n}; exit {n}") for n in range(9)])
         assert many == [(b"%d\n" % n, b"", n) for n in range(9)]
         killed = await soon(connection.run("kill -TERM $$"))
-        assert killed.exit_signal is not None
-        assert killed.exit_signal[0] == "TERM"
+        if real.isolation is Isolation.CONTAINER:  # of a signal its engine tells no more
+            assert killed.exit_status == 128 + signal.SIGTERM
+        else:
+            assert killed.exit_signal is not None
+            assert killed.exit_signal[0] == "TERM"
 
 
 async def test_the_server_is_as_the_program_and_not_to_be_looked_into(real: Bench) -> None:
     async with running(real) as spec, joined(real, spec) as connection:
-        script = "cat /proc/$PPID/comm; grep -E '^(CapEff|CapBnd|Seccomp):' /proc/$PPID/status"
-        out, _, _ = await said(connection, script)
-        of_program, _, _ = await said(connection, script.replace("$PPID", "self"))
+        name = "for one in /proc/[0-9]*; do if grep -q nsml-ssh $one/comm; then echo $one; fi; done"
+        it, _, _ = await said(connection, f"{name} 2>/dev/null")
+        server = it.decode().strip() if real.isolation is Isolation.CONTAINER else "/proc/$PPID"
+        script = "cat {0}/comm; grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):' {0}/status"
+        out, _, _ = await said(connection, script.format(server))
+        of_program, _, _ = await said(connection, script.format("/proc/self"))
         assert out.split(b"\n")[0] == b"nsml-ssh"
         assert out.split(b"\n")[1:] == of_program.split(b"\n")[1:]
-        spied = "for one in fd/ mem environ root/; do ls /proc/$PPID/$one; done"
-        _, _, code = await said(connection, f"cat /proc/$PPID/environ; {spied}")
-        assert code != 0 or real.isolation.value == "none"
+        for one in ("environ", "mem", "fd/0", "root/etc", "map_files/"):
+            _, _, code = await said(connection, f"cat {server}/{one} || ls {server}/{one}/.")
+            assert code != 0 or real.isolation.value == "none", one
+
+
+async def test_a_server_in_a_container_loads_nothing_of_the_image_and_has_no_key(
+    docker: Bench, tmp_path: Path
+) -> None:
+    """The C library would load what an image's nsswitch.conf names, to look up a name."""
+    names = tmp_path / "nsswitch.conf"
+    names.write_text("passwd: hostile files\ngroup: hostile files\nhosts: hostile files\n")
+    some = await asyncio.to_thread(lambda: next(Path("/usr/lib").glob("*-linux-gnu/libz.so.1")))
+    library = tmp_path / "library"  # the loader knows the original
+    shutil.copy(some, library)
+    mounts = [
+        Mount(source=names, target="/etc/nsswitch.conf"),
+        Mount(source=library, target=f"{some.parent}/libnss_hostile.so.2"),
+    ]
+    async with running(docker, mounts=mounts) as spec, joined(docker, spec) as connection:
+        async with connection.start_sftp_client() as files:
+            assert "." in [one.filename for one in await files.readdir("/")]
+        for host in ("localhost", "no.such.host.", "127.0.0.1"):
+            with pytest.raises(asyncssh.ChannelOpenError):
+                await soon(connection.open_connection(host, 9))
+        assert await said(connection, "echo on") == (b"on\n", b"", 0)
+        [server] = [one for one in psutil.process_iter() if one.name() == "nsml-ssh"]
+        assert not [one.path for one in server.memory_maps() if "libnss_hostile" in one.path]
+        [zygote] = zygotes()
+        assert {one.path for one in server.memory_maps()} <= {
+            one.path for one in zygote.memory_maps()
+        }
+        assert PUBLIC.public_data in memory_of(server.pid)
+        assert PAIR.private_bytes_raw() not in memory_of(server.pid)
+
+
+def memory_of(pid: int) -> bytes:
+    found = b""
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            place, rights = line.split()[:2]
+            first, last = (int(one, 16) for one in place.split("-"))
+            if rights.startswith("rw"):
+                memory.seek(first)
+                with suppress(OSError):
+                    found += memory.read(last - first)
+    return found
 
 
 async def test_its_files_are_the_replicas(real: Bench) -> None:
@@ -174,7 +243,7 @@ async def test_a_connection_leads_to_a_socket_file_of_its_own(real: Bench) -> No
 
 async def test_what_it_starts_ends_with_the_replica(real: Bench) -> None:
     async with running(real) as spec:
-        async with VISITS.ssh_server(real.folders.of(spec.replica_id), KEY) as server:
+        async with served(real, spec) as server:
             connection = await soon(
                 asyncssh.connect(
                     "replica",
@@ -194,7 +263,7 @@ async def test_what_it_starts_ends_with_the_replica(real: Bench) -> None:
             assert not sleepers()
             await soon(connection.wait_closed())
         with pytest.raises(NotAdmitted):
-            async with VISITS.ssh_server(real.folders.of(spec.replica_id), KEY):
+            async with served(real, spec):
                 pass
 
 

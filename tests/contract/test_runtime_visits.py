@@ -179,6 +179,20 @@ async def test_who_hangs_up_ends_what_listens_to_that(real: Bench) -> None:
         await until(lambda: not sleepers())
 
 
+async def test_who_leaves_while_it_begins_ends_it(tmp_path: Path, facts: IsolationFacts) -> None:
+    async with bench_named("docker", tmp_path, facts) as docker, running(docker) as spec:
+
+        async def stay() -> None:
+            async with visiting(docker, spec, "sleep", SLEEP):
+                await asyncio.Event().wait()
+
+        for _ in range(5):
+            staying = asyncio.create_task(stay())
+            await until(lambda: len(sleepers()) == 1)  # mostly before its engine has said so
+            staying.cancel()
+            await until(lambda: not sleepers())
+
+
 async def test_what_is_halted_hears_that_its_client_left(real: Bench) -> None:
     async with running(real) as spec:
         async with visiting(real, spec, "sleep", SLEEP) as visit:

@@ -10,7 +10,6 @@ import pty
 import random
 import re
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -134,21 +133,6 @@ def test_the_streams_stay_apart_and_the_exit_code_is_the_programs(
     code, out, err = said(platform, session, "--", "no-such-program")
     assert code != 0
     assert b"no-such-program" in out + err
-
-
-@pytest.mark.skipif(
-    shutil.which("ssh") is None and not os.environ.get("NSML_REQUIRE_SSH"),
-    reason="there is no OpenSSH client (openssh-client)",
-)
-def test_ssh_leads_to_processes_and_says_that_it_does_not_lead_into_containers(
-    platform: Platform, session: str, request: pytest.FixtureRequest
-) -> None:
-    done = platform.nsml("ssh", session, "--", "true", check=False)
-    if request.node.callspec.params["platform"] == "containers":
-        assert (done.returncode, done.stdout) == (BROKEN, "")
-        assert "container" in done.stderr
-    else:
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @of_processes

@@ -111,11 +111,11 @@ async def test_a_damaged_key_is_no_new_one(replica: RunningReplica) -> None:
 
 async def test_why_there_is_none_is_told(replica: RunningReplica) -> None:
     class Closed:
-        def ssh_server(self, _folder: ReplicaFolder, _key: str) -> None:
+        def ssh_server(self, _folder: ReplicaFolder, _key: str, *_asking: object) -> None:
             raise NotAdmitted("it lets nobody in")
 
     assert (await served(replica, Closed())).answer[0].refused == "it lets nobody in"
-    replica.folder.spec.write_text(json.dumps({"container": {"name": "x"}}))
-    assert "container" in (await served(replica, Echo())).answer[0].refused
+    replica.folder.spec.write_text(json.dumps({"container": {"name": "x", "socket": "/no/such"}}))
+    assert (await served(replica, Closed())).answer[0].refused == "it lets nobody in"
     replica.folder.spec.unlink()
     assert "beginning" in (await served(replica, Echo())).answer[0].refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from nodeagent.folders import ReplicaFolder
 from nodeagent.runtimes import visits
 from nodeagent.runtimes.visits import NotAdmitted, VisitOrder, Visits
-from nodeagent.shim.visitor import COPY, KINDS, PROGRAM, SSH, VISIT
+from nodeagent.shim.visitor import CONTAINED_SSH, COPY, KINDS, PROGRAM, SSH, VISIT
 
 PROGRAM_ORDER = VisitOrder(argv=(), environment={}, terminal=None)
 COPY_ORDER = VisitOrder(argv=(), environment={}, terminal=None, copy={"path": "x"})
@@ -25,6 +26,8 @@ def asked(kind: str, folder: ReplicaFolder) -> AbstractAsyncContextManager[Any]:
     of_boot = Visits("boot")
     if kind == SSH:
         return of_boot.ssh_server(folder, "key")
+    if kind == CONTAINED_SSH:
+        return of_boot.ssh_server(folder, "key", socket.socket(socket.AF_UNIX))
     return of_boot.started(folder, COPY_ORDER if kind == COPY else PROGRAM_ORDER)
 
 

@@ -1,0 +1,336 @@
+"""The agent's side of what an ssh server in a container asks for (`nodeagent/shim/contained_ssh.py`).
+
+The server is a process among the session's own, so what it says is checked, and what it can have is what the session's
+owner can have without it: programs in this one container, and signatures with this one host key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import fcntl
+import json
+import os
+import signal
+import socket
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from nodeagent.runtimes.container_visits import ContainerVisits, shell_argv
+from nodeagent.runtimes.visits import PIECE_BYTES, NotAdmitted, NotStarted, Output, VisitOrder
+from nodeagent.shim.client_program import NOT_EXECUTABLE
+from nodeagent.shim.contained_ssh import MOST_MESSAGE
+from nsml.common.concurrency import TaskGroup, beside_each_other
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from nodeagent.folders import ReplicaFolder
+    from nodeagent.runtimes.container_visits import ContainerVisit
+    from nodeagent.runtimes.visits import Visit, Visits
+
+    Start = Callable[[VisitOrder], AbstractAsyncContextManager[ContainerVisit]]
+    Sign = Callable[[bytes], bytes]
+
+_MOST_PROGRAMS: Final = 64
+_MOST_VARIABLES: Final = 80
+_MOST_SIGNED: Final = 4096
+_MOST_SAID: Final = 4096
+_LAST_CELL: Final = 10_000
+_PIPE_BYTES: Final = 256 << 10
+_MOST_SIGNALS: Final = 64
+"""That wait to be sent to a program."""
+_SIGNALLED: Final = 128
+
+
+class _NotUnderstood(ValueError):
+    """What the server says means nothing."""
+
+
+@asynccontextmanager
+async def server(
+    visits: Visits, folder: ReplicaFolder, plan: Mapping[str, Any], host_key: Ed25519PrivateKey
+) -> AsyncIterator[socket.socket]:
+    """A connection to an ssh server in a replica's container, while the context lasts. Raises NotAdmitted.
+
+    `plan` says which container of which engine.
+    """
+    start = partial(ContainerVisits(Path(plan["socket"])).started, str(plan["name"]))
+    public = host_key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        async with (
+            beside_each_other() as group,
+            visits.ssh_server(folder, public.decode(), theirs) as connection,
+        ):
+            theirs.close()
+            serving = group.create_task(serve(ours, start, host_key.sign))
+            yield connection
+            serving.cancel()
+
+
+async def serve(asking: socket.socket, start: Start, sign: Sign) -> None:
+    """Answer the server at the other end until it is gone, or says what means nothing; its programs are left then.
+
+    `asking` is closed. `start` may raise NotAdmitted.
+    """
+    loop = asyncio.get_running_loop()
+    running: set[asyncio.Task[None]] = set()
+    asking.setblocking(False)  # noqa: FBT003
+    with asking:
+        async with TaskGroup() as group:
+            with suppress(OSError, _NotUnderstood):
+                while message := await loop.sock_recv(asking, MOST_MESSAGE):
+                    words = _words(message)
+                    if "sign" in words:
+                        _tell(asking, {"signature": _signature(words["sign"], sign)})
+                    elif len(running) >= _MOST_PROGRAMS:
+                        _tell(asking, {"failed": f"{_MOST_PROGRAMS} programs run already"})
+                    else:
+                        order = _order(words)
+                        program = _Program(asking, has_terminal=order.terminal is not None)
+                        task = group.create_task(program.run(order, start))
+                        running.add(task)
+                        task.add_done_callback(running.discard)
+            for one in running:
+                one.cancel()
+
+
+def _words(message: bytes) -> dict[str, Any]:
+    try:
+        words = json.loads(message)
+    except ValueError as error:
+        raise _NotUnderstood(str(error)) from error
+    if not isinstance(words, dict):
+        raise _NotUnderstood("no object")
+    return words
+
+
+def _signature(data: object, sign: Sign) -> str:
+    try:
+        asked = base64.b64decode(str(data), validate=True)
+    except ValueError as error:
+        raise _NotUnderstood(str(error)) from error
+    if len(asked) > _MOST_SIGNED:
+        raise _NotUnderstood("too much to sign")
+    return base64.b64encode(sign(asked)).decode("ascii")
+
+
+def _order(words: dict[str, Any]) -> VisitOrder:
+    """What is to be started. Raises _NotUnderstood."""
+    argv, command, environment = words.get("argv"), words.get("command"), words.get("env")
+    if argv is None:
+        if not isinstance(command, str | None):
+            raise _NotUnderstood("no command")
+        argv = shell_argv(command)
+    if not isinstance(argv, list | tuple) or not isinstance(environment, dict):
+        raise _NotUnderstood("no program")
+    texts = [*argv, *environment, *environment.values()]
+    if not all(isinstance(one, str) and "\0" not in one for one in texts):
+        raise _NotUnderstood("no texts")
+    if len(environment) > _MOST_VARIABLES or any("=" in name or not name for name in environment):
+        raise _NotUnderstood("no variables")
+    size = words.get("terminal")
+    return VisitOrder(
+        argv=tuple(argv), environment=environment, terminal=None if size is None else _size(size)
+    )
+
+
+def _size(size: object) -> tuple[int, int]:
+    """Rows and columns. Raises _NotUnderstood."""
+    match size:
+        case [int(rows), int(columns)]:
+            return min(max(rows, 1), _LAST_CELL), min(max(columns, 1), _LAST_CELL)
+    raise _NotUnderstood("no size")
+
+
+def _tell(end: socket.socket, words: dict[str, Any], given: Sequence[int] = ()) -> None:
+    """Say something. Raises OSError: it is gone, or has too much to hear."""
+    socket.send_fds(end, [json.dumps(words).encode()], given)
+
+
+class _Program:
+    """One that is asked for; the server has its other ends when this is made."""
+
+    def __init__(self, asking: socket.socket, *, has_terminal: bool) -> None:
+        """Raises OSError."""
+        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._end.setblocking(False)  # noqa: FBT003
+        given: Sequence[int] = ()
+        self._open: set[int] = set()
+        try:
+            with theirs:
+                ours, given = _terminal() if has_terminal else _pipes()
+                self._open.update(ours)
+                _tell(asking, {"begins": True}, [theirs.fileno(), *given])
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            for one in given:
+                os.close(one)
+        self._has_terminal = has_terminal
+        self._input, *outputs = ours
+        self._outputs = dict(zip(Output, outputs or ours, strict=False))
+        self._size: tuple[int, int] | None = None
+        self._signals: list[int] = []
+        self._is_asked = asyncio.Event()
+
+    async def run(self, order: VisitOrder, start: Start) -> None:
+        """Until it has ended, or the server leaves it."""
+        try:
+            async with TaskGroup() as group:
+                running = group.create_task(self._run(order, start))
+                listening = group.create_task(self._listen())
+                await asyncio.wait([running, listening], return_when=asyncio.FIRST_COMPLETED)
+                running.cancel()
+                listening.cancel()
+        finally:
+            self._close()
+
+    async def _run(self, order: VisitOrder, start: Start) -> None:
+        said: dict[str, Any] = {"lost": True}
+        try:
+            async with start(order) as visit:
+                with suppress(OSError):
+                    _tell(self._end, {"pid": visit.inner_pid})
+                said = await self._joined(visit)
+        except* NotStarted as errors:
+            [error] = errors.exceptions
+            code = error.exit_code if isinstance(error, NotStarted) else NOT_EXECUTABLE
+            said = {"failed": str(error), "code": code}
+        except* NotAdmitted as errors:
+            said = {"failed": str(errors.exceptions[0]), "code": NOT_EXECUTABLE}
+        for one in tuple(self._open):  # the end of what it wrote comes before how it ended
+            self._let_go(one)
+        with suppress(OSError):
+            _tell(self._end, said)
+
+    async def _joined(self, visit: Visit) -> dict[str, Any]:
+        """Pass on what both say until it has ended and all that it wrote was taken; how it ended."""
+        async with TaskGroup() as group:
+            beside = [group.create_task(self._give(visit)), group.create_task(self._obey(visit))]
+            passing = [group.create_task(self._pass_on(one)) for one in visit.sources]
+            code, number = await visit.ended()
+            await asyncio.gather(*passing)
+            for one in beside:
+                one.cancel()
+        if number is not None:
+            # the engine has no other word for a signal, and a program may have ended so by itself
+            return {"code": _SIGNALLED + number}
+        return {"lost": True} if code is None else {"code": code}
+
+    async def _give(self, visit: Visit) -> None:
+        takes = True
+        while takes and (data := await _read(self._input)):
+            takes = await visit.write(data)
+        if takes:
+            await visit.close_input()
+        elif not self._has_terminal:
+            self._let_go(self._input)  # the server learns that it takes no more
+
+    async def _pass_on(self, source: AsyncIterator[tuple[Output, bytes]]) -> None:
+        async for kind, data in source:
+            await _write(self._outputs[kind], data)
+
+    async def _listen(self) -> None:
+        """Take what the server says, until it leaves."""
+        loop = asyncio.get_running_loop()
+        with suppress(OSError, _NotUnderstood):
+            while message := await loop.sock_recv(self._end, _MOST_SAID):
+                words = _words(message)
+                if "size" in words:
+                    self._size = _size(words["size"])
+                elif words.get("signal") in signal.valid_signals():
+                    self._signals = [*self._signals, words["signal"]][:_MOST_SIGNALS]
+                self._is_asked.set()
+
+    async def _obey(self, visit: Visit) -> None:
+        """Do what the server says; of sizes the last one counts."""
+        while True:
+            await self._is_asked.wait()
+            self._is_asked.clear()
+            size, self._size = self._size, None
+            signals, self._signals = self._signals, []
+            if size is not None:
+                await visit.resize(*size)
+            for number in signals:
+                await visit.signal(number)
+
+    def _let_go(self, descriptor: int) -> None:
+        if descriptor in self._open:
+            self._open.discard(descriptor)
+            os.close(descriptor)
+
+    def _close(self) -> None:
+        for one in tuple(self._open):
+            self._let_go(one)
+        self._end.close()
+
+
+def _terminal() -> tuple[list[int], list[int]]:
+    """Our end of what is read and written of a terminal, and the server's. Raises OSError."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)  # noqa: FBT003
+    return [ours.detach()], [theirs.detach()]
+
+
+def _pipes() -> tuple[list[int], list[int]]:
+    """Our ends of a program's input, output and errors, and the server's. Raises OSError."""
+    ours: list[int] = []
+    theirs: list[int] = []
+    try:
+        for is_input in (True, False, False):
+            reads, writes = os.pipe2(os.O_CLOEXEC)
+            ours.append(reads if is_input else writes)
+            theirs.append(writes if is_input else reads)
+            os.set_blocking(ours[-1], False)
+            with suppress(OSError):  # this user has much in pipes already
+                fcntl.fcntl(reads, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    except OSError:
+        for one in (*ours, *theirs):
+            os.close(one)
+        raise
+    return ours, theirs
+
+
+async def _read(descriptor: int) -> bytes:
+    """Some bytes; empty at the end."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return os.read(descriptor, PIECE_BYTES)
+        except BlockingIOError:
+            await _ready(descriptor, loop.add_reader, loop.remove_reader)
+        except OSError:
+            return b""
+
+
+async def _write(descriptor: int, data: bytes) -> None:
+    """All of it; nothing more once the server has closed its end."""
+    loop, rest = asyncio.get_running_loop(), memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            await _ready(descriptor, loop.add_writer, loop.remove_writer)
+        except OSError:
+            return
+
+
+async def _ready(
+    descriptor: int, add: Callable[..., object], remove: Callable[[int], object]
+) -> None:
+    ready = asyncio.Event()
+    add(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        remove(descriptor)
