@@ -49,6 +49,7 @@ class SshServers:
 
     def __init__(self, visits: Visits) -> None:
         self._visits = visits
+        self._room = contained_ssh.Room()
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
         """Join a client to a server of its own, until one of them leaves."""
@@ -58,7 +59,7 @@ class SshServers:
             servers = (
                 self._visits.ssh_server(replica.folder, key.private)
                 if plan is None
-                else contained_ssh.server(self._visits, replica.folder, plan, key.pair)
+                else contained_ssh.server(self._visits, replica.folder, plan, key.pair, self._room)
             )
             async with servers as server:
                 await _say(stream, pb.SshAnswer(host_key=key.public))

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import socket
+from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
     Start = Callable[[VisitOrder], AbstractAsyncContextManager[ContainerVisit]]
     Sign = Callable[[bytes], bytes]
 
-_MOST_PROGRAMS: Final = 64
+MOST_OF_CONNECTION: Final = 64
+MOST_OF_CONTAINER: Final = 128
+MOST_OF_NODE: Final = 512
+"""Programs at once: the agent has some descriptors of each."""
 _MOST_VARIABLES: Final = 80
 _MOST_SIGNED: Final = 4096
 _MOST_SAID: Final = 4096
@@ -54,15 +58,45 @@ class _NotUnderstood(ValueError):
     """What the server says means nothing."""
 
 
+class Room:
+    """How many programs run for all the servers of an agent, by container."""
+
+    def __init__(self) -> None:
+        self._running: Counter[str] = Counter()
+
+    def refusal(self, container: str) -> str:
+        """Why no other one can be started there; "" if it can."""
+        if self._running[container] >= MOST_OF_CONTAINER:
+            return f"{MOST_OF_CONTAINER} programs run for ssh in this replica already"
+        if self._running.total() >= MOST_OF_NODE:
+            return f"{MOST_OF_NODE} programs run for ssh on its node already"
+        return ""
+
+    def take(self, container: str) -> None:
+        """One more."""
+        self._running[container] += 1
+
+    def leave(self, container: str) -> None:
+        """One less."""
+        self._running[container] -= 1
+        if not self._running[container]:
+            del self._running[container]
+
+
 @asynccontextmanager
 async def server(
-    visits: Visits, folder: ReplicaFolder, plan: Mapping[str, Any], host_key: Ed25519PrivateKey
+    visits: Visits,
+    folder: ReplicaFolder,
+    plan: Mapping[str, Any],
+    host_key: Ed25519PrivateKey,
+    room: Room,
 ) -> AsyncIterator[socket.socket]:
     """A connection to an ssh server in a replica's container, while the context lasts. Raises NotAdmitted.
 
     `plan` says which container of which engine.
     """
-    start = partial(ContainerVisits(Path(plan["socket"])).started, str(plan["name"]))
+    container = str(plan["name"])
+    start = partial(ContainerVisits(Path(plan["socket"])).started, container)
     public = host_key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
@@ -71,12 +105,14 @@ async def server(
             visits.ssh_server(folder, public.decode(), theirs) as connection,
         ):
             theirs.close()
-            serving = group.create_task(serve(ours, start, host_key.sign))
+            serving = group.create_task(serve(ours, container, start, host_key.sign, room))
             yield connection
             serving.cancel()
 
 
-async def serve(asking: socket.socket, start: Start, sign: Sign) -> None:
+async def serve(
+    asking: socket.socket, container: str, start: Start, sign: Sign, room: Room
+) -> None:
     """Answer the server at the other end until it is gone, or says what means nothing; its programs are left then.
 
     `asking` is closed. `start` may raise NotAdmitted.
@@ -89,16 +125,22 @@ async def serve(asking: socket.socket, start: Start, sign: Sign) -> None:
             with suppress(OSError, _NotUnderstood):
                 while message := await loop.sock_recv(asking, MOST_MESSAGE):
                     words = _words(message)
+                    refusal = room.refusal(container)
+                    if len(running) >= MOST_OF_CONNECTION:
+                        refusal = f"{MOST_OF_CONNECTION} programs run already"
                     if "sign" in words:
                         _tell(asking, {"signature": _signature(words["sign"], sign)})
-                    elif len(running) >= _MOST_PROGRAMS:
-                        _tell(asking, {"failed": f"{_MOST_PROGRAMS} programs run already"})
+                    elif refusal:
+                        _tell(asking, {"failed": refusal})
                     else:
                         order = _order(words)
                         program = _Program(asking, has_terminal=order.terminal is not None)
+                        room.take(container)
                         task = group.create_task(program.run(order, start))
                         running.add(task)
                         task.add_done_callback(running.discard)
+                        task.add_done_callback(lambda _: room.leave(container))
+                    await asyncio.sleep(0)  # others, too, while there is always more
             for one in running:
                 one.cancel()
 
@@ -231,6 +273,7 @@ class _Program:
         takes = True
         while takes and (data := await _read(self._input)):
             takes = await visit.write(data)
+            await asyncio.sleep(0)  # others, too, while there is always more
         if takes:
             await visit.close_input()
         elif not self._has_terminal:
@@ -251,6 +294,7 @@ class _Program:
                 elif words.get("signal") in signal.valid_signals():
                     self._signals = [*self._signals, words["signal"]][:_MOST_SIGNALS]
                 self._is_asked.set()
+                await asyncio.sleep(0)
 
     async def _obey(self, visit: Visit) -> None:
         """Do what the server says; of sizes the last one counts."""

@@ -74,8 +74,12 @@ class Agent:
         return socket.socket(fileno=end), streams
 
     def _ask(self, words: Mapping[str, object]) -> tuple[dict[str, Any], Sequence[int]]:
-        self._end.send(json.dumps(words).encode())
-        message, given, _, _ = socket.recv_fds(self._end, MOST_MESSAGE, _MOST_DESCRIPTORS)
+        try:
+            self._end.send(json.dumps(words).encode())
+            message, given, _, _ = socket.recv_fds(self._end, MOST_MESSAGE, _MOST_DESCRIPTORS)
+        except OSError:
+            self._end.close()  # what comes later would be taken for another answer
+            raise
         if not message:
             raise OSError("its node has left")
         for one in given:

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeagent.runtimes import contained_ssh
+from nodeagent.runtimes.contained_ssh import Room
 from nodeagent.runtimes.visits import NotStarted, VisitOrder
 from nodeagent.shim.contained_ssh import Agent, ContainedLoop, HostKey, addresses_in
 
@@ -48,14 +49,17 @@ class Engine:
 
 
 @asynccontextmanager
-async def served(engine: Engine) -> AsyncIterator[socket.socket]:
+async def served(
+    engine: Engine, room: Room | None = None, container: str = "one"
+) -> AsyncIterator[socket.socket]:
     """The server's end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    serving = asyncio.create_task(contained_ssh.serve(theirs, engine.started, KEY.sign))
+    serving = asyncio.create_task(
+        contained_ssh.serve(theirs, container, engine.started, KEY.sign, room or Room())
+    )
     with ours:
         yield ours
     await asyncio.wait_for(serving, 20)
-    assert engine.running == 0
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -114,18 +118,35 @@ async def test_a_command_is_a_word_of_a_shell_and_never_read_by_another() -> Non
     assert (order.environment, order.terminal) == ({"A": "b"}, (1, 10_000))
 
 
-async def test_there_are_so_many_programs_and_no_more() -> None:
-    engine = Engine()
-    async with served(engine) as end:
-        agent = Agent(end)
-        for _ in range(64):
-            left, streams = await asyncio.to_thread(agent.program, SHELL)
-            for one in streams:
-                os.close(one)
-            left.detach()
-        with pytest.raises(OSError, match="64"):
-            await asyncio.to_thread(agent.program, SHELL)
-        await until(lambda: engine.running == 64)
+async def test_there_are_so_many_programs_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most, number in (("CONNECTION", 2), ("CONTAINER", 3), ("NODE", 4)):
+        monkeypatch.setattr(contained_ssh, f"MOST_OF_{most}", number)
+    engine, room = Engine(), Room()
+    programs = []
+    async with (
+        served(engine, room) as first,
+        served(engine, room) as beside,
+        served(engine, room, "another") as other,
+    ):
+        for end, taken, refusal in (
+            (first, 2, "2 programs"),
+            (beside, 1, "3 .* replica"),
+            (other, 1, "4 .* node"),
+        ):
+            agent = Agent(end)
+            for _ in range(taken):
+                program, streams = await asyncio.to_thread(agent.program, SHELL)
+                programs.append(program)
+                for one in streams:
+                    os.close(one)
+            with pytest.raises(OSError, match=refusal):
+                await asyncio.to_thread(agent.program, SHELL)
+        await until(lambda: engine.running == 4)
+        programs.pop(0).close()
+        await until(lambda: engine.running == 3)
+        programs.append((await asyncio.to_thread(Agent(other).program, SHELL))[0])
+    assert engine.running == 0
+    assert not room.refusal("one")
 
 
 async def test_a_program_whose_server_leaves_it_is_left() -> None:
