@@ -278,18 +278,17 @@ async def test_who_leaves_ends_what_listens_to_that(real: Bench) -> None:
 
 
 async def test_a_server_that_a_program_in_its_container_kills_leaves_nothing(docker: Bench) -> None:
-    async with running(docker) as spec, joined(docker, spec) as connection:
-        await connection.create_process(f"sleep {SLEEP}; true")
-        await until(lambda: len(sleepers()) == 1)
-        kill = (
-            "for one in /proc/[0-9]*; do grep -q nsml-ssh $one/comm && kill -9 ${one#/proc/}; done"
-        )
-        broken = await soon(connection.run(f"{kill}; echo not reached"))
-        assert (broken.exit_status, broken.stdout) == (None, "")
-        await soon(connection.wait_closed())
-        await until(lambda: not sleepers())
-    async with running(docker) as spec, joined(docker, spec) as connection:
-        assert await said(connection, "exit 3") == (b"", b"", 3)
+    async with running(docker) as spec:
+        async with joined(docker, spec) as connection:
+            await connection.create_process(f"sleep {SLEEP}; true")
+            await until(lambda: len(sleepers()) == 1)
+            kill = "grep -q nsml-ssh $one/comm && kill -9 ${one#/proc/}"
+            broken = await soon(connection.run(f"for one in /proc/[0-9]*; do {kill}; done; echo"))
+            assert (broken.exit_status, broken.stdout) == (None, "")
+            await soon(connection.wait_closed())
+            await until(lambda: not sleepers())
+        async with joined(docker, spec) as connection:
+            assert await said(connection, "exit 3") == (b"", b"", 3)
 
 
 # -- what they are forked from ----------------------------------------------------------------------
