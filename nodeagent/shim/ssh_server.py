@@ -71,6 +71,7 @@ _NOT_THERE: Final = 127
 _NOT_STARTED: Final = 126
 _MOST_MESSAGE: Final = 64 << 10
 _TRIES_EVERY_S: Final = 0.05
+_MEMORY: Final = "mem"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _COPY_COMMAND: Final = re.compile(r"scp (?:-[vrpd]+ )*-[tf] ")
 """What `scp -O` asks for: served like sftp, since images have no scp."""
@@ -708,13 +709,26 @@ class _AskedProgram(_Program):
 
 
 class _Files(asyncssh.SFTPServer):
-    """The files that this process may use."""
+    """The files that this process may use, its own memory aside: with that a client could make anything of it."""
+
+    def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> Any:
+        """As asyncssh does."""
+        file: Any = super().open(path, pflags, attrs)
+        where = os.readlink(f"/proc/self/fd/{file.fileno()}")
+        if os.path.basename(where) == _MEMORY and _is_of_kernel(file.fileno()):
+            file.close()
+            raise asyncssh.SFTPPermissionDenied("memory of processes is not served")
+        return file
 
     def exit(self) -> None:
         """Its client is done: asyncssh gives no exit status, which scp takes for a failure."""
         channel: Any = self.channel
         if channel.get_subsystem() is not None:
             channel.exit(0)
+
+
+def _is_of_kernel(descriptor: int) -> bool:
+    return os.fstat(descriptor).st_dev == os.stat("/proc/self/stat").st_dev
 
 
 def _files(channel: Any) -> _Files:

@@ -214,6 +214,22 @@ async def test_its_files_are_the_replicas(real: Bench) -> None:
         assert (owner, int(size)) == (uid, ENOUGH)
 
 
+async def test_its_files_are_not_the_memory_of_its_server(real: Bench) -> None:
+    """Its owner may open that, also where nobody else may."""
+    async with running(real) as spec, joined(real, spec) as connection:
+        await said(connection, "ln -s /proc/self/mem link; echo kept > mem")
+        async with connection.start_sftp_client() as files:
+            for path in ("/proc/self/mem", "/proc/thread-self/mem", "link"):
+                with pytest.raises(asyncssh.SFTPPermissionDenied):
+                    await files.open(path, "rb")
+                with pytest.raises(asyncssh.SFTPError):  # it may be on what is read-only
+                    await files.open(path, "r+b")
+            async with files.open("mem") as file:
+                assert await file.read() == "kept\n"
+            async with files.open("/proc/self/stat") as file:
+                assert await file.read(1)
+
+
 async def test_a_connection_leads_to_its_own_loopback(real: Bench) -> None:
     async with running(real) as spec, joined(real, spec) as connection:
         serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); c, _ = s.accept(); c.sendall(b'here'); c.close()"
