@@ -215,8 +215,8 @@ def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requi
             names = " and ".join(filter(None, (file, lock)))
             _warn(app, code, f"{names} {'are' if lock else 'is'} not read", missing, advice)
             listed |= {name_of(line) for line in missing}
-    if options.spec.image or required.image:
-        return  # images have packages of their own
+    if options.spec.image or required.image or _is_of_machine(options):
+        return  # these have packages of their own
     imports = [*foreign_imports(entries, code.files, code.read), *_launched(options)]
     unlisted = missing_imports(imports, listed)
     if unlisted:
@@ -272,6 +272,11 @@ def _entries(code: Code, options: RunOptions) -> list[str]:
         words += [f"{module}.py", f"{module}/__main__.py"]
     paths = [path_text(str(PurePosixPath(word))) for word in words if word.endswith(".py")]
     return [path for path in paths if path in code.files]
+
+
+def _is_of_machine(options: RunOptions) -> bool:
+    """Whether the program is named by its place on the node: a Python there is not the session's."""
+    return bool(options.spec.argv) and options.spec.argv[0].startswith("/")
 
 
 def _launched(options: RunOptions) -> list[Import]:

@@ -275,6 +275,7 @@ def test_what_no_node_installs_is_refused_before_anything_is_sent(
             ["--argv", "--", "torchrun", "train.py"],
             ["warning: train.py imports jax, torch,"],
         ),
+        ({"train.py": "import jax"}, ["--argv", "--", "/opt/conda/bin/python", "train.py"], []),
         ({"main.py": "import numpy"}, ["--image", "python"], []),
         ({"main.py": "import numpy", "setup.py": "#nsml: python"}, [], []),
         ({"main.py": "import numpy", "requirements.txt": "scipy"}, [], []),
