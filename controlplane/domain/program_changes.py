@@ -369,13 +369,13 @@ def _told(said: list[Said]) -> str:
 
 
 def _no_counter(change: ProgramChange, said: list[Said]) -> str:
-    without = [one.who for one in said if not one.counters]
+    how = "call nsml.step(number) in the loop of each process"
     if change.asked_at_step is not None and len(said) == 1:
-        return "its program counts no steps: call nsml.step(number) in its loop"
-    which = ", ".join(without[:8]) or "its processes"
-    return (
-        f"{which} count no step that all processes have: call nsml.step(number) in the loop of each"
-    )
+        return f"its program counts no steps: {how}"
+    without = [one.who for one in said if not one.counters]
+    if without and len(without) < len(said):
+        return f"{', '.join(without[:8])}: no step is counted there, or not yet: {how}"
+    return f"its processes count no step that all of them have: {how}"
 
 
 def knobs_of(changes: Iterable[ProgramChange]) -> list[KnobValue]:
