@@ -144,11 +144,14 @@ def is_in_words(app: App) -> bool:
 
 
 def chart_lines(
-    app: App, groups: Mapping[str, Sequence[Series]], options: ChartOptions
+    app: App,
+    groups: Mapping[str, Sequence[Series]],
+    options: ChartOptions,
+    marks: Sequence[float] = (),
 ) -> Iterator[str]:
-    """The charts of all metrics, or their words where no chart can be shown, line by line."""
+    """The charts of all metrics, or their words where no chart can be shown, line by line; `marks` are steps."""
     from nsml.view import plot as view
-    from nsml.view.series import smooth
+    from nsml.view.series import Axis, smooth
 
     axis, smoothing = options.look.axis, options.look.smoothing
     is_told = options.in_words or is_in_words(app)
@@ -170,6 +173,7 @@ def chart_lines(
             rows=options.height,
             is_log=options.look.is_log,
             average=average,
+            marks=marks if axis is Axis.STEP else (),
         )
         for row in rows:
             yield "".join(_coloured(app, piece) for piece in row)

@@ -75,6 +75,8 @@ class Fetched:
     """Metrics that were fetched and nobody named, and that are not worth a chart."""
     none: str = ""
     """Why there are no series; "" where there are some, or were outside of the part of the axis."""
+    marks: Sequence[float] = ()
+    """Steps at which something was changed in the running program, of a session alone."""
     is_no_number: bool = False
     """Whether that is since the metrics that were named hold no numbers."""
 
@@ -89,6 +91,7 @@ def fetch(
     from nsml.client.series import first_charts, reported
     from nsml.view import figure, plot
     from nsml.view.metrics import not_worth_drawing
+    from nsml.view.program_changes import marks
 
     width = plot.worth(options.width or app.room or COLUMNS)
     if is_picture:
@@ -127,6 +130,7 @@ def fetch(
             undrawn=undrawn,
             none=none,
             is_no_number=is_no_number,
+            marks=marks(sessions[0].changes) if len(sessions) == 1 else (),
         )
 
     return app.call(work)

@@ -333,13 +333,7 @@ def _knob_line(name: str, facts: Mapping[str, Any]) -> str:
 
 
 def _history_line(change: ProgramChange) -> str:
-    from nsml.view.program_changes import phase_word, step_text, what
+    from nsml.view.program_changes import line
     from nsml.view.times import seconds_of
 
-    where = step_text(change)
-    at = f" at {where}" if where else ""
-    why = f": {visible(change.reason)}" if change.reason else ""
-    return (
-        f"#{change.number}  {what(change)}  {phase_word(change)}{at}{why}"
-        f"  by {visible(change.asked_by)}, {ago(time.time() - seconds_of(change.asked_at))}"
-    )
+    return f"#{change.number}  {line(change)}, {ago(time.time() - seconds_of(change.asked_at))}"

@@ -248,11 +248,15 @@ def _fill_spec(spec: SessionSpec, owner: str, message: sessions_pb2.SessionSpec)
 
 SHORT_BYTES: Final = 4 << 10
 """Of a command, and of an environment, in a message that is short."""
+SHORT_CHANGES: Final = 16
+"""Changes of running programs in such a message, the last ones; only the last one with what its processes said."""
 
 
 def shorten(message: sessions_pb2.Session) -> None:
     """Leave out the end of what is long in what was asked for, and say how much that is."""
-    del message.changes[:-1]
+    del message.changes[:-SHORT_CHANGES]
+    for change in message.changes[:-1]:
+        del change.members[:]
     spec = message.spec
     entry, left_out = _beginning(spec.entry, SHORT_BYTES)
     if left_out:  # assigned, it would be a spec where there is none

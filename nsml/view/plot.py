@@ -39,8 +39,10 @@ _LEAST_NAME = 14
 _LARGEST_POWER = 308.25
 _PRECISION_DIGITS = 12
 """Of a value that are meant: what differs beyond them is the dust of sums and divisions."""
-LETTERS = chr(BLANK) + "┤━"
+LETTERS = chr(BLANK) + "┤━┊"
 """A terminal that shows these shows a chart."""
+CHANGED = "┊"
+"""In the column of a step at which something was changed in the running program."""
 MARK = "×"  # noqa: RUF001 - told from a letter x
 """Under a column that holds a value which is no finite number."""
 
@@ -247,6 +249,7 @@ def chart(
     numbers: Sequence[int] | None = None,
     named: int | None = None,
     legend: Sequence[list[Piece]] | None = None,
+    marks: Sequence[float] = (),
 ) -> list[list[Piece]]:
     """A whole chart in `columns` cells: title, plot with axes, legend. Lines of pieces.
 
@@ -254,6 +257,7 @@ def chart(
     `average` is drawn in place of the lines; the figures beside them are those of the lines.
     `numbers` of the lines, by which they have their letters and pieces know whose they are; None: counted from 0
     on. The legend has the first `named` lines; None: all. `legend`: another in its place.
+    `marks`: places of the axis at which something was changed, a dotted line each, behind the lines.
     """
     kept = [above_zero(line) if is_log else (line, 0) for line in lines]
     dropped = sum(count for _, count in kept)
@@ -280,18 +284,35 @@ def chart(
         labels = {row: 10.0 ** min(value, _LARGEST_POWER) for row, value in labels.items()}
     texts = dict(zip(labels, _labels(list(labels.values())), strict=True))
     cells = raster.cells if len(drawn) == 1 else _lettered(raster.cells, numbers)
+    cells = _marked(cells, raster.x_range, marks)
     for place, row in enumerate(cells):
         label = texts.get(place, "")
         out.append([Piece(text=f"{label:>{_LABEL_CELLS}}┤"), *_runs(row, numbers)])
     if raster.gaps:
-        marks = "".join(MARK if place in raster.gaps else " " for place in range(plot_columns))
-        out.append([Piece(text=" " * (_LABEL_CELLS + 1) + marks.rstrip())])
+        odd = "".join(MARK if place in raster.gaps else " " for place in range(plot_columns))
+        out.append([Piece(text=" " * (_LABEL_CELLS + 1) + odd.rstrip())])
     out.append([Piece(text=_x_axis(raster.x_range, axis, plot_columns))])
     if legend is None:
         every = _legend(drawn, numbers, "reported: " if average else "", columns)
         legend = list(islice(every, named))
     out.extend(legend)
     return out
+
+
+def _marked(cells: _Cells, x_range: tuple[float, float], marks: Sequence[float]) -> _Cells:
+    """The cells with a dotted line at each mark, where nothing else is."""
+    low, high = x_range
+    shown = [mark for mark in marks if low <= mark <= high]
+    if not shown or not cells:
+        return cells
+    columns = set(_scaled(shown, low, high, len(cells[0])))
+    return tuple(
+        tuple(
+            (CHANGED, None) if place in columns and cell[0] == chr(BLANK) else cell
+            for place, cell in enumerate(row)
+        )
+        for row in cells
+    )
 
 
 def short_legend(

@@ -126,6 +126,23 @@ def settings(changes: Sequence[pb.ProgramChange]) -> dict[str, str]:
     return {name: ", ".join(texts) for name, texts in found.items()}
 
 
+def marks(changes: Sequence[pb.ProgramChange]) -> tuple[float, ...]:
+    """The steps at which something was changed, by counters that charts have as their axis."""
+    return tuple(
+        float(change.at)
+        for change in changes
+        if change.phase in MADE and change.HasField("at") and change.counter != "optimizer"
+    )
+
+
+def line(change: pb.ProgramChange) -> str:
+    """A change in one line, but for when: `lr=0.003  applied at step 5,000  by kim`."""
+    where = step_text(change)
+    at = f" at {where}" if where else ""
+    why = f": {visible(change.reason)}" if change.reason else ""
+    return f"{what(change)}  {phase_word(change)}{at}{why}  by {visible(change.asked_by)}"
+
+
 def record(change: pb.ProgramChange) -> dict[str, Any]:
     """A change for programs."""
     return {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nsml.common.units import ago, duration_text, short_moment
 from nsml.spec.run_flags import FLAGS
 from nsml.v1.sessions_pb2 import CAUSE_PROGRAM_FAILED, SESSION_STATE_RUNNING, SESSION_STATE_UNKNOWN
+from nsml.view.program_changes import line as change_line
 from nsml.view.queue import waiting_lines
 from nsml.view.sessions import (
     SIMULATED,
@@ -29,6 +30,8 @@ from nsml.view.usage import episode_lines, idle_text, taken_text, usage_text
 if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session, Waiting
 
+MOST_CHANGES = 5
+"""Of its running programs that are shown; `nsml set SESSION` shows all."""
 _MOMENTS = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 
@@ -54,6 +57,7 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
     found += [f"  {title}: {text}" for title, text in asked if text]
     if session.replicas:
         found += _place_lines(session)
+    found += [f"  changed: {change_line(one)}" for one in session.changes[-MOST_CHANGES:]]
     return [*found, *_use_lines(session, now), *(f"  {line}" for line in attempt_lines(session))]
 
 

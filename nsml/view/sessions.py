@@ -1055,14 +1055,12 @@ def _end(session: Session) -> dict[str, Any] | None:
     }
 
 
-def _behind_set(words: Sequence[str]) -> int:
-    """Where further `--set` go in a command line: what comes later counts, and words behind an argument are the program's."""
-    place = len(_RUN)
-    for number, word in enumerate(words):
-        if word == "--":
-            break
-        if word == "--set":
-            place = number + 2
+def _behind_set(session: Session) -> int:
+    """Where further `--set` go in its command line: behind its own, since what comes later counts, and before its program's."""
+    place, left = len(_RUN), len(session.spec.knobs)
+    for number, word in enumerate(session.command):
+        if left and word == "--set":
+            place, left = number + 2, left - 1
     return place
 
 
@@ -1082,7 +1080,7 @@ def repeat_words(session: Session) -> list[str]:
         memo = option_words("-m", session.memo, long="--memo") if session.memo else []
         return ["nsml", "run", "--rerun", session.name, *memo, *shared]
     if session.command:
-        place = _behind_set(session.command)
+        place = _behind_set(session)
         words = list(session.command)
         return [*words[:place], *set_words(session.changes), *words[place:]]
     spec = session.spec

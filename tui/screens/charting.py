@@ -15,6 +15,7 @@ from nsml.common.shell import shell_line
 from nsml.common.text import fit_middle, visible
 from nsml.common.units import counted
 from nsml.v1.sessions_pb2 import SESSION_STATE_HELD
+from nsml.view.program_changes import marks
 from nsml.view.series import Axis
 from tui.background import in_background
 from tui.screens.frame import Frame
@@ -49,7 +50,12 @@ def draw_charts(frame: Frame, charts: Charts, row: Row | None) -> None:
     elif not groups:
         nothing = "loading..." if shown.groups is None else _unreported(row.session)
         none = frame.none(Topic.SERIES, nothing)
-    charts.draw(groups, axis=shown.chart_query.axis, none=none)
+    charts.draw(
+        groups,
+        axis=shown.chart_query.axis,
+        none=none,
+        marks=() if row is None else marks(row.session.changes),
+    )
 
 
 def draw_as_kept(frame: Frame, charts: Charts) -> None:

@@ -56,6 +56,7 @@ class Charts(Lines):
         self._crowd: Crowd | None = None
         self._drawn_as: tuple[object, ...] = ()
         self._lines: list[Strip] | None = None
+        self._marks: tuple[float, ...] = ()
         self.axis = Axis.STEP
         self._first = 0
         self._first_name = ""
@@ -72,15 +73,16 @@ class Charts(Lines):
         axis: Axis,
         none: str = "",
         crowd: Crowd | None = None,
+        marks: tuple[float, ...] = (),
     ) -> None:
-        """Draw these; `none` is said where there are none."""
+        """Draw these; `none` is said where there are none, `marks` are steps at which something was changed."""
         is_same = groups is self._groups or not (groups or self._groups)
         is_same = is_same and crowd == self._crowd
         self._groups, self._crowd, self.axis, self.none = groups, crowd, axis, none
         self._find_first()
-        drawn_as = (axis, none, self.first, self.smoothing, self.is_log)
+        drawn_as = (axis, none, self.first, self.smoothing, self.is_log, marks)
         if not is_same or drawn_as != self._drawn_as:
-            self._drawn_as = drawn_as
+            self._drawn_as, self._marks = drawn_as, marks
             self._lines = None
             self.refresh_changed()
 
@@ -224,6 +226,7 @@ class Charts(Lines):
             numbers=numbers,
             named=self._named(name),
             legend=legend,
+            marks=self._marks if self.axis is Axis.STEP else (),
         )
 
     def _strip(self, pieces: Sequence[Piece]) -> Strip:
