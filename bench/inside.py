@@ -368,6 +368,28 @@ def endless(ways: Ways) -> Iterator[None]:
             one.wait()
 
 
+def measure_rates(ways: Ways, found: dict[str, list[float]]) -> None:
+    """Bytes down and up, once each way."""
+    down = ["head", "-c", str(SIZE), "/dev/zero"]
+    for way, command in ways.of(down, has_terminal=False).items():
+        used = cpu_s(ways.controlplane)
+        rate = megabytes_per_s(command, ways.environment)
+        found.setdefault(f"{way}_mb_per_s", []).append(rate)
+        if way == "nsml":
+            used = cpu_s(ways.controlplane) - used
+            found.setdefault("controlplane_cpu_s", []).append(used)
+    for way, command in ways.by_ssh(TAKES).items():
+        try:
+            rate = taken_megabytes_per_s(command, ways.environment)
+        except RuntimeError as lost:
+            if way != "ssh":
+                raise
+            # seen of OpenSSH's server on a busy machine, one time in ten
+            print(f"the peer lost bytes: {lost}", file=sys.stderr)
+        else:
+            found.setdefault(f"{way}_up_mb_per_s", []).append(rate)
+
+
 async def measure(platform: Platform, session: str, ways: Ways) -> dict[str, float]:
     """All figures; those of `ssh` and `bare` beside ours."""
     found: dict[str, list[float]] = {}
@@ -388,25 +410,7 @@ async def measure(platform: Platform, session: str, ways: Ways) -> dict[str, flo
             found[f"{way}_key_p50_ms"] = [statistics.median(keys)]
             found[f"{way}_key_p95_ms"] = [percentile(keys, 0.95)]
         for _ in range(ROUNDS):
-            for way, command in ways.of(
-                ["head", "-c", str(SIZE), "/dev/zero"], has_terminal=False
-            ).items():
-                used = cpu_s(ways.controlplane)
-                rate = await asyncio.to_thread(megabytes_per_s, command, ways.environment)
-                found.setdefault(f"{way}_mb_per_s", []).append(rate)
-                if way == "nsml":
-                    used = cpu_s(ways.controlplane) - used
-                    found.setdefault("controlplane_cpu_s", []).append(used)
-            for way, command in ways.by_ssh(TAKES).items():
-                try:
-                    rate = await asyncio.to_thread(taken_megabytes_per_s, command, ways.environment)
-                except RuntimeError as lost:
-                    if way != "ssh":
-                        raise
-                    # seen of OpenSSH's server on a busy machine, one time in ten
-                    print(f"the peer lost bytes: {lost}", file=sys.stderr)
-                else:
-                    found.setdefault(f"{way}_up_mb_per_s", []).append(rate)
+            await asyncio.to_thread(measure_rates, ways, found)
         for _ in range(ROUNDS):
             found.setdefault("call_p99_ms", []).append(await call_p99_ms(client, session))
             with endless(ways):
