@@ -17,6 +17,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from cli.local.ports import Held
 from nodeagent.config import SettingsError
+from nodeagent.folders import ReplicaId
 from nodeagent.link.channels import Link
 from nodeagent.link.control import Control
 from nodeagent.link.outbox import Outbox
@@ -88,6 +89,9 @@ class Node:
 
     def stock(self) -> pb.StockReport:
         return pb.StockReport()
+
+    def changes(self) -> dict[ReplicaId, list[pb.MemberReport]]:
+        return {}
 
     def devices(self) -> pb.DevicesChanged:
         return pb.DevicesChanged()
