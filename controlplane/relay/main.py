@@ -67,8 +67,9 @@ async def _run(listener: socket.socket, descriptor: int) -> None:
 def main() -> None:
     """Run it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the control plane's, which tells it
-    os.nice(_NICENESS)
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):  # a unit may forbid it
+        os.nice(_NICENESS)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
