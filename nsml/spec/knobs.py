@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import Any, Final
@@ -28,6 +27,19 @@ NAME_RULE: Final = "it has 1 to 64 of A-Z a-z 0-9 _ . - /"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.\-/]{1,64}", re.ASCII)
 
 
+def value_of(text: str) -> Any:
+    """The value that a text in JSON is; raises ValueError, RecursionError."""
+    from json import loads  # noqa: PLC0415 - most command lines have no knob
+
+    return loads(text)
+
+
+def _text_of(value: Any) -> str:
+    from json import dumps  # noqa: PLC0415
+
+    return dumps(value)
+
+
 def is_name(text: str) -> bool:
     """Whether a knob may be called so."""
     return _NAME.fullmatch(text) is not None
@@ -36,7 +48,7 @@ def is_name(text: str) -> bool:
 def value_error(text: str) -> str:
     """Why a text in JSON is no value of a knob, for people; "" for one that is."""
     try:
-        value = json.loads(text) if len(text) <= _MOST_JSON else None
+        value = value_of(text) if len(text) <= _MOST_JSON else None
     except (ValueError, RecursionError):
         value = None
     match value:
@@ -59,19 +71,19 @@ def json_of(word: str) -> str:
     if lowered in {"true", "false"}:
         return lowered
     try:
-        return json.dumps(int(word))
+        return _text_of(int(word))
     except ValueError:
         pass
     try:
         number = float(word)
     except ValueError:
-        return json.dumps(word)
-    return json.dumps(number) if math.isfinite(number) else json.dumps(word)
+        return _text_of(word)
+    return _text_of(number) if math.isfinite(number) else _text_of(word)
 
 
 def word_of(text: str) -> str:
     """The word of the command line that `json_of` reads as this JSON; texts that it would not are in quotes."""
-    value: Any = json.loads(text)
+    value: Any = value_of(text)
     is_plain = isinstance(value, str) and json_of(value) == text and "@" not in value
     return value if is_plain and not value.startswith('"') else text
 
@@ -103,6 +115,6 @@ def _quoted(word: str) -> str:
     if len(word) < len('""') or not (word[0] == word[-1] == '"'):
         return ""
     try:
-        return word if isinstance(json.loads(word), str) else ""
+        return word if isinstance(value_of(word), str) else ""
     except ValueError:
         return ""

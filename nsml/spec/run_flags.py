@@ -6,7 +6,6 @@ records, the row of `nsml diff`, the column of lists and the key of filters. Not
 
 from __future__ import annotations
 
-import json
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -322,7 +321,7 @@ class _Knobs(Kind):
         return [
             {
                 "name": one.name,
-                "value": json.loads(one.value),
+                "value": knobs.value_of(one.value),
                 "step": one.at if one.HasField("at") else None,
             }
             for one in getattr(message, field)

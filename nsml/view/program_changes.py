@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from nsml.common.shell import option_words
 from nsml.common.text import visible
 from nsml.common.units import duration_text
-from nsml.spec.knobs import setting_word, word_of
+from nsml.spec.knobs import setting_word, value_of, word_of
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.times import seconds_of
 
@@ -153,7 +152,7 @@ def record(change: pb.ProgramChange) -> dict[str, Any]:
         "asked_by": change.asked_by,
         "asked_at": change.asked_at.ToJsonString(),
         "ended_at": change.ended_at.ToJsonString() if change.HasField("ended_at") else None,
-        "values": {name: json.loads(value) for name, value in sorted(change.values.items())},
+        "values": {name: value_of(value) for name, value in sorted(change.values.items())},
         "checkpoint": change.checkpoint or None,
         "counter": change.counter or None,
         "step": change.at if change.HasField("at") else None,
@@ -181,6 +180,6 @@ def record(change: pb.ProgramChange) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text) if text else None
+        return value_of(text) if text else None
     except (ValueError, RecursionError):
         return text
