@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
     from nsml.v1.checkpoints_pb2 import Checkpoint
-    from nsml.v1.sessions_pb2 import Session
+    from nsml.v1.sessions_pb2 import Evaluated, EvaluateResponse, Session
+    from tui.screens.evaluate import Conversation
     from tui.shell import Shell
 
 MOST_STOPPED: Final = 100
 """Sessions of one stop."""
 MOST_REMOVED: Final = 100
 """Sessions of one removal."""
+_MOST_TYPED_CODE: Final = 200
+"""Lines for programs to evaluate."""
 
 
 class Actions:
@@ -47,6 +51,9 @@ class Actions:
     def __init__(self, app: Shell) -> None:
         self._app = app
         self.fetching = ""
+        self._typed_code: deque[str] = deque(maxlen=_MOST_TYPED_CODE)
+        self._conversation: Conversation | None = None
+        """What was asked of a program last."""
 
     def stop(self, sessions: Sequence[Session]) -> None:
         """Stop sessions, once that is confirmed."""
@@ -178,6 +185,35 @@ class Actions:
             self._app.say(f"no shell: {session.name} has ended")
             return
         self._app.obey(shell_line(["sh", f"{session.name}:{rank}" if rank else session.name]))
+
+    def evaluate(self, sessions: Sequence[Session], *, rank: int = 0) -> None:
+        """Ask for code that the program of one session evaluates, and show what comes of it."""
+        from tui.screens.evaluate import Conversation, Evaluate
+
+        if self._app.refuses_action("evaluated"):
+            return
+        if len(sessions) != 1:
+            self._app.say("code is evaluated by the program of one session")
+            return
+        (session,) = sessions
+        if session.state in ENDED_STATES:
+            self._app.say(f"nothing to ask: {session.name} has ended")
+            return
+        of = f"{session.name}:{rank}" if rank else session.name
+        if self._conversation is None or self._conversation.of != of:
+            self._conversation = Conversation(of, self._typed_code)
+
+        async def ask(
+            code: str, limit_s: float, told: Callable[[EvaluateResponse], None]
+        ) -> Evaluated:
+            if self._app.client is None:
+                raise ClientError("not connected yet")
+            self._app.last_command = shell_line(["nsml", "exec", *operands(of, code)])
+            return await self._app.client.sessions.evaluate(
+                session.id, code, rank=rank, limit_s=limit_s, told=told
+            )
+
+        self._app.push_screen(Evaluate(self._conversation, ask))
 
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into the folder in which the dashboard was started, once that is confirmed."""

@@ -15,6 +15,7 @@ from tui.actions import Actions
 from tui.hints import key_of
 from tui.prompt import Prompt
 from tui.screens.frame import LIVE_ONLY_ACTIONS, NAMES, Frame
+from tui.screens.modal import Modal
 from tui.screens.opening import Opening
 from tui.shell import Shell
 
@@ -145,8 +146,11 @@ class Dashboard(Shell):
         return Prompt(self)
 
     def model_screen(self) -> Frame | None:
-        """The screen in front, where it is one that shows the model."""
-        return self.screen if isinstance(self.screen, Frame) else None
+        """The screen in front, or in sight behind that, where it is one that shows the model."""
+        screen = self.screen
+        if isinstance(screen, Modal) and screen.shows_behind:
+            screen = self.screen_stack[-2]
+        return screen if isinstance(screen, Frame) else None
 
     def go(self, mode: str) -> None:
         """Another screen, out of whatever is open."""

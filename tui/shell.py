@@ -104,6 +104,9 @@ class SessionActions(Protocol):
     def enter(self, sessions: Sequence[Session], *, rank: int = 0) -> None:
         """Start a shell in one."""
 
+    def evaluate(self, sessions: Sequence[Session], *, rank: int = 0) -> None:
+        """Ask for code that the program of one evaluates."""
+
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into a folder."""
 

@@ -14,12 +14,12 @@ from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, command, pass_app
 from cli.output import write_list
 from cli.sessions.replicas import RANK, replica_of
-from nsml.common.text import visible
 from nsml.common.units import duration_text
 from nsml.spec import evaluation
+from nsml.view.evaluation import AnswerKind, answer_lines, progress_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Evaluated, EvaluateResponse
@@ -169,13 +169,7 @@ class _Patience:
     def hear(self, response: EvaluateResponse) -> None:
         """It is further now."""
         self._end()
-        match response.WhichOneof("kind"):
-            case "behind":
-                self._words = f"waiting for what {response.behind} has evaluated there"
-            case "waits":
-                self._words = "waiting for the program's next safe point"
-            case _:
-                self._words = "the program evaluates it"
+        self._words = progress_text(response)
         self._begin()
 
     def _begin(self) -> None:
@@ -211,22 +205,14 @@ def _write(app: App, results: Sequence[_Result], limit_s: float) -> None:
         if found is None:
             app.say(f"{of}{result.why_not}")
             continue
-        for line in _lines(found.output):
-            app.write(of + line)
-        if found.HasField("value"):
-            for line in _lines(found.value):
-                app.write(of + line)
-        if found.is_cut:
-            app.say(f"{of}there was more: {evaluation.MOST_BYTES >> 10} KiB of each text are shown")
-        if found.is_late and not found.error:
-            app.say(f"{of}error: it was interrupted after {limit_s:g} s")
-        for line in _lines(found.error):
-            app.stderr.write(of + line + "\n")
-
-
-def _lines(text: str) -> Iterator[str]:
-    """The lines of what user code says, so that nothing of it acts on a terminal."""
-    return map(visible, text.removesuffix("\n").split("\n") if text else ())
+        for kind, line in answer_lines(found, limit_s):
+            match kind:
+                case AnswerKind.OUTPUT | AnswerKind.VALUE:
+                    app.write(of + line)
+                case AnswerKind.NOTE:
+                    app.say(of + line)
+                case AnswerKind.ERROR:
+                    app.stderr.write(of + line + "\n")
 
 
 def _record(result: _Result) -> dict[str, Any]:

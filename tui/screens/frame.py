@@ -51,6 +51,7 @@ LIVE_ONLY_ACTIONS: Final = frozenset(
         "memo",
         "forward",
         "shell",
+        "evaluate",
         "new_run",
         "screen.pull",
         "refresh_all",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from textual.screen import ModalScreen
 
@@ -11,6 +11,9 @@ R = TypeVar("R")
 
 class Modal(ModalScreen[R]):
     """A modal screen that closes only once."""
+
+    shows_behind: ClassVar[bool] = False
+    """Whether the screen behind it is in sight, and drawn as it changes."""
 
     def leave(self, answer: R | None) -> None:
         """Close the screen with `answer`, once: an Enter that comes right after an Escape finds it closed."""

@@ -166,6 +166,7 @@ class SessionScreen(ChartScreen):
         Binding("ctrl+d", "remove", "Remove", show=False, id="session.remove"),
         Binding("m", "memo", "Memo", id="session.memo"),
         Binding("s", "shell", "Shell", show=False, id="session.shell"),
+        Binding("x", "evaluate", "Python in it", show=False, id="session.evaluate"),
         Binding("F", "forward", "Forward port", show=False, id="session.forward"),
     ]
 
@@ -388,8 +389,15 @@ class SessionScreen(ChartScreen):
 
     def action_shell(self) -> None:
         """Start a shell in it; where the log of a replica is in front, in that one."""
-        rank = self.model.shown.rank if self._has_ranks() else 0
-        self.dashboard.actions.enter(self.chosen(), rank=rank)
+        self.dashboard.actions.enter(self.chosen(), rank=self._rank_in_front)
+
+    def action_evaluate(self) -> None:
+        """Ask for Python that its program evaluates; where the log of a replica is in front, that one's."""
+        self.dashboard.actions.evaluate(self.chosen(), rank=self._rank_in_front)
+
+    @property
+    def _rank_in_front(self) -> int:
+        return self.model.shown.rank if self._has_ranks() else 0
 
     def action_search(self) -> None:
         """Ask for a text to look for in the log."""

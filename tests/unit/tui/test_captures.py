@@ -9,6 +9,7 @@ import difflib
 import os
 import sys
 import time
+from collections import deque
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from tui.model import (
 from tui.screens.asking import Ask, Confirm
 from tui.screens.command_line import CommandLine
 from tui.screens.compare import CompareScreen
+from tui.screens.evaluate import Conversation, Evaluate
 from tui.screens.frame import Frame
 from tui.screens.help import Help
 from tui.screens.modes import SCREENS
@@ -209,6 +211,31 @@ async def submit(pilot):
     await until(pilot, lambda: "how many" in said(pilot.app))
 
 
+async def evaluate(pilot):
+    await a_tab("plot")(pilot)
+
+    answers = {
+        "loss": pb.Evaluated(value="tensor(0.4372, device='cuda:0')", output="seen\n"),
+        "1/0": pb.Evaluated(
+            error='Traceback (most recent call last):\n  File "<nsml exec>", line 1\n'
+            "ZeroDivisionError: division by zero"
+        ),
+    }
+
+    async def ask(code, _limit_s, told):
+        told(pb.EvaluateResponse(waits=True))
+        while code not in answers:
+            await asyncio.Event().wait()
+        return answers[code]
+
+    pilot.app.push_screen(Evaluate(Conversation("ada/leaves/50:1", deque()), ask))
+    await until(pilot, lambda: isinstance(pilot.app.focused, Input))
+    for code, answer in (("loss", "tensor"), ("1/0", "Zero"), ("model.grads()", "safe point")):
+        pilot.app.focused.value = code
+        await pilot.press("enter")
+        await until(pilot, lambda: answer in said(pilot.app))  # noqa: B023 - at once
+
+
 async def output(pilot):
     await behind(pilot)
     words = [sys.executable, "-c", "print('NAME  STATE'); print('ada/leaves/50  running')"]
@@ -245,6 +272,7 @@ PLACES = {
     "command": (CommandLine, command),
     "submit": (Submit, submit),
     "output": (Output, output),
+    "evaluate": (Evaluate, evaluate),
     "confirm": (Confirm, asked(lambda: Confirm("Stop ada/leaves/50?", "nsml stop ada/leaves/50"))),
     "ask": (Ask, asked(lambda: Ask("Note of ada/leaves/50", "baseline"))),
     "picker": (Picker, asked(one_of)),

@@ -3,9 +3,11 @@
 A new binding fails here until `CASES` says where it is pressed, after which other keys, and what is another then.
 """
 
+import asyncio
 import os
 import re
 import sys
+from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from tui.preferences import LogPreferences, Preferences
 from tui.screens.asking import Ask, Confirm
 from tui.screens.command_line import CommandLine
 from tui.screens.compare import CompareScreen
+from tui.screens.evaluate import Conversation, Evaluate
 from tui.screens.help import Help
 from tui.screens.nodes import NodesScreen
 from tui.screens.output import Output
@@ -167,6 +170,18 @@ async def submit(pilot):
     await until(pilot, lambda: on(pilot.app, Submit))
 
 
+async def evaluate(pilot):
+    await sessions(pilot)
+    pilot.app.answers = []
+    screen = Evaluate(Conversation("kim/mnist/1", deque(["loss", "lr"])), never)
+    pilot.app.push_screen(screen, pilot.app.answers.append)
+    await until(pilot, lambda: on(pilot.app, Evaluate) and isinstance(pilot.app.focused, Input))
+
+
+async def never(*_):
+    await asyncio.Event().wait()
+
+
 async def text(pilot):
     await sessions(pilot)
     if not pilot.app.screen.query(TextView):
@@ -242,6 +257,7 @@ PLACES = {
         command,
         output,
         submit,
+        evaluate,
         text,
         compare,
         diff,
@@ -351,6 +367,11 @@ CASES = {
     "submit.before": Case("submit", lambda app: app.focused.value, "nsml run -e a"),
     "submit.after": Case("submit", lambda app: app.focused.value, "", ["up"]),
     "submit.leave": Case("submit", lambda app: app.answers, [None]),
+    "session.evaluate": Case("session", lambda app: "can be evaluated" in str(told(app)), True),
+    "evaluate.before": Case("evaluate", lambda app: app.focused.value, "lr"),
+    "evaluate.after": Case("evaluate", lambda app: app.focused.value, "lr", ["up", "up"]),
+    "evaluate.limit": Case("evaluate", lambda app: "time limit 15s" in said(app), True),
+    "evaluate.leave": Case("evaluate", lambda app: app.answers, [None]),
     "session.events": Case("session", tab, "events"),
     "session.media": Case("session", tab, "media"),
     "session.files": Case("session", tab, "files"),

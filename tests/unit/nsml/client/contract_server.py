@@ -145,6 +145,9 @@ class State:
         """By rank, why not."""
         self.began_to_evaluate: set[int] = set()
         """Of those that did not, who took it."""
+        self.answers_code = threading.Event()
+        """Until it is set, programs have reached no safe point."""
+        self.answers_code.set()
         self.stacks: dict[int, pb.ReplicaStacks] = {
             0: pb.ReplicaStacks(
                 processes=[
@@ -815,6 +818,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             said.append(pb.EvaluateResponse(evaluated=self.state.evaluated))
         for one in said:
             yield pb.OpenTunnelResponse(data=framed(one.SerializeToString()))
+            self.state.answers_code.wait(60)
         yield pb.OpenTunnelResponse(end=True)
 
     def _ssh(self, requests):

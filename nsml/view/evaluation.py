@@ -1,0 +1,53 @@
+"""Code that a running program evaluates (`nsml exec`): how far it is, and what came of it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from nsml.common.text import visible
+from nsml.spec.evaluation import MOST_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsml.v1.sessions_pb2 import Evaluated, EvaluateResponse
+
+
+class AnswerKind(StrEnum):
+    """What a line of an answer is."""
+
+    OUTPUT = "output"
+    """What the code printed."""
+    VALUE = "value"
+    NOTE = "note"
+    """Said by nsml: that something is left out, or that it was interrupted."""
+    ERROR = "error"
+    """The traceback, or why it does not end."""
+
+
+def progress_text(response: EvaluateResponse) -> str:
+    """What is waited for, once the node has said how far it is."""
+    match response.WhichOneof("kind"):
+        case "behind":
+            return f"waiting for what {visible(response.behind)} has evaluated there"
+        case "waits":
+            return "waiting for the program's next safe point"
+        case _:
+            return "the program evaluates it"
+
+
+def answer_lines(found: Evaluated, limit_s: float) -> Iterator[tuple[AnswerKind, str]]:
+    """The lines of an answer in the order in which they are read; nothing in them acts on a terminal."""
+    yield from ((AnswerKind.OUTPUT, line) for line in _lines(found.output))
+    if found.HasField("value"):
+        yield from ((AnswerKind.VALUE, line) for line in _lines(found.value))
+    if found.is_cut:
+        yield AnswerKind.NOTE, f"there was more: {MOST_BYTES >> 10} KiB of each text are shown"
+    if found.is_late and not found.error:
+        yield AnswerKind.NOTE, f"error: it was interrupted after {limit_s:g} s"
+    yield from ((AnswerKind.ERROR, line) for line in _lines(found.error))
+
+
+def _lines(text: str) -> Iterator[str]:
+    return map(visible, text.removesuffix("\n").split("\n") if text else ())
