@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from cli.arguments import flag_options, visibility_options
 from cli.exits import CommandError, ExitCode
 from cli.group import SplitCommand, command, the_app
-from cli.sessions import jupyter
+from cli.sessions.code_server import CODE_SERVER
 from cli.sessions.forward import PORT, forward_to
+from cli.sessions.jupyter import JUPYTER
 from cli.sessions.preflight import check_first
 from cli.sessions.remote_program import UNKNOWN, run_joined
 from cli.sessions.run import options_of, submitted, submitted_text
+from cli.sessions.synced import SyncedFolder
 from nsml.common.units import duration_text
 from nsml.spec.variables import without_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from cli.app import App
+    from cli.sessions.servers import Server
+    from cli.sessions.sync import FolderSync
     from nsml.client.calls import Client
     from nsml.client.programs import RemoteProgram
     from nsml.v1.sessions_pb2 import Session
@@ -52,6 +57,7 @@ _OF_RUN: Final = {
         "nsml dev -g 1 --idle-limit 8h --detach",
         "nsml dev --stop -- python -i model.py",
         "nsml dev -g 1 --jupyter",
+        "nsml dev -g 1 --sync",
     ],
 )
 @flag_options
@@ -59,7 +65,10 @@ _OF_RUN: Final = {
 @click.option("--code/--no-code", "sends_code", default=True, help="Send this folder (default).")
 @click.option("-D", "--detach", "is_detached", is_flag=True, help="Only start it.")
 @click.option("--jupyter", "is_jupyter", is_flag=True, help="JupyterLab instead of a shell.")
-@click.option("--port", type=PORT, metavar="P", help="With --jupyter: the port on this machine.")
+@click.option("--code-server", "is_code", is_flag=True, help="VS Code in the browser, likewise.")
+@click.option("--port", type=PORT, metavar="P", help="The port on this machine of either.")
+@click.option("--sync", "is_synced", is_flag=True, help="Keep its folder in step with this one.")
+@click.option("--new", "is_new", is_flag=True, help="With --sync: start another session.")
 @click.option("--stop", "stops", is_flag=True, help="Stop it when the shell or program exits.")
 @click.pass_context
 def dev(context: click.Context, /, **given: Any) -> int:
@@ -71,56 +80,43 @@ def dev(context: click.Context, /, **given: Any) -> int:
     --jupyter starts the JupyterLab of that environment (jupyterlab in requirements.txt, or in the
     image) and prints its address on this machine, until Ctrl-C.
 
+    --sync sends every change of this folder while the command runs, and brings both into step at
+    its start. What programs changed or made in the session is kept there, and named. Called again
+    in the same folder, it opens another shell in the same session.
+
     It goes on when the shell ends: nsml sh, nsml ssh, nsml forward and nsml cp reach it. It is
     stopped once nobody was connected and its GPUs and CPUs did nothing for the idle limit, 2
     hours unless --idle-limit says otherwise. What is changed in the session stays there: fetch it
     with nsml cp. nsml run from the same folder trains with the same code and environment.
     """
     app = the_app(context)
-    is_detached, stops = given.pop("is_detached"), given.pop("stops")
-    is_jupyter, port = given.pop("is_jupyter"), given.pop("port")
+    way = _Way(**{name: given.pop(name) for name in _Way._fields})
     words: list[str] = context.meta["words"] or []
-    if is_detached and (stops or words):
-        raise click.UsageError(
-            "--detach starts no shell or program: leave out --stop and the words after --"
-        )
-    if is_jupyter and (is_detached or words):
-        raise click.UsageError("--jupyter goes without --detach and words after --")
-    if port is not None and not is_jupyter:
-        raise click.UsageError("--port goes with --jupyter")
-    if given["entry"] or given["args"]:
-        raise click.UsageError("there is no program to start: -e and -a are of nsml run")
-    if given["idle_limit"] is None:
-        given["idle_limit"] = IDLE_LIMIT_S
-    typed = context.meta["typed"]
-    waits = _WAITS_IN_IMAGE if given["image"] else _WAITS
-    waits = jupyter.ARGV if is_jupyter else waits
-    options = options_of({**_OF_RUN, **given}, [*waits], typed)
-    repeat = [word for one in typed for word in one.words]
-    options.request.command[:] = ("nsml", "dev", *without_values(repeat))
-    check_first(app, options)
-    session = submitted(app, options)
+    _check(given, way, words)
+    session, sync = _started(app, context, given, way)
     if session is None:
         return ExitCode.INTERRUPTED
-    app.write(submitted_text(app, session))
-    app.stdout.flush()
-    if is_detached:
+    if way.is_detached:
         app.say(f"  shell: nsml sh {session.name}   stop: nsml stop {session.name}")
         return ExitCode.OK
+    server = way.server
     try:
-        advice = jupyter.advice_for(session) if is_jupyter else f"nsml logs {session.name}"
-        _wait_for(app, session, advice)
-        code = _serve(app, session, port) if is_jupyter else _work_in(app, session, words)
+        _wait_for(app, session, server.advice(session) if server else f"nsml logs {session.name}")
+        in_step = sync(session) if sync is not None else None
+        if server is not None:
+            code = _serve(app, session, server, way.port, in_step)
+        else:
+            code = _work_in(app, session, words, in_step)
     except KeyboardInterrupt:
         app.say("")
         code = ExitCode.INTERRUPTED
     if (
-        stops and code != UNKNOWN
+        way.stops and code != UNKNOWN
     ):  # of a broken connection nobody knows; what was made there would be lost
         app.call(lambda client: client.sessions.stop(session.id, reason="nsml dev --stop"))
         app.say(f"session {session.name} is stopped")
     else:
-        _tell_how_it_goes_on(app, session, is_jupyter=is_jupyter)
+        _tell_how_it_goes_on(app, session, server)
     return code
 
 
@@ -129,31 +125,137 @@ for _option in dev.params:
         _option.hidden = True
 
 
-def _serve(app: App, session: Session, port: int | None) -> int:
-    """Forward JupyterLab until the session ends."""
-    app.say("waiting for Jupyter...")
+class _Way(NamedTuple):
+    """What this call does beside starting a session."""
+
+    is_detached: bool
+    stops: bool
+    is_jupyter: bool
+    is_code: bool
+    port: int | None
+    is_synced: bool
+    is_new: bool
+
+    @property
+    def server(self) -> Server | None:
+        """What is started in place of a shell."""
+        if self.is_code:
+            return CODE_SERVER
+        return JUPYTER if self.is_jupyter else None
+
+
+def _check(given: Mapping[str, Any], way: _Way, words: Sequence[str]) -> None:
+    """Raise a usage error for what has no meaning."""
+    server = way.server
+    for is_wrong, why in (
+        (
+            way.is_detached and (way.stops or words),
+            "--detach starts no shell or program: leave out --stop and the words after --",
+        ),
+        (way.is_jupyter and way.is_code, "--jupyter and --code exclude each other"),
+        (
+            server is not None and (way.is_detached or words),
+            f"{server and server.flag} goes without --detach and words after --",
+        ),
+        (way.port is not None and server is None, "--port goes with --jupyter and --code"),
+        (
+            given["entry"] or given["args"],
+            "there is no program to start: -e and -a are of nsml run",
+        ),
+        (
+            way.is_new and not way.is_synced,
+            "--new goes with --sync: without it every call starts a session",
+        ),
+        (
+            way.is_synced and way.is_detached,
+            "--sync keeps folders in step while it runs: leave out --detach",
+        ),
+        (way.is_synced and not given["sends_code"], "--sync sends this folder: without --no-code"),
+        (
+            way.is_synced and (given["nodes"] or 1) > 1,
+            "--sync is for sessions on one node: leave out --nodes",
+        ),
+    ):
+        if is_wrong:
+            raise click.UsageError(why)
+
+
+def _started(
+    app: App, context: click.Context, given: dict[str, Any], way: _Way
+) -> tuple[Session | None, Callable[[Session], FolderSync] | None]:
+    """The session, if it was started or found, and what keeps its folder in step once it runs."""
+    if given["idle_limit"] is None:
+        given["idle_limit"] = IDLE_LIMIT_S
+    typed = context.meta["typed"]
+    waits: Sequence[str] = _WAITS_IN_IMAGE if given["image"] else _WAITS
+    if way.server is not None:
+        waits = way.server.argv
+    options = options_of({**_OF_RUN, **given}, [*waits], typed)
+    repeat = [word for one in typed for word in one.words]
+    options.request.command[:] = ("nsml", "dev", *without_values(repeat))
+    synced = SyncedFolder(app, typed)
+    found = synced.session() if way.is_synced and not way.is_new else None
+    if found is not None:
+        app.write(f"Session {found.name} attached")
+        session = found
+    else:
+        check_first(app, options)
+        made = submitted(app, options)
+        if made is None:
+            return None, None
+        session = made
+        app.write(submitted_text(app, session))
+        if given["sends_code"]:
+            synced.remember(session)
+    app.stdout.flush()
+    if not way.is_synced:
+        return session, None
+    return session, lambda running: synced.sync(running, is_new=found is None)
+
+
+def _serve(
+    app: App, session: Session, server: Server, port: int | None, sync: FolderSync | None
+) -> int:
+    """Forward a server until the session ends."""
+    app.say(f"waiting for {server.name}...")
 
     async def serve(client: Client) -> None:
-        token = await jupyter.token_of(client, session)
+        path = await server.path(client, session)
 
-        def address(server: str) -> str:
-            return f"http://{server}/lab?token={token}" if token else f"http://{server}/lab"
+        def address(at: str) -> str:
+            return f"http://{at}{path}"
 
-        await forward_to(app, client, session, jupyter.SERVICE, port=port, address=address)
+        async with _in_step(client, sync):
+            await forward_to(app, client, session, server.service, port=port, address=address)
 
     app.call(serve)
     return ExitCode.OK
 
 
-def _work_in(app: App, session: Session, words: Sequence[str]) -> int:
-    """The shell or program; its exit code."""
+def _in_step(client: Client, sync: FolderSync | None) -> AbstractAsyncContextManager[None]:
+    return nullcontext() if sync is None else sync.running(client)
 
-    def opening(
+
+def _work_in(app: App, session: Session, words: Sequence[str], sync: FolderSync | None) -> int:
+    """The shell or program; its exit code. Its folder is in step before it starts."""
+
+    @asynccontextmanager
+    async def opening(
         client: Client, environment: Mapping[str, str], terminal: tuple[int, int] | None
-    ) -> AbstractAsyncContextManager[RemoteProgram]:
-        return client.sessions.open_program(
-            session.id, words, environment=environment, terminal=terminal
-        )
+    ) -> AsyncIterator[RemoteProgram]:
+        async with (
+            _in_step(client, sync),
+            client.sessions.open_program(
+                session.id, words, environment=environment, terminal=terminal
+            ) as program,
+        ):
+            if sync is not None:
+                sync.said.is_raw = terminal is not None
+            try:
+                yield program
+            finally:
+                if sync is not None:
+                    sync.said.is_raw = False
 
     return run_joined(
         app,
@@ -191,7 +293,7 @@ def _wait_for(app: App, session: Session, advice: str) -> None:
         )
 
 
-def _tell_how_it_goes_on(app: App, session: Session, *, is_jupyter: bool) -> None:
+def _tell_how_it_goes_on(app: App, session: Session, server: Server | None) -> None:
     from nsml.client.errors import ClientError
     from nsml.client.streams import ENDED_STATES
     from nsml.v1 import sessions_pb2 as pb
@@ -207,5 +309,5 @@ def _tell_how_it_goes_on(app: App, session: Session, *, is_jupyter: bool) -> Non
         return
     limit = duration_text(seen.spec.idle_limit.ToNanoseconds() / 1e9)
     app.say(f"session {seen.name} continues until it is idle for {limit}")
-    again = f"address: nsml forward {seen.name} {jupyter.SERVICE}   " if is_jupyter else ""
+    again = f"address: nsml forward {seen.name} {server.service}   " if server else ""
     app.say(f"  {again}shell: nsml sh {seen.name}   stop: nsml stop {seen.name}")

@@ -7,67 +7,44 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.exits import CommandError, ExitCode
+from cli.sessions.servers import LOOKS_EVERY_S, Server
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
 
-SERVICE: Final = "jupyter"
-ARGV: Final = (
+_SERVICE: Final = "jupyter"
+_ARGV: Final = (
     "python",
     "-c",
     (
         "import os, sys; run = os.open(os.environ['NSML_RUN_DIR'], os.O_PATH);"
         " os.set_inheritable(run, True);"
         " os.execv(sys.executable, [sys.executable, '-m', 'jupyter', 'lab', '--no-browser',"
-        f" '--allow-root', f'--ServerApp.sock=/proc/self/fd/{{run}}/tunnel/{SERVICE}'])"
+        f" '--allow-root', f'--ServerApp.sock=/proc/self/fd/{{run}}/tunnel/{_SERVICE}'])"
     ),
 )
 """The server listens on a Unix socket of the session alone. Through an open folder its path is always short enough."""
 _LISTED: Final = ("python", "-m", "jupyter", "server", "list", "--jsonlist")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 """It becomes a part of an address, and comes from the session."""
-_LOOKS_EVERY_S: Final = 0.5
 _TRIES: Final = 20
 """To read the token of a server that answers already: it writes that a moment later."""
 _MOST_BYTES: Final = 1 << 20
 
 
-def advice_for(session: Session) -> str:
-    """What to do about a session that has ended before it served."""
-    return f"nsml logs {session.name}\nadd jupyterlab to requirements.txt    if it is not there"
-
-
-async def token_of(client: Client, session: Session) -> str:
-    """The token of the session's server, once it serves; empty where it has none, as with a password.
+async def _path(client: Client, session: Session) -> str:
+    """With the token of the session's server; without where it has none, as with a password.
 
     The server alone makes it, and tells its own user.
-
-    Raises:
-        CommandError: the session has ended.
     """
-    from nsml.client.errors import AlreadyEnded, NoSuchService, StateConflict
-
-    tries_left = _TRIES
-    while tries_left:
-        try:
-            await client.sessions.check_service(session.id, SERVICE)
-            tries_left -= 1
-            for server in await _servers(client, session):
-                token = server.get("token")
-                if server.get("sock") and isinstance(token, str) and _TOKEN.fullmatch(token):
-                    return token
-        except AlreadyEnded:
-            raise CommandError(
-                f"session {session.name} has ended before Jupyter served",
-                code=ExitCode.CONFLICT,
-                advice=advice_for(session),
-            ) from None
-        except (NoSuchService, StateConflict):
-            pass  # not yet
-        await asyncio.sleep(_LOOKS_EVERY_S)
-    return ""
+    for _ in range(_TRIES):
+        for server in await _servers(client, session):
+            token = server.get("token")
+            if server.get("sock") and isinstance(token, str) and _TOKEN.fullmatch(token):
+                return f"/lab?token={token}"
+        await asyncio.sleep(LOOKS_EVERY_S)
+    return "/lab"
 
 
 async def _servers(client: Client, session: Session) -> list[dict[str, Any]]:
@@ -85,3 +62,13 @@ async def _servers(client: Client, session: Session) -> list[dict[str, Any]]:
     except ValueError:
         return []
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+JUPYTER: Final = Server(
+    flag="--jupyter",
+    name="Jupyter",
+    service=_SERVICE,
+    argv=_ARGV,
+    needs="add jupyterlab to requirements.txt    if it is not there",
+    opening=_path,
+)

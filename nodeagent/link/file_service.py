@@ -1,4 +1,4 @@
-"""The service agent.files: a copy of files out of a replica, or into it.
+"""The service agent.files: a copy of files out of a replica, or into it; or its folder is kept in step with another.
 
 The agent looks into none of it: it joins its client to a process in the replica, which is the replica's account there
 (`nodeagent/shim/file_server.py`), and each side waits while the other takes nothing.
@@ -39,7 +39,8 @@ class Files:
         if order is not None:
             try:
                 async with self._visits.started(replica.folder, order) as visit:
-                    await _say(stream, pb.FilesResponse(started=True))
+                    in_step = bool(order.copy and order.copy["keeps_in_step"])
+                    await _say(stream, pb.FilesResponse(started=True, keeps_in_step=in_step))
                     await _join(visit, stream)
             except* NotAdmitted as error:
                 refused = str(error.exceptions[0])
@@ -69,6 +70,7 @@ async def _order(stream: Stream) -> tuple[VisitOrder | None, str]:
         "path": request.path.decode("utf-8", "surrogateescape"),
         "sends": request.sends,
         "name": name.decode("utf-8", "surrogateescape"),
+        "keeps_in_step": request.keeps_in_step,
     }
     return VisitOrder(argv=(), environment={}, terminal=None, copy=copy), ""
 

@@ -28,14 +28,18 @@ def prepare() -> None:
 
     try:
         import nsml.copying.receiver
-        import nsml.copying.sender  # noqa: F401
+        import nsml.copying.sender
+        import nsml.copying.sync_receiver  # noqa: F401
     except ImportError as error:
         raise OSError(errno.ENOENT, f"its agent was replaced: {error}") from error
     gc.enable()
 
 
 def serve(order: dict) -> NoReturn:  # type: ignore[type-arg]
-    """Do one copy and exit. `order`: `path` is sent if `sends`; else what comes is put there, perhaps as `name`."""
+    """Do one copy and exit. `order`: `path` is sent if `sends`; else what comes is put there, perhaps as `name`.
+
+    Or, if it `keeps_in_step`, work in the folder `path` until the client leaves.
+    """
     try:
         _copy(order)
     finally:
@@ -52,10 +56,13 @@ def _copy(order: dict) -> None:  # type: ignore[type-arg]
     from nsml.copying.messages import NotUnderstood, Refused, refused_message
     from nsml.copying.receiver import Receiver
     from nsml.copying.sender import Sender
+    from nsml.copying.sync_receiver import SyncReceiver
 
     path = order["path"].encode("utf-8", "surrogateescape")
     try:
-        if order["sends"]:
+        if order.get("keeps_in_step"):
+            _carry_out(SyncReceiver(path).steps())
+        elif order["sends"]:
             _carry_out(Sender(path).steps())
         else:
             receiver = Receiver(

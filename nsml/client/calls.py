@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nsml.client.endpoints import Endpoints
     from nsml.client.programs import RemoteProgram
     from nsml.client.ssh import SshServer
+    from nsml.client.sync import SessionFolder
     from nsml.client.tunnels import Tunnel
     from nsml.common.clock import Clock
     from nsml.copying.messages import Report
@@ -405,6 +406,14 @@ class Sessions:
         from nsml.client.files import copy_in
 
         return await copy_in(self._rpc, reference, source, path, rank=rank, progress=progress)
+
+    def open_folder(
+        self, reference: str, *, path: str = ".", rank: int = 0
+    ) -> AbstractAsyncContextManager[SessionFolder]:
+        """A folder in a running replica that is kept in step with one here; see `nsml.client.sync`."""
+        from nsml.client.sync import open_folder
+
+        return open_folder(self._rpc, reference, path, rank=rank)
 
     def open_ssh(self, reference: str, *, rank: int = 0) -> AbstractAsyncContextManager[SshServer]:
         """An ssh server in a running replica; see `nsml.client.ssh`."""

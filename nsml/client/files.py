@@ -70,7 +70,7 @@ async def copy_out(
         raise Unsupported("files cannot be copied out of sessions to this system")
     receiver = Receiver(os.fsencode(target), own_name(os.fsencode(path)), keeps_inside=True)
     start = pb.FilesRequest(path=os.fsencode(path), sends=True)
-    async with _opened(rpc, reference, rank) as tunnel:
+    async with opened(rpc, reference, rank) as tunnel:
         return await _copied(tunnel, start, receiver, progress)
 
 
@@ -87,11 +87,12 @@ async def copy_in(
     name = own_name(os.fsencode(source))
     start = pb.FilesRequest(path=os.fsencode(path), sends=False, name=name)
     with closing(await asyncio.to_thread(Sender, os.fsencode(source))) as sender:
-        async with _opened(rpc, reference, rank) as tunnel:
+        async with opened(rpc, reference, rank) as tunnel:
             return await _copied(tunnel, start, sender, progress)
 
 
-def _opened(rpc: Rpc, reference: str, rank: int) -> AbstractAsyncContextManager[Tunnel]:
+def opened(rpc: Rpc, reference: str, rank: int) -> AbstractAsyncContextManager[Tunnel]:
+    """A tunnel to the service."""
     what = "files of sessions"
     return open_agent_service(rpc, reference, agent_services.FILES, rank=rank, what=what)
 
@@ -106,8 +107,8 @@ async def _copied(
     tunnel: Tunnel, start: pb.FilesRequest, side: Receiver | Sender, progress: Progress | None
 ) -> Report:
     try:
-        await _write(tunnel, framed(start.SerializeToString()))
-        rest = await _begun(tunnel)
+        await write_to(tunnel, framed(start.SerializeToString()))
+        _, rest = await begun(tunnel)
         await _carry_out(tunnel, side, rest, progress)
     except NotUnderstood as error:
         raise Unavailable("the node's answer cannot be understood") from error
@@ -119,12 +120,12 @@ async def _copied(
     return side.report
 
 
-async def _begun(tunnel: Tunnel) -> bytes:
-    """Bytes that came with the word that the copy begins. Raises ClientError."""
+async def begun(tunnel: Tunnel) -> tuple[pb.FilesResponse, bytes]:
+    """The word that it begins, and bytes that came with it. Raises ClientError, NotUnderstood."""
     held = b""
     try:
         while (found := first_of(held)) is None:
-            held += await _read(tunnel)
+            held += await read_from(tunnel)
         first = pb.FilesResponse.FromString(found[0])
     except (NotFrames, DecodeError) as error:
         raise NotUnderstood from error
@@ -132,7 +133,7 @@ async def _begun(tunnel: Tunnel) -> bytes:
         raise StateConflict("no files can be copied in this session", why=first.refused)
     if not first.started:
         raise NotUnderstood
-    return found[1]
+    return first, found[1]
 
 
 async def _carry_out(
@@ -144,9 +145,9 @@ async def _carry_out(
     try:
         while said is not None:
             if said:
-                await _write(tunnel, said)
+                await write_to(tunnel, said)
             else:
-                came = came or await _read(tunnel)
+                came = came or await read_from(tunnel)
             given, came = (b"", came) if said else (came, b"")
             said = await asyncio.to_thread(steps.next, given)
             if progress is not None:
@@ -176,7 +177,8 @@ class _Steps:
             self._steps.close()
 
 
-async def _read(tunnel: Tunnel) -> bytes:
+async def read_from(tunnel: Tunnel) -> bytes:
+    """Some bytes of the other side. Raises ConnectionLost."""
     try:
         data = await tunnel.read()
     except Unavailable as error:
@@ -186,7 +188,7 @@ async def _read(tunnel: Tunnel) -> bytes:
     return data
 
 
-async def _write(tunnel: Tunnel, data: bytes) -> None:
+async def write_to(tunnel: Tunnel, data: bytes) -> None:
     """Send it. Raises Refused: the other side has left, and said why."""
     try:
         await tunnel.write(data)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 Parts = tuple[str, ...]
+Version = tuple[int, int, int]
+"""When a file was written and last changed, and its number: one of these is another once its content is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Listed:
     name: str
     mode: int
     size: int
+    version: Version
 
 
 class Beneath(Protocol):
@@ -220,6 +223,11 @@ class ByPath:
         return self._root.joinpath(*parts)
 
 
+def version_of(facts: os.stat_result) -> Version:
+    """The version of a file."""
+    return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+
+
 def _listed(folder: int | Path) -> list[Listed]:
     listed = []
     with os.scandir(folder) as found:
@@ -228,7 +236,7 @@ def _listed(folder: int | Path) -> list[Listed]:
                 facts = item.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            listed.append(Listed(item.name, facts.st_mode, facts.st_size))
+            listed.append(Listed(item.name, facts.st_mode, facts.st_size, version_of(facts)))
     return sorted(listed, key=lambda item: item.name)
 
 

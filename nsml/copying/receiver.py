@@ -48,7 +48,7 @@ from nsml.copying.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 NOTED_BYTES: Final = 1 << 20
 """Files of this size or more go on in their middle."""
@@ -140,7 +140,7 @@ class Receiver:
     def _take_content(
         self, tree: _Tree, entry: Entry, start: int, incoming: Incoming
     ) -> Generator[bytes, bytes, None]:
-        file: _Unfinished | None = None
+        file: Unfinished | None = None
         with self._noted(entry):
             file = tree.open_file(entry, start)
         self.done_bytes += start
@@ -247,7 +247,7 @@ class _Tree:
         """A new folder in place of one that is not there; None: another copy has made it by now."""
         if os.path.islink(place):
             raise NotADirectoryError
-        temporary = _temporary(self._final + b"\0" + self._origin)
+        temporary = temporary_name(self._final + b"\0" + self._origin)
         root = self._unfinished(temporary)
         # now only this copy can make it whole; another may have done that before
         if root is None:
@@ -358,7 +358,7 @@ class _Tree:
         with suppress(OSError):
             if os.readlink(name, dir_fd=folder) == entry.target:
                 return
-        made = _temporary(name)
+        made = temporary_name(name)
         with suppress(FileNotFoundError):
             os.unlink(made, dir_fd=folder)
         os.symlink(entry.target, made, dir_fd=folder)
@@ -380,7 +380,7 @@ class _Tree:
             with suppress(OSError):
                 if os.path.samestat(first, os.lstat(name, dir_fd=folder)):
                     return
-            made = _temporary(name)
+            made = temporary_name(name)
             with suppress(FileNotFoundError):
                 os.unlink(made, dir_fd=folder)
             os.link(source, made, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
@@ -388,11 +388,11 @@ class _Tree:
         finally:
             os.close(other)
 
-    def open_file(self, entry: Entry, start: int) -> _Unfinished:
+    def open_file(self, entry: Entry, start: int) -> Unfinished:
         """A file to be written from `start` on. Raises OSError."""
         self._leave_folders(entry.path)
         folder, name = self._found(entry.path)
-        return _Unfinished(os.dup(folder), name, entry, start)
+        return Unfinished(os.dup(folder), name, entry, start)
 
     def _found(self, path: bytes) -> tuple[int, bytes]:
         """The folder that it is in, which stays open until the next call, and its name. Raises OSError."""
@@ -416,14 +416,14 @@ class _Tree:
                 os.utime(self._opened.find(entry.path), ns=(entry.mtime_ns, entry.mtime_ns))
 
 
-class _Unfinished:
+class Unfinished:
     """A file that is not whole yet, in an open folder, which becomes this one's. Raises OSError."""
 
     def __init__(self, folder: int, name: bytes, entry: Entry, start: int) -> None:
         self._folder = folder
         self._name = name
         self._entry = entry
-        self._made = _temporary(name)
+        self._made = temporary_name(name)
         self._note = self._made + b".note"
         self._file = -1
         self._at = self._start = start
@@ -465,10 +465,15 @@ class _Unfinished:
         while rest:
             rest = rest[os.write(self._file, rest) :]
 
-    def finish(self, why: str) -> int:
-        """It is whole, unless the other side says why not: put it in its place; how much came. Raises OSError."""
+    def finish(
+        self, why: str, check: Callable[[], None] = lambda: None, *, is_new: bool = False
+    ) -> int:
+        """It is whole, unless the other side says why not: put it in its place; how much came. Raises OSError.
+
+        `check` raises OSError where something in that place is to stay, as at any time if it `is_new`.
+        """
         if why or self._at != self._entry.size:
-            self._forget()
+            self.forget()
             raise OSError(errno.EIO, why or "it came in part")
         with suppress(PermissionError):  # file systems of networks may keep their own
             os.fchmod(self._file, _mode(self._entry))
@@ -477,7 +482,15 @@ class _Unfinished:
         made = os.lstat(self._made, dir_fd=self._folder)
         if not os.path.samestat(made, os.fstat(self._file)):
             raise OSError(errno.EBUSY, _OTHER)
-        _put(self._made, self._name, self._folder)
+        try:
+            check()
+        except OSError:
+            self.forget()
+            raise
+        if is_new:
+            _put_new(self._made, self._name, self._folder)
+        else:
+            _put(self._made, self._name, self._folder)
         if self._at >= NOTED_BYTES:
             with suppress(FileNotFoundError):
                 os.unlink(self._note, dir_fd=self._folder)
@@ -489,7 +502,8 @@ class _Unfinished:
             os.close(self._file)
         os.close(self._folder)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Take away what is there of it."""
         for name in (self._made, self._note):
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._folder)
@@ -517,7 +531,7 @@ def _place_of(where: bytes, name: bytes) -> bytes:
     return os.path.join(where, name) if name and os.path.isdir(where) else where
 
 
-def _temporary(name: bytes) -> bytes:
+def temporary_name(name: bytes) -> bytes:
     """What it is called until it is whole: a name that is never too long."""
     return TEMPORARY + hashlib.sha256(name).hexdigest()[:16].encode()
 
@@ -530,7 +544,7 @@ def _part_of(folder: int, entry: Entry, name: bytes) -> int:
     """How much of this very file there is from an earlier copy. Raises OSError."""
     if entry.size < NOTED_BYTES:
         return 0
-    made = _temporary(name)
+    made = temporary_name(name)
     note = os.open(made + b".note", _READS, dir_fd=folder)
     try:
         is_same = os.read(note, _MOST_NOTE) == _noted(entry)
@@ -635,6 +649,27 @@ def _put(made: bytes, name: bytes, folder: int) -> None:
         if isinstance(error, IsADirectoryError):
             raise IsADirectoryError(errno.EISDIR, "there is a folder in its place") from error
         raise
+
+
+def _put_new(made: bytes, name: bytes, folder: int) -> None:
+    """Give it its name, if nothing has that. Raises OSError."""
+    try:
+        try:
+            os.link(made, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except FileExistsError as error:
+            raise FileExistsError(errno.EEXIST, "something was made in its place") from error
+        except OSError:  # a file system without links to files
+            with suppress(FileNotFoundError):
+                os.lstat(name, dir_fd=folder)
+                raise FileExistsError(errno.EEXIST, "something is in its place") from None
+            os.rename(made, name, src_dir_fd=folder, dst_dir_fd=folder)
+            return
+    except OSError:
+        with suppress(OSError):
+            os.unlink(made, dir_fd=folder)
+        raise
+    with suppress(FileNotFoundError):
+        os.unlink(made, dir_fd=folder)
 
 
 def _set_mode(folder: int, name: bytes, mode: int) -> None:

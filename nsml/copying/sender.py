@@ -138,7 +138,7 @@ class Sender:
         """The content of a file, as it is now. Raises OSError, also where it is changed meanwhile."""
         descriptor = self._open(entry.path, _READS) if entry.path else os.dup(self._root)
         try:
-            first, is_settled = _settled(descriptor)
+            first, is_settled = settled(descriptor)
             is_listed = _facts(first) == (entry.size, entry.mtime_ns)
             is_version = is_listed and _version(first) == entry.target
             if not stat.S_ISREG(first.st_mode) or (start and not is_version):
@@ -301,7 +301,7 @@ def _is_fresh(now: os.stat_result) -> bool:
     return 0 <= time.time_ns() - now.st_ctime_ns < _TICK_NS
 
 
-def _settled(descriptor: int) -> tuple[os.stat_result, bool]:
+def settled(descriptor: int) -> tuple[os.stat_result, bool]:
     """What it is, and whether its times would tell of a further write: never of what is written all the time."""
     now = os.fstat(descriptor)
     if _is_fresh(now):

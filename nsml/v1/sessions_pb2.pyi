@@ -1249,22 +1249,26 @@ class ProgramEnded(_message.Message):
     def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., is_lost: _Optional[bool] = ...) -> None: ...
 
 class FilesRequest(_message.Message):
-    __slots__ = ("path", "sends", "name")
+    __slots__ = ("path", "sends", "name", "keeps_in_step")
     PATH_FIELD_NUMBER: _ClassVar[int]
     SENDS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_IN_STEP_FIELD_NUMBER: _ClassVar[int]
     path: bytes
     sends: bool
     name: bytes
-    def __init__(self, path: _Optional[bytes] = ..., sends: _Optional[bool] = ..., name: _Optional[bytes] = ...) -> None: ...
+    keeps_in_step: bool
+    def __init__(self, path: _Optional[bytes] = ..., sends: _Optional[bool] = ..., name: _Optional[bytes] = ..., keeps_in_step: _Optional[bool] = ...) -> None: ...
 
 class FilesResponse(_message.Message):
-    __slots__ = ("started", "refused")
+    __slots__ = ("started", "refused", "keeps_in_step")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_IN_STEP_FIELD_NUMBER: _ClassVar[int]
     started: bool
     refused: str
-    def __init__(self, started: _Optional[bool] = ..., refused: _Optional[str] = ...) -> None: ...
+    keeps_in_step: bool
+    def __init__(self, started: _Optional[bool] = ..., refused: _Optional[str] = ..., keeps_in_step: _Optional[bool] = ...) -> None: ...
 
 class EvaluateRequest(_message.Message):
     __slots__ = ("expression", "limit", "wait", "local_rank")

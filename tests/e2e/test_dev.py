@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from typing import TYPE_CHECKING
 
+from bench.platform import PROGRAMS
 from tests.e2e.programs import wait_for, write_program
 from tests.support.in_process import Platform
 
@@ -32,3 +35,51 @@ def test_one_works_in_it_and_it_goes_on_or_not(tmp_path: Path) -> None:
         assert "is stopped" in once.stderr
         wait_for(lambda: live(platform) == [name], what="the other one has ended")
         platform.nsml("stop", "-y", name)
+
+
+def test_its_folder_follows_this_one(tmp_path: Path) -> None:
+    code = write_program(tmp_path / "code", "import model\nprint(model.NAME)\n")
+    (code / "model.py").write_text("NAME = 'first'\n")
+    (code / "old").mkdir()
+    (code / "old/file").write_text("old")
+    with Platform(simulate_gpus=1) as platform:
+        said = tmp_path / "said"
+        with (
+            said.open("w") as errors,
+            subprocess.Popen(
+                [str(PROGRAMS / "nsml"), "dev", *SMALL, "--sync", "--", "sleep", "600"],
+                cwd=code,
+                env=platform.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            ) as syncing,
+        ):
+            try:
+                wait_for(lambda: "in step with" in said.read_text(), what="it is in step")
+                [there] = (platform.folder / "data/agent/replicas").glob("*/app")
+                (code / "old/file").unlink()
+                (code / "old").rmdir()
+                (code / "model.py").write_text("NAME = 'second'\n")
+                (code / "run.sh").write_text("#!/bin/sh\n")
+                (code / "run.sh").chmod(0o755)
+                wait_for(lambda: not (there / "old").exists(), what="it is removed there")
+                wait_for((there / "run.sh").exists, what="it is made there")
+                wait_for(lambda: "second" in (there / "model.py").read_text(), what="it is sent")
+                assert (there / "run.sh").stat().st_mode & 0o111
+                (there / "notes.txt").write_text("theirs")
+                (code / "notes.txt").write_text("ours")
+                wait_for(
+                    lambda: "kept in the session: notes.txt" in said.read_text(), what="it is told"
+                )
+                assert (there / "notes.txt").read_text() == "theirs"
+            finally:
+                syncing.send_signal(signal.SIGKILL)
+        # what was changed meanwhile comes with the next call, in the same session
+        (code / "model.py").write_text("NAME = 'third'\n")
+        (code / "run.sh").unlink()
+        again = platform.nsml("dev", "--sync", "--stop", "--", "python", "main.py", cwd=code)
+        assert again.stdout.splitlines()[1:] == ["third"]
+        assert "attached" in again.stdout
+        assert "kept in the session: notes.txt was made there too" in again.stderr
+        assert not (there / "run.sh").exists()
+        wait_for(lambda: not live(platform), what="it has ended")

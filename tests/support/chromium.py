@@ -221,7 +221,11 @@ class Page:
                 self.said.append(of["entry"]["text"])
 
     def _sent(self, message: str) -> None:
-        match json.loads(message):
+        try:
+            said = json.loads(message)
+        except ValueError:
+            return  # of another program than ours
+        match said:
             case ["resize", {"width": width, "height": height}]:
                 self._screen.resize(height, width)
 

@@ -139,7 +139,7 @@ async def test_both_are_joined_until_the_process_ends(tmp_path: Path, server: Se
         argv=(),
         environment={},
         terminal=None,
-        copy={"path": "/a/\udcff", "sends": True, "name": ""},
+        copy={"path": "/a/\udcff", "sends": True, "name": "", "keeps_in_step": False},
     )
     assert server.is_left
 

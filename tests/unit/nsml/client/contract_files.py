@@ -9,6 +9,7 @@ from pathlib import Path
 from nsml.copying.messages import Refused, refused_message
 from nsml.copying.receiver import Receiver
 from nsml.copying.sender import Sender
+from nsml.copying.sync_receiver import SyncReceiver
 from nsml.spec.frames import Frames, framed
 from nsml.v1 import sessions_pb2 as pb
 
@@ -42,7 +43,8 @@ class Files:
             answer = pb.FilesResponse(refused=self.refusal)
             yield pb.OpenTunnelResponse(data=framed(answer.SerializeToString()))
         else:
-            started = framed(pb.FilesResponse(started=True).SerializeToString())
+            answer = pb.FilesResponse(started=True, keeps_in_step=request.keeps_in_step)
+            started = framed(answer.SerializeToString())
             yield pb.OpenTunnelResponse(data=started + self.said)
             if not self.said:
                 passed = 0
@@ -61,9 +63,13 @@ class Files:
         """What is sent, and as views what comes."""
         path = os.fsencode(self.folder) + b"/" + request.path
         try:
-            side = (
-                Sender(path) if request.sends else Receiver(path, request.name, keeps_inside=False)
-            )
+            side: Sender | Receiver | SyncReceiver
+            if request.keeps_in_step:
+                side = SyncReceiver(path)
+            elif request.sends:
+                side = Sender(path)
+            else:
+                side = Receiver(path, request.name, keeps_inside=False)
             steps = side.steps()
             said = next(steps)
             while True:

@@ -34,7 +34,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Both ways to reach files: with folder descriptors and without, as on Windows."""
     opener: Callable[[Path], Beneath] = request.param
     monkeypatch.setattr("nsml.content.extract.beneath", opener)
-    monkeypatch.setattr("nsml.content.packing.beneath", opener)
+    monkeypatch.setattr("nsml.content.listing.beneath", opener)
 
 
 @pytest.fixture

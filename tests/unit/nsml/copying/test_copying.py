@@ -613,7 +613,7 @@ def test_what_stands_in_for_a_part_is_not_written_to(tmp_path: Path, outside: Pa
     out = tmp_path / "out"
     out.mkdir()
     entry = Entry(b"f", FILE, 0o644, 7, 2 * MEGABYTE)
-    made = out / receiving._temporary(b"f").decode()
+    made = out / receiving.temporary_name(b"f").decode()
     note = out / f"{made.name}.note"
     content = message(CONTENT, b"!" * 100_000)
     for plant in (
@@ -736,7 +736,7 @@ def test_nobody_else_gets_what_is_copied_by_being_there_before(tmp_path: Path) -
     (source / "f").write_bytes(b"new" * MEGABYTE)
     facts = (source / "f").stat()
 
-    planted = place / receiving._temporary(b"f").decode()
+    planted = place / receiving.temporary_name(b"f").decode()
     planted.write_bytes(b"old" * 100)
     note = place / f"{planted.name}.note"
     note.write_bytes(b"%d %d" % (facts.st_size, facts.st_mtime_ns))
@@ -750,7 +750,7 @@ def test_nobody_else_gets_what_is_copied_by_being_there_before(tmp_path: Path) -
     assert (place / "f").stat().st_uid == os.geteuid()
 
     origin = Sender(os.fsencode(source))._origin().encode()
-    folder = place / receiving._temporary(b"out\0" + origin).decode()
+    folder = place / receiving.temporary_name(b"out\0" + origin).decode()
     folder.mkdir()
     os.chown(folder, 12345, 12345)
     with pytest.raises(OSError, match="somebody else"):

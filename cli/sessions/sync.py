@@ -1,0 +1,421 @@
+"""A session's folder that is kept in step with one here while `nsml dev --sync` runs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cli.exits import CommandError
+from cli.sessions.file_names import shortened
+from cli.sessions.sync_decisions import Conflict, Kept, folders_above, plan
+from cli.sessions.sync_folder import LocalFolder
+from nsml._path_text import bytes_of, text_of
+from nsml.client.errors import (
+    AlreadyEnded,
+    ClientError,
+    NotEnough,
+    NotFound,
+    StateConflict,
+    Unavailable,
+)
+from nsml.common.backoff import backoff_s
+from nsml.common.shell import shell_word
+from nsml.common.text import visible
+from nsml.common.units import counted, size_text
+from nsml.content.errors import TooLarge
+from nsml.content.packing import CODE_LIMIT_BYTES
+from nsml.copying.sync_messages import (
+    DONE,
+    FULL,
+    KEPT,
+    File,
+    Put,
+    Remove,
+    RemoveFolder,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from cli.app import App
+    from cli.sessions.sync_decisions import Here, Plan
+    from cli.sessions.sync_folder import Look
+    from cli.sessions.sync_record import Record
+    from nsml.client.calls import Client
+    from nsml.client.sync import SessionFolder
+    from nsml.content.manifest import Entry
+    from nsml.copying.sync_messages import Order, Result, State
+    from nsml.v1.sessions_pb2 import Session
+
+_FIRST_RETRY_S: Final = 0.2
+_LONGEST_RETRY_S: Final = 5.0
+_LOOKS_AGAIN_S: Final = 1.0
+"""After what could not be sent, as it was being written, or as there was no room."""
+_LOOKS_EVERY_S: Final = 2.0
+"""Where the system does not tell of changes."""
+_LOCK_EVERY_S: Final = 1.0
+_MOST_KEPT: Final = 20
+"""Files that are named in one go."""
+_MOST_CODE_BYTES: Final = 32 << 20
+"""Of the session's code that is compared at once."""
+_RETRIED: Final = (NotEnough, StateConflict, Unavailable)
+_CHANGED: Final = ("it was changed while it was read", "it was changed while it was sent")
+
+
+class Said:
+    """Lines for the user. In a terminal that a program of the session has, those alone that matter."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.is_raw = False
+
+    def usual(self, text: str) -> None:
+        """What was done."""
+        if not self.is_raw:
+            self._app.say(text)
+
+    def matters(self, *lines: str) -> None:
+        """What was not done."""
+        if not self.is_raw:
+            for line in lines:
+                self._app.say(line)
+        elif not self._app.is_quiet:
+            text = "".join(f"nsml: {visible(line)}\r\n" for line in lines)
+            self._app.stderr.write(f"\r\n{text}")
+            self._app.stderr.flush()
+
+
+class FolderSync:
+    """Keeps the folder of `record` in step with a session; `is_new`: it has just been started with this folder."""
+
+    def __init__(self, app: App, session: Session, record: Record, *, is_new: bool) -> None:
+        """Raises PackRefused: the folder cannot be read."""
+        self._session = session
+        self._record = record
+        self._root = Path(record.origin.folder)
+        self._folder = LocalFolder(self._root, CODE_LIMIT_BYTES)
+        self._is_new = is_new
+        self._changed = asyncio.Event()
+        self._last: dict[bytes, Here] = {}
+        self._again: set[bytes] = set()
+        self._told: set[object] = set()
+        self._code: dict[bytes, Entry] | None = None
+        self._is_full = True
+        self._failures = 0
+        self.said = Said(app)
+
+    @asynccontextmanager
+    async def running(self, client: Client) -> AsyncIterator[None]:
+        """It is in step at the beginning, and kept so for as long as the body runs.
+
+        Raises ClientError, CommandError where it cannot be brought into step.
+        """
+        has_it = self._record.try_lock()
+        watching = asyncio.create_task(self._watch())
+        following: asyncio.Task[None] | None = None
+        try:
+            await asyncio.sleep(0)  # what is changed from now on is heard of
+            await self._first_round(client)
+            if not has_it:
+                self.said.usual("another nsml dev --sync keeps it so")
+            following = asyncio.create_task(self._follow(client, has_it=has_it))
+            yield
+        finally:
+            for task in (watching, following):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+            self._record.save()
+            self._record.close()
+
+    async def run(self, client: Client) -> None:
+        """Keep it so until the session ends."""
+        from nsml.client.streams import wait_until
+
+        async with self.running(client):
+            self.said.usual("Ctrl-C ends it")
+            await wait_until(client, self._session.id, lambda _: False)
+            self.said.usual(f"session {self._session.name} has ended")
+
+    async def _first_round(self, client: Client) -> None:
+        while True:
+            try:
+                await self._round(client)
+            except TooLarge as error:
+                raise CommandError(
+                    str(error), advice="name what is not needed in .nsmlignore"
+                ) from error
+            except _RETRIED as error:
+                if isinstance(error, AlreadyEnded):
+                    raise
+                await self._wait_after(error)
+            else:
+                return
+
+    async def _follow(self, client: Client, *, has_it: bool) -> None:
+        """Rounds, as things change."""
+        while not has_it:
+            await asyncio.sleep(_LOCK_EVERY_S)
+            has_it = self._is_full = self._record.try_lock()
+        while True:
+            try:
+                if not self._is_full and not self._again:
+                    await self._changed.wait()
+                elif self._again:
+                    await asyncio.sleep(_LOOKS_AGAIN_S)
+                self._changed.clear()
+                await self._round(client)
+            except TooLarge as error:
+                self._tell_once(("size", str(error)), f"nothing is sent: {error}")
+            except AlreadyEnded:
+                return
+            except _RETRIED as error:
+                await self._wait_after(error)
+            except (ClientError, CommandError, OSError) as error:
+                self.said.matters(f"the folder is not kept in step any more: {error}")
+                return
+
+    async def _wait_after(self, error: ClientError) -> None:
+        """Before the next try, which compares everything: nobody knows what was done."""
+        if not self._failures:
+            why = f"{error.message}: {error.why}".rstrip(": ")
+            self.said.matters(f"the folder is not in step, trying again ({why})")
+        self._is_full = True
+        await asyncio.sleep(backoff_s(_FIRST_RETRY_S, self._failures, _LONGEST_RETRY_S))
+        self._failures += 1
+
+    async def _watch(self) -> None:
+        """Tell of changes; every moment where the system does not."""
+        from watchfiles import Change, awatch
+
+        def counts(_: Change, path: str) -> bool:
+            return self._folder.is_watched(path)
+
+        try:
+            async for _ in awatch(
+                self._root, watch_filter=counts, step=50, ignore_permission_denied=True
+            ):
+                self._changed.set()
+        except (OSError, RuntimeError) as error:
+            self._tell_once("watch", f"changes are looked for every 2 s: {error}")
+        while True:
+            await asyncio.sleep(_LOOKS_EVERY_S)
+            self._changed.set()
+
+    async def _round(self, client: Client) -> None:
+        """Bring it into step. Raises ClientError, CommandError, TooLarge."""
+        look = await asyncio.to_thread(self._folder.look)
+        self._tell_left_out(look)
+        self._again |= look.changing
+        if not self._is_full and not self._due(look):
+            return
+        session = await client.sessions.get(self._session.id)
+        if session.attempt != self._record.origin.attempt:
+            self._record.start_attempt(session.attempt)
+            self._is_full = True
+        if self._code is None:
+            self._code = await _code_of(client, session)
+        is_full, paths = self._is_full, self._due(look)
+        async with client.sessions.open_folder(session.id) as remote:
+            await self._bring(client, session, remote, look, paths)
+        if self._failures:
+            self._failures = 0
+            self.said.matters("the folder is in step again")
+        if is_full and not self._last:
+            self._tell_first(len(look.files))
+        self._is_full = False
+        self._last = look.files
+        self._record.save()
+
+    def _due(self, look: Look) -> list[bytes]:
+        """What is to be compared: everything at first, then what was changed here."""
+        if self._is_full:
+            paths = {*look.files, *self._record.files, *(self._code or ())}
+        else:
+            before = self._last
+            paths = {path for path in look.files if look.files[path] != before.get(path)}
+            paths |= before.keys() - look.files.keys()
+            paths |= self._again
+        due = []
+        for path in sorted(paths):
+            if path in look.files:
+                due.append(path)
+            elif look.is_unknown(path):
+                continue
+            elif self._folder.leaves_out(path):
+                self._record.know(path, None)  # it is left alone from now on
+            else:
+                due.append(path)
+        return due
+
+    async def _bring(
+        self,
+        client: Client,
+        session: Session,
+        remote: SessionFolder,
+        look: Look,
+        paths: Sequence[bytes],
+    ) -> None:
+        states = dict(zip(paths, await remote.states(paths), strict=True))
+        known = dict(self._record.files)
+        known.update(await self._known_of_code(client, session, look, states))
+        code_folders = {above for path in self._code or () for above in folders_above(path)}
+        made = plan(paths, look.files, known, states, self._record.folders | code_folders)
+        results = await remote.carry_out(made.orders, self._folder.content)
+        self._again = set(look.changing)
+        self._note(look, made, results)
+
+    async def _known_of_code(
+        self, client: Client, session: Session, look: Look, states: dict[bytes, State]
+    ) -> dict[bytes, File]:
+        """Files that may be as they were laid out at the start, where that matters."""
+        code, files = self._code or {}, look.files
+        wanted = [
+            path
+            for path, state in states.items()
+            if path in code
+            and path not in self._record.files
+            and isinstance(state, File)
+            and (path not in files or files[path].file != state)
+        ]
+        return await _digests(client, session, {path: code[path] for path in wanted})
+
+    def _note(self, look: Look, made: Plan, results: Sequence[Result]) -> None:
+        """Remember what was done, and tell."""
+        record = self._record
+        for path in made.same:
+            record.know(path, look.files[path].file)
+        for path in made.forgotten:
+            record.know(path, None)
+        sent: list[Put] = []
+        removed: list[bytes] = []
+        kept = list(made.kept)
+        for order, result in zip(made.orders, results, strict=True):
+            if isinstance(order, RemoveFolder):
+                if result.outcome == DONE:
+                    record.know_folder(order.path, is_made=False)
+            elif result.outcome == DONE:
+                record.know(order.path, order.file if isinstance(order, Put) else None)
+                if isinstance(order, Put):
+                    sent.append(order)
+                    for above in folders_above(order.path)[: max(result.folders, 0)]:
+                        record.know_folder(above, is_made=True)
+                else:
+                    removed.append(order.path)
+            elif result.outcome == KEPT:
+                kept.append(self._kept(order, result))
+            else:
+                self._fail(order, result)
+        self._tell_done(sent, removed)
+        self._tell_kept(kept)
+
+    def _kept(self, order: Put | Remove, result: Result) -> Kept:
+        if isinstance(order, Remove):
+            self._record.know(order.path, None)
+            return Kept(order.path, Conflict.REMOVED_HERE)
+        conflict = Conflict.MADE_THERE if order.there is None else Conflict.CHANGED_TOO
+        return Kept(order.path, conflict, result.why)
+
+    def _fail(self, order: Order, result: Result) -> None:
+        what = "sent" if isinstance(order, Put) else "removed there"
+        if result.why in _CHANGED:
+            self._again.add(order.path)
+        elif result.outcome == FULL:
+            self._again.add(order.path)
+            self._tell_once("full", f"no room in the session: {_shown(order.path)} is not {what}")
+        else:
+            self._tell_once(
+                (order.path, result.why), f"not {what}: {_shown(order.path)}: {result.why}"
+            )
+
+    def _tell_first(self, count: int) -> None:
+        self.said.usual(f"in step with {self._session.name}: {counted(count, 'file')}")
+
+    def _tell_done(self, sent: Sequence[Put], removed: Sequence[bytes]) -> None:
+        words = []
+        if sent:
+            size = size_text(sum(one.size for one in sent))
+            words.append(f"sent {_listed([one.path for one in sent])} ({size})")
+            self._told.discard("full")
+        if removed:
+            words.append(f"removed {_listed(removed)}")
+        if words:
+            self.said.usual(", ".join(words))
+
+    def _tell_kept(self, kept: Sequence[Kept]) -> None:
+        lines = []
+        for one in kept:
+            key = (one, self._last.get(one.path))
+            if not self._is_full or key not in self._told:
+                what = f"is {one.why}" if one.why.startswith("a ") else one.conflict.value
+                lines.append(f"kept in the session: {_shown(one.path)} {what}")
+            self._told.add(key)
+        if len(lines) > _MOST_KEPT:
+            lines[_MOST_KEPT:] = [f"and {len(lines) - _MOST_KEPT:,} more are kept"]
+        if lines and "advice" not in self._told:
+            self._told.add("advice")
+            there = f"{self._session.name}:{shell_word(_shown(kept[0].path))}"
+            here = shell_word(_shown(kept[0].path))
+            lines.append(f"  take theirs: nsml cp {there} {here}")
+            lines.append(f"  send yours:  nsml cp {here} {there}")
+        if lines:
+            self.said.matters(*lines)
+
+    def _tell_left_out(self, look: Look) -> None:
+        for path, why in look.left_out.items():
+            key = (path, why)
+            if self._is_new and not self._last and self._is_full:
+                self._told.add(key)  # the start has said so
+            self._tell_once(key, f"not sent: {_shown(path)}: {why}")
+
+    def _tell_once(self, key: object, text: str) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            self.said.matters(text)
+
+
+def _shown(path: bytes) -> str:
+    return text_of(path)
+
+
+def _listed(paths: Iterable[bytes]) -> str:
+    return shortened([_shown(path) for path in paths])
+
+
+async def _code_of(client: Client, session: Session) -> dict[bytes, Entry]:
+    """The files that the session started with."""
+    from nsml.client.code import read_tree
+
+    try:
+        tree = await read_tree(client, session)
+    except NotFound:
+        return {}
+    return {bytes_of(one.path): one for one in tree.entries} if tree is not None else {}
+
+
+async def _digests(
+    client: Client, session: Session, entries: dict[bytes, Entry]
+) -> dict[bytes, File]:
+    """What files of the session's code were; without those that are not kept any more."""
+    from nsml.client.code import read_files
+
+    found: dict[bytes, File] = {}
+    group: dict[bytes, Entry] = {}
+    left = list(entries.items())
+    while left:
+        path, entry = left.pop()
+        group[path] = entry
+        if left and sum(one.size for one in group.values()) < _MOST_CODE_BYTES:
+            continue
+        try:
+            contents = await read_files(client, session, list(group.values()))
+        except NotFound:
+            return found
+        for (path, entry), data in zip(group.items(), contents, strict=True):
+            digest = hashlib.sha256(data).hexdigest()
+            found[path] = File(digest, bool(entry.mode & 0o100))
+        group = {}
+    return found

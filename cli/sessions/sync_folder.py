@@ -1,0 +1,209 @@
+"""The local side of a folder that is kept in step: its files as `nsml run` would send them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cli.exits import CommandError
+from cli.sessions.sync_decisions import Here, folders_above
+from nsml._path_text import bytes_of
+from nsml.content.errors import ContentError, PathRefused, TooLarge, Unreadable
+from nsml.content.ignore import IGNORE_FILE, rules_for
+from nsml.content.listing import Listing, check_size, open_root
+from nsml.content.packing import MAX_FILES
+from nsml.copying.messages import TEMPORARY
+from nsml.copying.sync_messages import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsml.content.errors import PackRefused
+    from nsml.content.listing import FolderFile
+    from nsml.content.safe_paths import Beneath, Parts, Version
+    from nsml.copying.sync_messages import Put
+
+_PIECE: Final = 128 << 10
+_TICK_NS: Final = 50_000_000
+"""What was changed so lately may be changed again without another time."""
+
+
+class Changed(ValueError):
+    """A file is not what it was when it was looked at."""
+
+    def __init__(self) -> None:
+        super().__init__("it was changed while it was read")
+
+
+class Look(NamedTuple):
+    """What is in the folder."""
+
+    files: dict[bytes, Here]
+    left_out: dict[bytes, str]
+    """What cannot be sent, and why; nothing is known of what is below it."""
+    changing: set[bytes]
+    """Files that are written right now."""
+
+    def is_unknown(self, path: bytes) -> bool:
+        """Whether the file is there perhaps, and cannot be read now: then it is not removed elsewhere."""
+        if path in self.changing or path in self.left_out:
+            return True
+        return bool(self.left_out) and any(one in self.left_out for one in folders_above(path))
+
+
+class _Read(NamedTuple):
+    here: Here
+    parts: Parts
+    version: Version
+    is_settled: bool
+
+
+class LocalFolder:
+    """The folder `root`. Its methods but `is_watched` are called one at a time, from whatever thread."""
+
+    def __init__(self, root: Path, max_bytes: int) -> None:
+        """Raises PackRefused where it cannot be read."""
+        self._root = root
+        self._max_bytes = max_bytes
+        self._id = _id_of(root)
+        self._read: dict[bytes, _Read] = {}
+        self._environments: tuple[str, ...] = ()
+        self._rules = rules_for(root)
+
+    def look(self) -> Look:
+        """List it, and read what was changed since the last time.
+
+        Raises CommandError: it is gone, or another folder has its place; TooLarge.
+        """
+        left_out: dict[bytes, str] = {}
+        self._renew_rules(left_out)
+        refused: list[PackRefused | PathRefused] = []
+        try:
+            if _id_of(self._root) != self._id:
+                raise _gone(self._root)
+            with open_root(self._root) as folder:
+                listing = Listing(self._root, folder, self._rules, MAX_FILES, refused)
+                found = listing.run()
+                check_size(found, self._max_bytes)
+                changing = self._renew(folder, found, left_out)
+        except TooLarge:
+            raise
+        except (OSError, ContentError) as error:
+            raise _gone(self._root) from error
+        self._environments = tuple(listing.environments)
+        for path, kind in listing.special:
+            left_out[bytes_of(path)] = f"{kind} is not sent"
+        for one in refused:
+            left_out[bytes_of(one.path)] = str(one)
+        files = {path: read.here for path, read in self._read.items()}
+        return Look(files, left_out, changing)
+
+    def leaves_out(self, path: bytes) -> bool:
+        """Whether a rule keeps it from being sent."""
+        parts = os.fsdecode(path).split("/")
+        for depth in range(1, len(parts) + 1):
+            above = "/".join(parts[:depth])
+            is_folder = depth < len(parts) or (self._root / above).is_dir()
+            if self._rules.ignores(above, is_folder=is_folder) or above in self._environments:
+                return True
+        return parts[-1].startswith(TEMPORARY.decode())
+
+    def content(self, order: Put) -> Iterator[bytes]:
+        """The bytes of a file. Raises Changed, OSError: it is not what was to be sent."""
+        read = self._read.get(order.path)
+        if read is None:
+            raise Changed
+        left, digest = order.size, hashlib.sha256()
+        with open_root(self._root) as folder:
+            descriptor = folder.open_file(read.parts)
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
+                while left and (piece := file.read(min(_PIECE, left))):
+                    digest.update(piece)
+                    left -= len(piece)
+                    yield piece
+        if left or digest.hexdigest() != order.file.digest:
+            del self._read[order.path]
+            raise Changed
+
+    def is_watched(self, path: str) -> bool:
+        """Whether a change of this path may be one of what is sent."""
+        relative = os.path.relpath(path, self._root)
+        if relative.startswith("..") or relative == ".":
+            return True
+        parts = Path(relative).parts
+        for depth in range(1, len(parts)):
+            above = "/".join(parts[:depth])
+            if above in self._environments or self._rules.ignores(above, is_folder=True):
+                return False
+        return not self._rules.ignores("/".join(parts), is_folder=False)
+
+    def _renew_rules(self, left_out: dict[bytes, str]) -> None:
+        """Those of the ignore file as it is now; while it has a line that is no pattern, those before."""
+        try:
+            self._rules = rules_for(self._root)
+        except Unreadable as error:
+            left_out[IGNORE_FILE.encode()] = f"{error}; its rules are those before"
+
+    def _renew(
+        self, folder: Beneath, found: list[FolderFile], left_out: dict[bytes, str]
+    ) -> set[bytes]:
+        """Read what is new; what is being written."""
+        before, self._read = self._read, {}
+        changing: set[bytes] = set()
+        for one in found:
+            path = bytes_of(one.path)
+            if path.rpartition(b"/")[2].startswith(TEMPORARY):
+                continue
+            known = before.get(path)
+            is_executable = bool(one.mode & 0o100)
+            if known is None or not known.is_settled or not _is_same(known, one):
+                try:
+                    known = _read_of(folder, one, is_executable=is_executable)
+                except Changed:
+                    changing.add(path)
+                    continue
+                except OSError as error:
+                    left_out[path] = f"it cannot be read: {error.strerror or error}"
+                    continue
+            file = File(known.here.file.digest, is_executable)
+            self._read[path] = known._replace(here=known.here._replace(file=file))
+        return changing
+
+
+def _is_same(known: _Read, found: FolderFile) -> bool:
+    return (known.version, known.here.size, known.parts) == (found.version, found.size, found.parts)
+
+
+def _read_of(folder: Beneath, found: FolderFile, *, is_executable: bool) -> _Read:
+    """A file, read. Raises Changed, OSError."""
+    with os.fdopen(folder.open_file(found.parts), "rb", buffering=0) as file:
+        first = os.fstat(file.fileno())
+        digest = hashlib.sha256()
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+        now = os.fstat(file.fileno())
+    if _facts(now) != _facts(first):
+        raise Changed
+    version = (now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
+    is_settled = not 0 <= time.time_ns() - now.st_ctime_ns < _TICK_NS
+    here = Here(File(digest.hexdigest(), is_executable), now.st_size, now.st_mtime_ns)
+    return _Read(here, found.parts, version, is_settled)
+
+
+def _facts(now: os.stat_result) -> tuple[int, int, int]:
+    return now.st_size, now.st_mtime_ns, now.st_ctime_ns
+
+
+def _id_of(root: Path) -> tuple[int, int]:
+    now = root.stat()
+    return now.st_dev, now.st_ino
+
+
+def _gone(root: Path) -> CommandError:
+    return CommandError(
+        f"the folder {root} is gone, or cannot be read",
+        why="nothing was removed in the session",
+    )

@@ -1,0 +1,196 @@
+"""What is known of a session's folder between calls of `nsml dev --sync`: what was put there from here.
+
+A file of lines for each session, in the folder of the configuration: appended to as things are done, and written anew
+when it is opened. Without it nothing would be lost: what differs would be kept, and named.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nsml._path_text import bytes_of, text_of
+from nsml.client import contexts
+from nsml.copying.sync_messages import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli.app import App
+
+_FOLDER: Final = "sync"
+_ENDING: Final = ".jsonl"
+_OLD_S: Final = 60 * 86_400
+
+
+class Origin(NamedTuple):
+    """Which folder is kept in step with which session."""
+
+    folder: str
+    context: str
+    session_id: str
+    flags: list[str]
+    """The words of the command line that started it."""
+    attempt: int
+    """Its folder is laid out anew for each."""
+
+
+class Record:
+    """One of them. `files` and `folders` are what was put there."""
+
+    def __init__(self, path: Path, origin: Origin) -> None:
+        self._path = path
+        self._lock: int | None = None
+        self._pending: list[str] = []
+        self.origin = origin
+        self.files: dict[bytes, File] = {}
+        self.folders: set[bytes] = set()
+
+    def try_lock(self) -> bool:
+        """Whether this process alone has it now: only then it is written to. It is read in any case."""
+        if self._lock is not None:
+            return True
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(
+            self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            self._take_over()
+            return False
+        self._lock = lock
+        self._take_over()
+        self._write_anew()
+        return True
+
+    def _take_over(self) -> None:
+        """What processes before this one did."""
+        found = _read(self._path)
+        if found is not None:
+            self.origin = self.origin._replace(flags=found.origin.flags)
+            if found.origin.attempt == self.origin.attempt:
+                self.files, self.folders = found.files, found.folders
+
+    def start_attempt(self, attempt: int) -> None:
+        """Forget what was put into the folder of another attempt."""
+        if attempt != self.origin.attempt:
+            self.origin = self.origin._replace(attempt=attempt)
+            self.files, self.folders = {}, set()
+            if self._lock is not None:
+                self._write_anew()
+
+    def know(self, path: bytes, file: File | None) -> None:
+        """This was put there; None: nothing that is there is from here."""
+        if self.files.get(path) == file:
+            return
+        if file is None:
+            del self.files[path]
+        else:
+            self.files[path] = file
+        self._pending.append(_line(path=text_of(path), file=file and [*file]))
+
+    def know_folder(self, path: bytes, *, is_made: bool) -> None:
+        """A folder was made there for what was put, or is removed."""
+        if is_made != (path in self.folders):
+            (self.folders.add if is_made else self.folders.discard)(path)
+            self._pending.append(_line(folder=text_of(path), is_made=is_made))
+
+    def save(self) -> None:
+        """Keep what is new. Raises OSError."""
+        if self._pending and self._lock is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("".join(self._pending))
+            self._pending = []
+
+    def close(self) -> None:
+        """Let another process have it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def remove(self) -> None:
+        """Its session has ended."""
+        for path in (self._path, self._path.with_suffix(".lock")):
+            path.unlink(missing_ok=True)
+
+    def _write_anew(self) -> None:
+        draft = self._path.with_suffix(".new")
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(_line(origin=self.origin._asdict()))
+            for path, known in self.files.items():
+                file.write(_line(path=text_of(path), file=[*known]))
+            for path in self.folders:
+                file.write(_line(folder=text_of(path), is_made=True))
+        draft.replace(self._path)
+        self._pending = []
+
+
+def record_of(app: App, origin: Origin) -> Record:
+    """The record of a session."""
+    return Record(_place(app) / f"{origin.session_id}{_ENDING}", origin)
+
+
+def records_of_folder(app: App, folder: str) -> Iterator[Record]:
+    """Those of sessions that this folder was kept in step with, in this context, the latest first."""
+    with suppress(OSError):
+        paths = sorted(_place(app).glob(f"*{_ENDING}"), key=_time, reverse=True)
+        for path in paths:
+            found = _read(path)
+            if found is not None and (found.origin.folder, found.origin.context) == (
+                folder,
+                app.context.name,
+            ):
+                yield found
+
+
+def forget_old(app: App) -> None:
+    """Remove those of sessions that ended long ago, most likely."""
+    with suppress(OSError):
+        for path in _place(app).iterdir():
+            if time.time() - path.stat().st_mtime > _OLD_S:
+                path.unlink(missing_ok=True)
+
+
+def _place(app: App) -> Path:
+    return Path(contexts.config_folder(app.environ)).absolute() / _FOLDER
+
+
+def _time(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _read(path: Path) -> Record | None:
+    """What it says; None where it cannot be read. What was not written to its end is left out."""
+    try:
+        first, *rest = path.read_text("utf-8").splitlines()
+        record = Record(path, Origin(**json.loads(first)["origin"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    for line in rest:
+        with suppress(ValueError, LookupError, TypeError):
+            _apply(record, json.loads(line))
+    return record
+
+
+def _apply(record: Record, change: Any) -> None:
+    if "folder" in change:
+        known = record.folders
+        (known.add if change["is_made"] else known.discard)(bytes_of(change["folder"]))
+    elif change["file"] is None:
+        record.files.pop(bytes_of(change["path"]), None)
+    else:
+        digest, is_executable = change["file"]
+        record.files[bytes_of(change["path"])] = File(str(digest), bool(is_executable))
+
+
+def _line(**values: Any) -> str:
+    return json.dumps(values) + "\n"

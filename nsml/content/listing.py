@@ -1,0 +1,237 @@
+"""The files of a folder that count as its code or data: what packing sends, and what is kept in step."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsml._path_text import path_text
+from nsml.content import errors
+from nsml.content.ignore import IGNORE_FILE, IgnoreRules
+from nsml.content.paths import MAX_DEPTH, split_path
+from nsml.content.safe_paths import Beneath, Listed, Parts, Version, beneath, version_of
+
+_LARGEST_SHOWN = 5
+_SKIPPED_COUNTED = 20_000
+_ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}
+"""A folder with one of these is an environment of Python packages; its links lead to this machine's Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """What the ignore rules left out; not `is_complete` when counting was cut short."""
+
+    files: int = 0
+    bytes: int = 0
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFile:
+    """A file of the folder."""
+
+    path: str  # as text
+    parts: Parts  # where the content really is: differs from path below a link
+    size: int
+    mode: int
+    version: Version  # what changes with its content
+
+
+class Listing:
+    """Lists a folder: files in order of their paths, links resolved, what is ignored counted.
+
+    `refused`: gets what cannot be sent, which is an error without it.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        folder: Beneath,
+        ignore: IgnoreRules,
+        max_files: int,
+        refused: list[errors.PackRefused | errors.PathRefused] | None = None,
+    ) -> None:
+        self._root = os.path.realpath(root)
+        self._folder = folder
+        self._ignore = ignore
+        self._max_files = max_files
+        self._refused = refused
+        self.special: list[tuple[str, str]] = []
+        self.environments: list[str] = []
+        self.empty: list[str] = []
+        self.unread: list[str] = []
+        self._found: list[FolderFile] = []
+        self._skipped_files = 0
+        self._skipped_bytes = 0
+        self._uncounted = False
+
+    def run(self) -> list[FolderFile]:
+        """Every file that is to be packed."""
+        self._enter((), (), ((),))
+        if not self._found and self._refused is None:
+            count = self._skipped_files
+            left_out = f" (ignored: {count} {'file' if count == 1 else 'files'})" if count else ""
+            raise errors.EmptyFolder(".", f"the folder has no files to send{left_out}")
+        return self._found
+
+    def skipped(self) -> Skipped:
+        """What was left out."""
+        return Skipped(
+            files=self._skipped_files,
+            bytes=self._skipped_bytes,
+            is_complete=not self._uncounted,
+        )
+
+    def _enter(self, logical: Parts, parts: Parts, chain: tuple[Parts, ...]) -> None:
+        path = path_text("/".join(logical))
+        if len(logical) >= MAX_DEPTH:
+            raise errors.PathRefused(path, f"it is deeper than {MAX_DEPTH} folders")
+        items = self._scan(path or ".", parts)
+        if path and self._ignore.skips_environments and self._is_environment(logical, items):
+            self.environments.append(path)
+            for item in items:
+                self._skip((*parts, item.name), item)
+            return
+        if path and not items:
+            self.empty.append(path)
+        for item in items:
+            self._visit((*logical, item.name), (*parts, item.name), item, chain)
+
+    def _is_environment(self, logical: Parts, items: list[Listed]) -> bool:
+        is_one = any(item.name in _ENVIRONMENT_MARKS for item in items)
+        return is_one and not self._ignore.keeps("/".join(logical), is_folder=True)
+
+    def _visit(self, logical: Parts, parts: Parts, item: Listed, chain: tuple[Parts, ...]) -> None:
+        name = "/".join(logical)
+        # As in git, a pattern for folders does not leave out a link to one.
+        if self._ignore.ignores(name, is_folder=stat.S_ISDIR(item.mode)):
+            self._skip(parts, item)
+            return
+        try:
+            self._take(logical, parts, item, chain)
+        except (errors.PackRefused, errors.PathRefused) as error:
+            if self._refused is None or isinstance(error, errors.TooLarge):
+                raise
+            self._refused.append(error)
+
+    def _take(self, logical: Parts, parts: Parts, item: Listed, chain: tuple[Parts, ...]) -> None:
+        path = path_text("/".join(logical))
+        is_link = stat.S_ISLNK(item.mode)
+        if is_link:
+            parts = self._resolve(path, parts)
+            facts = self._lstat(path, parts)
+            item = Listed(item.name, facts.st_mode, facts.st_size, version_of(facts))
+        if stat.S_ISDIR(item.mode):
+            if parts in chain:
+                raise errors.LinkRefused(path, f"the link {path} leads back to its own folder")
+            above = tuple(parts[:depth] for depth in range(len(parts))) if is_link else ()
+            self._enter(logical, parts, (*chain, *above, parts))
+        elif stat.S_ISREG(item.mode):
+            self._add(path, parts, item)
+        else:
+            self.special.append((path, kind_of(item.mode)))
+
+    def _add(self, path: str, parts: Parts, item: Listed) -> None:
+        split_path(path)
+        self._found.append(FolderFile(path, parts, item.size, mode_of(item.mode), item.version))
+        if path.endswith(f"/{IGNORE_FILE}"):
+            self.unread.append(path)
+        if len(self._found) > self._max_files:
+            raise errors.TooLarge(f"the folder has more than {self._max_files} files", ())
+
+    def _resolve(self, path: str, parts: Parts) -> Parts:
+        """Where inside the folder a link leads, as parts without links."""
+        link = os.path.join(self._root, *parts)  # noqa: PTH118 - Path would fold `..` away
+        target = os.path.realpath(link)
+        try:
+            inside = os.path.commonpath([self._root, target]) == self._root
+        except ValueError:  # another drive
+            inside = False
+        if not inside:
+            where = path_text(target)
+            raise errors.LinkRefused(path, f"the link {path} leaves the folder: {where}")
+        return Path(target).relative_to(self._root).parts
+
+    def _scan(self, path: str, parts: Parts) -> list[Listed]:
+        try:
+            return self._folder.scan(parts)
+        except OSError as error:
+            raise errors.Unreadable(path, unreadable(path, error)) from error
+
+    def _lstat(self, path: str, parts: Parts) -> os.stat_result:
+        try:
+            facts = self._folder.lstat(parts)
+        except FileNotFoundError as error:
+            raise errors.LinkRefused(path, f"the link {path} leads nowhere") from error
+        except OSError as error:
+            raise errors.Unreadable(path, unreadable(path, error)) from error
+        if stat.S_ISLNK(facts.st_mode):  # realpath stops at a link that leads to itself
+            raise errors.LinkRefused(path, f"the link {path} leads in a circle")
+        return facts
+
+    def _skip(self, parts: Parts, item: Listed) -> None:
+        """Count what is left out, for the user to see; a count that costs little."""
+        pending = [(parts, item)]
+        while pending:
+            parts, item = pending.pop()
+            if self._skipped_files >= _SKIPPED_COUNTED:
+                self._uncounted = True
+                return
+            if not stat.S_ISDIR(item.mode):
+                self._skipped_files += 1
+                self._skipped_bytes += item.size
+                continue
+            try:
+                inner = self._folder.scan(parts)
+            except OSError:
+                self._uncounted = True
+                continue
+            pending.extend(((*parts, found.name), found) for found in inner)
+
+
+def mode_of(mode: int) -> int:
+    """Of a file's permissions only whether its owner may execute it travels."""
+    return 0o755 if mode & stat.S_IXUSR else 0o644
+
+
+def open_root(root: Path, owner: int | None = None) -> Beneath:
+    """Open the folder to pack, or say why it cannot be."""
+    try:
+        return beneath(root, owner)
+    except FileNotFoundError as error:
+        raise errors.PackRefused(".", f"there is no folder {root}") from error
+    except NotADirectoryError as error:
+        raise errors.PackRefused(".", f"{root} is not a folder") from error
+    except OSError as error:
+        raise errors.Unreadable(".", unreadable(str(root), error)) from error
+
+
+def unreadable(path: str, error: OSError) -> str:
+    """What is said of it."""
+    return f"cannot read {path}: {error.strerror or error}"
+
+
+def kind_of(mode: int) -> str:
+    """What it is that is no file."""
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    if stat.S_ISFIFO(mode):
+        return "a pipe"
+    if stat.S_ISSOCK(mode):
+        return "a socket"
+    return "a device"
+
+
+def check_size(found: list[FolderFile], max_bytes: int) -> None:
+    """Raise TooLarge for more bytes than that."""
+    total = sum(item.size for item in found)
+    if total <= max_bytes:
+        return
+    largest = sorted(found, key=lambda item: item.size, reverse=True)[:_LARGEST_SHOWN]
+    lines = "".join(f"\n  {item.size:>15,}  {item.path}" for item in largest)
+    raise errors.TooLarge(
+        f"the folder has {total:,} bytes, over the limit of {max_bytes:,}; the largest files:{lines}",
+        [(item.path, item.size) for item in largest],
+    )

@@ -1,0 +1,284 @@
+"""The session's side of a folder that is kept in step: says what is there, puts and removes files.
+
+As in `receiver`, what the client says is not trusted, folders on the way are opened one by one without following
+links, and a file has a name of its own until it is whole. Beyond that nothing is touched that is not what the client
+knows to be there: programs of the session work in the same folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from nsml.copying import messages as m
+from nsml.copying import sync_messages as s
+from nsml.copying.folders import FOLLOWS, Folders
+from nsml.copying.receiver import Unfinished, temporary_name
+from nsml.copying.sender import settled
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_READS: Final = m.flags_of("O_NOFOLLOW", "O_NONBLOCK")
+_PIECE: Final = 1 << 18
+_TRIES: Final = 3
+_EXECUTABLE: Final = 0o755
+_PLAIN: Final = 0o644
+_FOLDER: Final = 0o755
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NOTHING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""A folder above it is not there, or is none."""
+_NOT_WHOLE: Final = "it was changed while it was sent"
+
+
+class SyncReceiver:
+    """Works in the folder `where`."""
+
+    def __init__(self, where: bytes) -> None:
+        self._where = where
+
+    def steps(self) -> Generator[bytes, bytes, None]:
+        """Do what is asked until the client is gone. Raises NotUnderstood, OSError: there is no such folder."""
+        incoming = m.Incoming()
+        if (yield from incoming.expect(m.BEGIN)) != s.VERSION:
+            yield m.message(m.REFUSED, ["this folder cannot be kept in step: versions differ", ""])
+            return
+        folder = _Folder(os.open(self._where, FOLLOWS))
+        try:
+            yield m.message(m.GO)
+            yield from self._rounds(folder, incoming)
+        finally:
+            folder.close()
+
+    def _rounds(self, folder: _Folder, incoming: m.Incoming) -> Generator[bytes, bytes, None]:
+        results: list[s.Result] = []
+        while True:
+            kind, value = yield from incoming.next()
+            if kind == s.ASK:
+                yield s.states_message([folder.state(path) for path in s.asked(value)])
+            elif kind == m.DONE:
+                yield s.results_message(results)
+                results = []
+            elif kind in {s.PUT, s.REMOVE, s.REMOVE_FOLDER} and len(results) < s.MOST_ORDERS:
+                order = s.order_of(kind, value)
+                if isinstance(order, s.Put):
+                    results.append((yield from _put(folder, order, incoming)))
+                elif isinstance(order, s.Remove):
+                    results.append(folder.remove(order))
+                else:
+                    results.append(folder.remove_folder(order.path))
+            else:
+                raise m.NotUnderstood(f"{kind!r} instead of an order")
+
+
+def _put(folder: _Folder, order: s.Put, incoming: m.Incoming) -> Generator[bytes, bytes, s.Result]:
+    """Take a file, all of it in any case: what follows is another order."""
+    placing: _Placing | None = None
+    failed: s.Result | None = None
+    try:
+        try:
+            placing = folder.placing(order)
+        except OSError as error:
+            failed = _failed(error)
+        while True:
+            kind, value = yield from incoming.next()
+            if kind == m.CONTENT_END:
+                break
+            if kind != m.CONTENT:
+                raise m.NotUnderstood(f"{kind!r} instead of content")
+            if placing is not None and failed is None:
+                try:
+                    placing.write(value)
+                except OSError as error:
+                    failed = _failed(error)
+        if placing is None or failed is not None:
+            return failed or s.Result(s.FAILED)
+        return placing.finish(str(value))
+    finally:
+        if placing is not None:
+            placing.close(is_lost=failed is not None)
+
+
+class _Changed(OSError):
+    """There is something else than the client knows."""
+
+
+class _Folder:
+    """The folder, and what is below."""
+
+    def __init__(self, root: int) -> None:
+        self._folders = Folders(root)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._folders.close()
+
+    def state(self, path: bytes) -> s.State:
+        """What is there."""
+        return self._look(path)[0]
+
+    def placing(self, order: s.Put) -> _Placing:
+        """A file that is about to be put. Raises OSError, _Changed."""
+        state, seen = self._look(order.path)
+        if state not in {order.there, order.file}:
+            raise _Changed(errno.EEXIST, _words(state))
+        made = self._make_folders(order.path)
+        folder, name = self._found(order.path)
+        return _Placing(os.dup(folder), name, order, seen, made)
+
+    def remove(self, order: s.Remove) -> s.Result:
+        """Take a file away; under another name first, so that it is surely the one that was looked at."""
+        state, seen = self._look(order.path)
+        if state is None:
+            return s.Result(s.DONE)
+        if state != order.there or seen is None:
+            return s.Result(s.KEPT, _words(state))
+        try:
+            folder, name = self._found(order.path)
+            aside = temporary_name(name)
+            os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+            if _is_same(os.lstat(aside, dir_fd=folder), seen):
+                os.unlink(aside, dir_fd=folder)
+                return s.Result(s.DONE)
+            with suppress(FileExistsError):  # then what was found is kept under the other name
+                os.link(aside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                os.unlink(aside, dir_fd=folder)
+            return s.Result(s.KEPT, "it is written now")
+        except OSError as error:
+            return _failed(error)
+
+    def remove_folder(self, path: bytes) -> s.Result:
+        """Take a folder away if it is empty."""
+        try:
+            folder, name = self._found(path)
+            os.rmdir(name, dir_fd=folder)
+        except OSError as error:
+            if error.errno in _NOTHING:
+                return s.Result(s.DONE)
+            return s.Result(s.KEPT, m.reason_of(error))
+        return s.Result(s.DONE)
+
+    def _found(self, path: bytes) -> tuple[int, bytes]:
+        """The folder that it is in, which stays open until the next call, and its name. Raises OSError."""
+        above, _, name = path.rpartition(b"/")
+        return self._folders.find(above), name
+
+    def _make_folders(self, path: bytes) -> int:
+        """Make the folders above it; how many of them. Raises OSError."""
+        made = 0
+        parts = path.split(b"/")[:-1]
+        for depth in range(len(parts)):
+            folder = self._folders.find(b"/".join(parts[:depth]))
+            with suppress(FileExistsError):
+                os.mkdir(parts[depth], _FOLDER, dir_fd=folder)
+                made += 1
+        return made
+
+    def _look(self, path: bytes) -> tuple[s.State, os.stat_result | None]:
+        """What is there, and of a file what tells that it is still the same."""
+        for _ in range(_TRIES):
+            try:
+                folder, name = self._found(path)
+                now = os.lstat(name, dir_fd=folder)
+                if not stat.S_ISREG(now.st_mode):
+                    return s.NoFile(_kind(now.st_mode)), None
+                descriptor = os.open(name, _READS, dir_fd=folder)
+            except OSError as error:
+                if error.errno in _NOTHING:
+                    return None, None
+                return s.NoFile(m.reason_of(error)), None
+            try:
+                first, is_settled = settled(descriptor)
+                digest = _digest(descriptor)
+                if is_settled and _facts(os.fstat(descriptor)) == _facts(first):
+                    return s.File(digest, bool(first.st_mode & stat.S_IXUSR)), first
+            except OSError as error:
+                return s.NoFile(m.reason_of(error)), None
+            finally:
+                os.close(descriptor)
+        return s.NoFile("it is written now"), None
+
+
+class _Placing:
+    """A file on its way into an open folder, which becomes this one's."""
+
+    def __init__(
+        self, folder: int, name: bytes, order: s.Put, seen: os.stat_result | None, made: int
+    ) -> None:
+        mode = _EXECUTABLE if order.file.is_executable else _PLAIN
+        entry = m.Entry(name, m.FILE, mode, order.mtime_ns, order.size)
+        self._folder, self._name, self._order, self._seen = folder, name, order, seen
+        self._made = made
+        self._digest = hashlib.sha256()
+        self._file = Unfinished(folder, name, entry, 0)
+
+    def write(self, data: bytes) -> None:
+        """The next bytes. Raises OSError."""
+        self._digest.update(data)
+        self._file.write(data)
+
+    def finish(self, why: str) -> s.Result:
+        """Put it in its place, if it is what was said."""
+        if not why and self._digest.hexdigest() != self._order.file.digest:
+            why = _NOT_WHOLE
+        try:
+            self._file.finish(why, self._check, is_new=self._seen is None)
+        except FileExistsError as error:
+            return s.Result(s.KEPT, m.reason_of(error))
+        except OSError as error:
+            return _failed(error)
+        return s.Result(s.DONE, folders=self._made)
+
+    def _check(self) -> None:
+        """Raise _Changed unless there is what was there before."""
+        if self._seen is not None:
+            now = os.lstat(self._name, dir_fd=self._folder)
+            if _facts(now) != _facts(self._seen):
+                raise _Changed(errno.EEXIST, "it is written now")
+
+    def close(self, *, is_lost: bool) -> None:
+        """Let go of it; `is_lost`: nothing of it is of use."""
+        if is_lost:
+            self._file.forget()
+        self._file.close()
+
+
+def _failed(error: OSError) -> s.Result:
+    if isinstance(error, _Changed):
+        return s.Result(s.KEPT, m.reason_of(error))
+    if error.errno in _NOTHING:
+        return s.Result(s.KEPT, "something else is there in place of its folder")
+    return s.Result(s.FULL if error.errno in _NO_ROOM else s.FAILED, m.reason_of(error))
+
+
+def _words(state: s.State) -> str:
+    if state is None:
+        return "it was removed there"
+    return state.why if isinstance(state, s.NoFile) else "it was changed there"
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a link" if stat.S_ISLNK(mode) else "a socket, pipe or device"
+
+
+def _facts(now: os.stat_result) -> tuple[int, int, int, int]:
+    return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+
+
+def _is_same(now: os.stat_result, before: os.stat_result) -> bool:
+    """Whether it is the same file; a new name changes the time of its last change."""
+    return _facts(now)[:3] == _facts(before)[:3]
+
+
+def _digest(descriptor: int) -> str:
+    digest = hashlib.sha256()
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    while piece := os.read(descriptor, _PIECE):
+        digest.update(piece)
+    return digest.hexdigest()
