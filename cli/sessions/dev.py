@@ -69,6 +69,7 @@ _OF_RUN: Final = {
 @click.option("--port", type=PORT, metavar="P", help="The port on this machine of either.")
 @click.option("--sync", "is_synced", is_flag=True, help="Keep its folder in step with this one.")
 @click.option("--new", "is_new", is_flag=True, help="With --sync: start another session.")
+@click.option("--no-shell", "has_no_shell", is_flag=True, help="With --sync: do only that.")
 @click.option("--stop", "stops", is_flag=True, help="Stop it when the shell or program exits.")
 @click.pass_context
 def dev(context: click.Context, /, **given: Any) -> int:
@@ -105,6 +106,9 @@ def dev(context: click.Context, /, **given: Any) -> int:
         in_step = sync(session) if sync is not None else None
         if server is not None:
             code = _serve(app, session, server, way.port, in_step)
+        elif way.has_no_shell and in_step is not None:
+            app.call(in_step.run)
+            code = ExitCode.OK
         else:
             code = _work_in(app, session, words, in_step)
     except KeyboardInterrupt:
@@ -135,6 +139,7 @@ class _Way(NamedTuple):
     port: int | None
     is_synced: bool
     is_new: bool
+    has_no_shell: bool
 
     @property
     def server(self) -> Server | None:
@@ -165,6 +170,11 @@ def _check(given: Mapping[str, Any], way: _Way, words: Sequence[str]) -> None:
         (
             way.is_new and not way.is_synced,
             "--new goes with --sync: without it every call starts a session",
+        ),
+        (way.has_no_shell and not way.is_synced, "--no-shell goes with --sync: see --detach"),
+        (
+            way.has_no_shell and (server is not None or words),
+            "--no-shell goes without --jupyter, --code-server and words after --",
         ),
         (
             way.is_synced and way.is_detached,

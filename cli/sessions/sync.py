@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -124,12 +124,13 @@ class FolderSync:
             following = asyncio.create_task(self._follow(client, has_it=has_it))
             yield
         finally:
+            self._record.save()
+            self._record.close()
             for task in (watching, following):
                 if task is not None:
                     task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
-            self._record.save()
-            self._record.close()
+                    with suppress(asyncio.CancelledError):
+                        await task
 
     async def run(self, client: Client) -> None:
         """Keep it so until the session ends."""

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
 
-_OF_THIS_CALL: Final = frozenset({"is_detached", "is_synced", "is_new", "stops", "port"})
+_OF_THIS_CALL: Final = frozenset(
+    {"has_no_shell", "is_detached", "is_synced", "is_new", "stops", "port"}
+)
 """Flags that say nothing of the session."""
 
 

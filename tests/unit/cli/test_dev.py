@@ -43,6 +43,8 @@ def test_an_image_of_ones_own_need_have_no_python(nsml, state, project):
         (["--code-server", "--jupyter"], "exclude"),
         (["--code-server", "-D"], "--code-server"),
         (["--new"], "--sync"),
+        (["--no-shell"], "--sync"),
+        (["--sync", "--no-shell", "--", "ls"], "--no-shell"),
         (["--sync", "-D"], "--detach"),
         (["--sync", "--no-code"], "--no-code"),
         (["--sync", "--nodes", "2", "-g", "2"], "--nodes"),
