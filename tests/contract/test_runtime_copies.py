@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import socket
@@ -15,7 +16,16 @@ import pytest
 
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.visits import VisitOrder, Visits
-from nsml.copying.messages import Refused
+from nsml.copying import sync_messages as sync
+from nsml.copying.messages import (
+    BEGIN,
+    CONTENT,
+    CONTENT_END,
+    DONE,
+    Incoming,
+    Refused,
+    message,
+)
 from nsml.copying.receiver import Receiver
 from nsml.copying.sender import Sender
 from tests.contract.test_runtime_contract import (
@@ -34,7 +44,7 @@ if TYPE_CHECKING:
 
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.isolation import IsolationFacts
-    from nodeagent.runtimes.visits import Visit
+    from nodeagent.runtimes.visits import Output, Visit
     from nsml.copying.messages import Report
 
 __all__ = ["facts", "nothing_left", "tmp_path"]
@@ -154,6 +164,48 @@ async def test_a_folder_goes_in_for_the_session_alone(real: Bench, tmp_path: Pat
     listening.close()
     assert (report.files, report.failures) == (1, [(b"socket", "a socket")])
     assert (again.files, again.skipped) == (0, 1)
+
+
+async def test_a_folder_kept_in_step_gets_files_of_the_session(real: Bench) -> None:
+    content = b"import this"
+    file = sync.File(hashlib.sha256(content).hexdigest(), False)
+    said = [
+        message(BEGIN, sync.VERSION),
+        sync.order_message(sync.Put(b"d/main.py", file, len(content), 1, None)),
+        message(CONTENT, content),
+        message(CONTENT_END, ""),
+        sync.order_message(sync.Put(b"own", file, 0, 1, None)),
+        message(CONTENT_END, ""),
+        message(DONE),
+    ]
+    async with running(real, "echo theirs > own") as spec:
+        copy = {"path": ".", "sends": False, "name": "", "keeps_in_step": True}
+        order = VisitOrder(argv=(), environment={}, terminal=None, copy=copy)
+        app = real.folders.of(spec.replica_id).app
+        async with VISITS.started(real.folders.of(spec.replica_id), order) as visit:
+            await soon(visit.write(b"".join(said)))
+            incoming = Incoming()
+            kinds = [await _said(incoming, visit.sources[0]) for _ in range(2)]
+        [(_, _), (kind, results)] = kinds
+        assert kind == sync.RESULTS
+        assert [one.outcome for one in sync.results_of(results, 2)] == [sync.DONE, sync.KEPT]
+        assert (app / "d/main.py").read_bytes() == content
+        assert (app / "d/main.py").stat().st_uid == app.stat().st_uid
+        assert (app / "own").read_text() == "theirs\n"
+
+
+async def _said(
+    incoming: Incoming, output: AsyncIterator[tuple[Output, bytes]]
+) -> tuple[bytes, object]:
+    """The next message of the session's side."""
+    steps = incoming.next()
+    try:
+        next(steps)
+        while True:
+            _, came = await soon(anext(output))
+            steps.send(came)
+    except StopIteration as done:
+        return done.value
 
 
 async def test_what_its_user_cannot_read_is_not_read(real: Bench, tmp_path: Path) -> None:
