@@ -180,7 +180,8 @@ async def test_a_server_in_a_container_loads_nothing_of_the_image_and_has_no_key
             with pytest.raises(asyncssh.ChannelOpenError):
                 await soon(connection.open_connection(host, 9))
         assert await said(connection, "echo on") == (b"on\n", b"", 0)
-        [server] = [one for one in psutil.process_iter() if one.name() == "nsml-ssh"]
+        space, _, _ = await said(connection, "readlink /proc/self/ns/pid")
+        [server] = [one for one in all_servers() if space_of(one) == space.decode().strip()]
         assert not [one.path for one in server.memory_maps() if "libnss_hostile" in one.path]
         [zygote] = zygotes()
         assert {one.path for one in server.memory_maps()} <= {
@@ -188,6 +189,17 @@ async def test_a_server_in_a_container_loads_nothing_of_the_image_and_has_no_key
         }
         assert PUBLIC.public_data in memory_of(server.pid)
         assert PAIR.private_bytes_raw() not in memory_of(server.pid)
+
+
+def all_servers() -> list[psutil.Process]:
+    """Those of this machine."""
+    return [one for one in psutil.process_iter(["name"]) if one.info["name"] == "nsml-ssh"]
+
+
+def space_of(process: psutil.Process) -> str:
+    with suppress(OSError):  # another's, which has ended
+        return str(Path(f"/proc/{process.pid}/ns/pid").readlink())
+    return ""
 
 
 def memory_of(pid: int) -> bytes:
