@@ -130,6 +130,7 @@ class Screen:
         subprocess.run([*self._tmux, "kill-server"], check=False, capture_output=True)
 
 
+_SIZE = ("COLUMNS", "LINES")
 USUAL = "0 1 0"
 """The modes of a terminal in which a shell waits for a line."""
 
@@ -141,8 +142,10 @@ def screens(
     """A shell in the session, and one without nsml in a copy of its folder."""
     home = tmp_path / "home"
     home.mkdir()
+    # Workers of xdist have the size of the terminal that the tests began in, which curses would believe.
+    own = {name: value for name, value in platform.environment.items() if name not in _SIZE}
     environment = {
-        **platform.environment,
+        **own,
         "LC_ALL": "C.UTF-8",
         "HOME": str(home),
         "ENV": "",
