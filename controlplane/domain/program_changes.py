@@ -26,6 +26,9 @@ LASTING_COUNTERS: Final = frozenset(COUNTERS) - {"optimizer"}
 LEAD_S: Final = 0.3
 """How far ahead of the foremost process the step is at first; doubled each time that was too near."""
 MOST_TRIES: Final = 12
+MOST_STEP: Final = 1 << 62
+"""The last step that counts; see nsml.spec.knobs."""
+_NO_ROOM: Final = "no step was far enough ahead of all processes"
 
 
 class ChangeKind(enum.StrEnum):
@@ -225,19 +228,27 @@ def _asked(change: ProgramChange, said: list[Said], silent: list[int], now: floa
         at = last + _lead(said, counter, change.tries)
     elif at <= last:
         return withdrawn(change, f"step {at:,} is over: {foremost.who} is at {last:,}", now)
-    return replace(change, phase=ChangePhase.PREPARE, counter=counter, at=at, since=now)
+    return _at_step(replace(change, counter=counter), at, now)
+
+
+def _at_step(change: ProgramChange, at: int, now: float) -> ProgramChange:
+    """The change, to be made at a step; not made where no program counts so far."""
+    if at > MOST_STEP:
+        return withdrawn(change, _NO_ROOM, now)
+    return replace(change, phase=ChangePhase.PREPARE, at=at, since=now)
 
 
 def _lead(said: list[Said], counter: str, tries: int) -> int:
     """How many steps ahead of the foremost process: it should not be there before it is decided.
 
     By the median: processes of a gang keep step, and the one step by which each was measured may have been any.
+    User code is behind the measure: however short it says that a step is, this is a step that there can be.
     """
     lead_s = LEAD_S * (1 << tries)
     steps = [one.step_s[counter] for one in said if one.step_s.get(counter, 0.0) > 0]
     if not steps:
         return 2 << tries
-    return max(1, math.ceil(lead_s / median(steps)))
+    return max(1, math.ceil(min(lead_s / median(steps), MOST_STEP)))
 
 
 def _prepared(
@@ -262,10 +273,10 @@ def _too_near(change: ProgramChange, said: list[Said], late: Said, now: float) -
     if change.asked_at_step is not None:
         return withdrawn(change, f"step {change.at:,} is over: {late.who} has passed it", now)
     if change.tries >= MOST_TRIES:
-        return withdrawn(change, "no step was far enough ahead of all processes", now)
+        return withdrawn(change, _NO_ROOM, now)
     last, tries = max(one.counters.get(change.counter, 0) for one in said), change.tries + 1
     at = max(last, change.at or 0) + _lead(said, change.counter, tries)
-    return replace(change, at=at, tries=tries, since=now)
+    return _at_step(replace(change, tries=tries), at, now)
 
 
 def _committed(

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from controlplane.codec import encoder
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import ReplicaPhase
-from controlplane.domain.program_changes import COUNTERS, KnobChange, MemberState, Said, knobs_of
+from controlplane.domain.program_changes import (
+    COUNTERS,
+    MOST_STEP,
+    KnobChange,
+    MemberState,
+    Said,
+    knobs_of,
+)
 from controlplane.domain.values import (
     HOST_NETWORK,
     Cause,
@@ -63,7 +70,6 @@ MOST_KNOB_CHANGES: Final = 16
 MOST_KNOB_CHARS: Final = 300
 """In the name or a value of a knob, as a program says it."""
 MOST_REASON_CHARS: Final = 512
-MOST_STEP: Final = 1 << 62
 MOST_FACT_BYTES: Final = 256
 """In each text that a node says of itself: sessions keep those of their devices, in one record."""
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from controlplane.domain.program_changes import (
+    MOST_STEP,
     ChangeKind,
     ChangePhase,
     MemberState,
@@ -28,6 +29,7 @@ from controlplane.nodes.convert_agents import to_said
 from controlplane.sessions.convert import change_message
 from nodeagent.replica.program_changes import ReplicaChanges
 from nsml._changes import APPLY, READ_BACK, WAIT, Change, Follower
+from nsml.spec import knobs
 from nsml.v1 import agents_pb2, sessions_pb2
 
 MADE = (MemberState.APPLIED, MemberState.DONE)
@@ -297,3 +299,26 @@ def test_what_is_sent_to_agents_is_what_programs_understand() -> None:
     agent.want(None)
     assert agent.wanted is None
     assert change_message(change).kind == sessions_pb2.PROGRAM_CHANGE_KIND_PAUSE
+
+
+@pytest.mark.parametrize("last", [3, MOST_STEP])
+@pytest.mark.parametrize("step_s", [5e-324, 1e-300, 1e-12, 0.1, 1e300])
+def test_whatever_a_program_says_of_its_steps_the_leader_decides(last: int, step_s: float) -> None:
+    change = ProgramChange(number=1, kind=ChangeKind.SET, attempt=1, asked_by="kim", asked_at=0.0)
+    asked = Said(
+        rank=0,
+        local_rank=0,
+        number=1,
+        state=MemberState.ASKED,
+        counters={"step": last},
+        step_s={"step": step_s},
+    )
+    assert MOST_STEP == knobs.MOST_STEP
+    while change.phase.is_open:
+        change = decide(change, [0], [asked], 1.0)
+        if change.at is not None:
+            assert 0 < change.at <= MOST_STEP
+            change_message(change)  # what is written has 64 bits
+            asked = replace(asked, state=MemberState.LATE, point=change.point)
+    assert change.phase is ChangePhase.WITHDRAWN
+    assert "far enough ahead" in change.reason
