@@ -62,6 +62,7 @@ class ReplicaChanges:
     """Whether the control plane has said what it wants: until then nothing is wanted anew, nor over."""
     _wanted: dict[str, Any] | None = None
     _members: dict[int, pb.MemberReport] = field(default_factory=dict)
+    _is_there: dict[int, Callable[[], bool]] = field(default_factory=dict)
 
     def want(self, change: sessions.ProgramChange | None) -> None:
         """What the control plane wants done now; None: nothing."""
@@ -91,18 +92,34 @@ class ReplicaChanges:
             return False
         return all(_has_answered(one, self._wanted) for one in members)
 
-    def hear(self, said: Mapping[str, Any]) -> bool:
-        """Take what a process says; False if another one has its place: of those with one local rank the first."""
+    def hear(self, said: Mapping[str, Any], is_there: Callable[[], bool] = lambda: True) -> bool:
+        """Take what a process says; False if another one has its place: of those with one local rank the first.
+
+        `is_there` says whether the process lives. Who comes for the place of one that ended, as launchers start
+        all anew after one has failed, gets it, and all that ended are forgotten.
+        """
         report = _member(said)
         known = self._members.get(report.local_rank)
+        if known is not None and known.process != report.process:
+            self._forget_ended(report.local_rank)
+            known = self._members.get(report.local_rank)
         if known is not None and known.process != report.process:
             return False
         if known is None and len(self._members) >= MOST_MEMBERS:
             return False
+        if known is None:
+            self._is_there[report.local_rank] = is_there
         if known != report:
             self._members[report.local_rank] = report
             self.tell()
         return True
+
+    def _forget_ended(self, local_rank: int) -> None:
+        """Forget the processes that ended, if that which has this place did."""
+        if self._is_there[local_rank]():
+            return
+        for one in [one for one, is_there in self._is_there.items() if not is_there()]:
+            del self._members[one], self._is_there[one]
 
 
 def _as_json(change: sessions.ProgramChange) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ import structlog
 
 from nodeagent.collect.pace import Pace
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.probes.processes import read_stat
 from nodeagent.replica.orders import PAGE, Order, ReplicaOrders
 from nodeagent.replica.user_sockets import (
     UserConnection,
@@ -314,7 +315,7 @@ class RequestServer:
             case "order":
                 return {"ok": True, "order": self._order_for(client, request), **self._change()}
             case "change":
-                return self._hear(request)
+                return self._hear(request, _presence_of(client.connection.peer()))
             case "answer":
                 if client.order is None or not isinstance(request.get("answer"), dict):
                     raise RequestRefused("INVALID", "nothing was asked on this connection")
@@ -341,11 +342,11 @@ class RequestServer:
             return {}
         return {"change": self._orders.changes.wanted}
 
-    def _hear(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _hear(self, request: dict[str, Any], is_there: Callable[[], bool]) -> dict[str, Any]:
         """Take what a process says of a change."""
         if self._orders is None:
             raise RequestRefused("UNSUPPORTED", "this agent changes no running programs")
-        is_member = self._orders.changes.hear(request)
+        is_member = self._orders.changes.hear(request, is_there)
         if not self._orders.changes.is_known:
             raise RequestRefused("UNAVAILABLE", "the agent does not know yet what is to be changed")
         return {"ok": True, "is_member": is_member, **self._change()}
@@ -361,6 +362,19 @@ class RequestServer:
         except (OSError, ValueError) as error:
             raise RequestRefused("FAILED", str(error)) from error
         return True
+
+
+def _presence_of(pid: int) -> Callable[[], bool]:
+    """Says whether a process is there still; always so of one that cannot be seen from here."""
+    first = read_stat(pid)
+    if first is None:
+        return lambda: True
+
+    def is_there() -> bool:
+        now = read_stat(pid)
+        return now is not None and not now.is_dead and now.start_ticks == first.start_ticks
+
+    return is_there
 
 
 def _listen(run_folder: Path) -> socket.socket:

@@ -13,6 +13,7 @@ import errno
 import select
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -44,6 +45,14 @@ class UserConnection:
     async def send(self, data: bytes) -> None:
         """Send all of it. Raises OSError."""
         await asyncio.get_running_loop().sock_sendall(self._program, data)
+
+    def peer(self) -> int:
+        """The process that connected, as this one sees it; 0 if it cannot."""
+        with suppress(OSError):
+            size = struct.calcsize("3i")
+            found = self._program.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            return int(struct.unpack("3i", found)[0])
+        return 0
 
     def shut(self, way: int) -> None:
         """Shut it down, as `socket.shutdown` does."""
