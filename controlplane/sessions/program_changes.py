@@ -283,7 +283,13 @@ class ProgramChanges:
         if change.phase is ChangePhase.ASK and (why := self._cannot(session)):
             return withdrawn(change, why, now)
         said = self._state.words.of(session.id, session.attempt)
-        return decide(change, (one.rank for one in session.replicas), said, now)
+        try:
+            return decide(change, (one.rank for one in session.replicas), said, now)
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            # A defect of ours, of which user code made something: it must end no leader.
+            _log.exception("session.change_undecided", session=session.name, number=change.number)
+            is_decided = change.phase is ChangePhase.COMMIT
+            return change if is_decided else withdrawn(change, "it could not be decided", now)
 
     def _cannot(self, session: Session) -> str:
         """Why an agent of the session cannot be asked, for people; "" where all can."""
