@@ -112,7 +112,7 @@ def set_(
         if settings:
             raise click.UsageError("--withdraw takes no NAME=VALUE")
         done = app.call(lambda client: client.sessions.withdraw_change(session))
-        return _write(app, done.changes[-1], is_withdrawal=True)
+        return _write(app, session, done.changes[-1], is_withdrawal=True)
     if not settings:
         return _show(app, session)
     values: dict[str, str] = {}
@@ -215,7 +215,7 @@ def _change(app: App, session: str, kind: str, is_detached: bool, **asked: Any) 
         change = changed.changes[-1]
         return change if is_detached else await _over(app, client, changed.id, change)
 
-    return _write(app, app.call(run, waits=False))
+    return _write(app, session, app.call(run, waits=False))
 
 
 async def _over(app: App, client: Client, session_id: str, change: ProgramChange) -> ProgramChange:
@@ -223,14 +223,12 @@ async def _over(app: App, client: Client, session_id: str, change: ProgramChange
     from nsml.view.program_changes import OPEN, step_text
 
     loop, (pause_s, longest_s) = asyncio.get_running_loop(), _LOOK_EVERY_S
-    told, say_at = "", loop.time() + _PATIENCE_S
+    say_at = loop.time() + _PATIENCE_S
     while change.phase in OPEN:
         if loop.time() >= say_at:
-            where = step_text(change)
-            words = f"waiting for {where}" if where else "waiting for the program's next safe point"
-            if words != told:
-                app.say(f"{words}... (Ctrl-C stops waiting, not the change)")
-                told = words
+            where = step_text(change) or "the program's next safe point"
+            app.say(f"waiting for {where}... (Ctrl-C stops waiting, not the change)")
+            say_at = float("inf")
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.5, longest_s)
         session = await client.sessions.get(session_id)
@@ -245,7 +243,7 @@ def _same(session: Session, change: ProgramChange) -> ProgramChange:
     raise CommandError(f"{session.name} keeps nothing of this change any more")
 
 
-def _write(app: App, change: ProgramChange, *, is_withdrawal: bool = False) -> int:
+def _write(app: App, session: str, change: ProgramChange, *, is_withdrawal: bool = False) -> int:
     """Say what came of it; raises CommandError where it was not made, and nobody wanted that."""
     from nsml.v1 import sessions_pb2 as pb
     from nsml.view.program_changes import OPEN, phase_word, record, results, step_text, what
@@ -258,14 +256,14 @@ def _write(app: App, change: ProgramChange, *, is_withdrawal: bool = False) -> i
             f"not made: {what(change)}", code=ExitCode.CONFLICT, why=visible(change.reason)
         )
     if app.is_for_people:
-        where = step_text(change)
+        where = "" if is_withdrawn else step_text(change)
         app.write(f"{what(change)}: {phase_word(change)}" + (f" at {where}" if where else ""))
         for line in results(change):
             app.write(f"  {line}")
     if change.reason and not is_withdrawn:
         app.say(f"note: {visible(change.reason)}")
     if change.phase in OPEN and app.is_for_people:
-        app.say("nsml set SESSION shows how far it is; --withdraw withdraws it")
+        app.say(f"nsml set {session} shows how far it is; --withdraw withdraws it")
     return ExitCode.PARTLY if change.phase == pb.PROGRAM_CHANGE_PHASE_DIVIDED else ExitCode.OK
 
 

@@ -101,6 +101,7 @@ class Changer:
             raise StateConflict(
                 f"there is nothing to withdraw in {session.name}",
                 why="no change waits for its step" if change is None else "it is decided already",
+                attempt="" if change is None else "once it is made, set the former value again",
             )
         return session.with_change(
             withdrawn(change, f"withdrawn by {asked_by}", self._clock.time())

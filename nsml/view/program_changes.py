@@ -136,7 +136,8 @@ def marks(changes: Sequence[pb.ProgramChange]) -> tuple[float, ...]:
 
 def line(change: pb.ProgramChange) -> str:
     """A change in one line, but for when: `lr=0.003  applied at step 5,000  by kim`."""
-    where = step_text(change)
+    is_withdrawn = change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN
+    where = "" if is_withdrawn else step_text(change)
     at = f" at {where}" if where else ""
     why = f": {visible(change.reason)}" if change.reason else ""
     return f"{what(change)}  {phase_word(change)}{at}{why}  by {visible(change.asked_by)}"
