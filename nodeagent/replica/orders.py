@@ -143,6 +143,7 @@ class ReplicaOrders:
             self._again = loop.call_later(_AGAIN_S, self._call_again)
 
     def _call_again(self) -> None:
+        self.changes.note_ended()
         if not self.changes.is_settled:
             self._call_for_change()
 

@@ -114,6 +114,21 @@ class ReplicaChanges:
             self.tell()
         return True
 
+    def note_ended(self) -> None:
+        """Have processes that ended say nothing more of what is decided, where they had not made it."""
+        wanted = self._wanted
+        if wanted is None or wanted["phase"] != "commit":
+            return
+        for rank, said in tuple(self._members.items()):
+            if _has_answered(said, wanted) or self._is_there[rank]():
+                continue
+            # Another message: what was told last is compared with it.
+            report = self._members[rank] = pb.MemberReport()
+            report.CopyFrom(said)
+            report.number, report.counter = wanted["number"], wanted["counter"]
+            report.state, report.reason = sessions.MEMBER_STATE_MISSED, "its process has ended"
+            self.tell()
+
     def _forget_ended(self, local_rank: int) -> None:
         """Forget the processes that ended, if that which has this place did."""
         if self._is_there[local_rank]():
