@@ -41,6 +41,9 @@ FRAME_BYTES = 256 << 10
 """Of data in one message."""
 _MOST_ANSWER_BYTES = 32 << 20
 """Of a service of the agent: a list of processes takes 3 MB at most, stacks 24."""
+_REFUSED_WITHIN_S: Final = 0.5
+"""So long it is waited for a refusal of a call, where one like it was refused while it was written to."""
+_LOOK_S: Final = 0.01
 _RELAY_AVOIDED_FOR_S: Final = 60.0
 """How long a relay that was out of reach is not tried again: each try holds a tunnel up."""
 MessageT = TypeVar("MessageT", bound=Message)
@@ -56,6 +59,10 @@ class _Way(NamedTuple):
 
 
 _TO_SESSION: Final = _Way("SessionService/OpenTunnel", pb.OpenTunnelRequest, pb.OpenTunnelResponse)
+
+
+class _EndedUnderWrite(Unavailable):
+    """A call ended while something was written to it; gRPC does not say why."""
 
 
 class Tunnel:
@@ -108,6 +115,13 @@ class Tunnel:
             while await self._next() is not None:
                 pass
 
+    async def refused_at_once(self) -> None:
+        """Return once the call is over, or that has been waited for."""
+        time = asyncio.get_running_loop().time
+        give_up_at = time() + _REFUSED_WITHIN_S
+        while not self._call.done() and time() < give_up_at:  # noqa: ASYNC110 - a call tells nobody
+            await asyncio.sleep(_LOOK_S)
+
     async def begin(self, target: Message) -> pb.DirectWay | None:
         """Open it: the first call. Where its bytes pass, if not there."""
         await self._send(self._request(target=target))
@@ -136,8 +150,10 @@ class Tunnel:
             await self._call.write(request)
         except grpc.RpcError as error:
             failure = translate(error)
-            if failure.reason == "INTERNAL":  # gRPC's word for a call that ended under a write
-                failure = Unavailable("the tunnel broke")
+            if (
+                str(error.code().name) == "INTERNAL"
+            ):  # gRPC's word for a call that ended under a write
+                failure = _EndedUnderWrite("the tunnel broke")
             raise failure from error
         except asyncio.InvalidStateError as over:
             while await self._next() is not None:  # raises why it is over
@@ -302,12 +318,21 @@ async def _opened_at(
 ) -> Tunnel:
     now = asyncio.get_running_loop().time()
     target.boot_id, target.uses_relay = boot_id(), now >= rpc.avoids_relay_until
+    is_first = True
     while True:
         call: Any = rpc.duplex(way.method, way.request, way.response, address=address)
         async with AsyncExitStack() as calling:
             calling.callback(call.cancel)
             tunnel = Tunnel(call, way.request)
-            direct = await tunnel.begin(target)
+            if not is_first:
+                await tunnel.refused_at_once()
+            try:
+                direct = await tunnel.begin(target)
+            except _EndedUnderWrite:  # refused at once: a call that nothing is written to says why
+                if not is_first:
+                    raise
+                is_first = False
+                continue
             if direct is not None:
                 beside = await _directly(tunnel, direct, way, calling)
                 if beside is None:

@@ -125,11 +125,11 @@ runpy.run_path("main.py", run_name="__main__")
 
 
 def programs_of(page: str) -> list[str]:
-    """The programs of a document that save and load, as they stand."""
+    """The programs of a document that save and load and count their steps, as they stand."""
     blocks = re.findall(
         r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
     )
-    return [block for block in blocks if "nsml.bind(" in block]
+    return [block for block in blocks if "nsml.bind(" in block and "nsml.steps(" in block]
 
 
 @pytest.mark.parametrize(
