@@ -9,8 +9,6 @@ from controlplane.codec import encoder
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.program_changes import (
-    COUNTERS,
-    MOST_STEP,
     KnobChange,
     MemberState,
     Said,
@@ -45,6 +43,7 @@ from controlplane.wire.chunking import parts_of
 from controlplane.wire.resources import to_device, to_isolation, to_kept, to_networks
 from controlplane.wire.times import duration, seconds_of, time_of
 from nsml.content.digests import is_digest
+from nsml.spec import knobs
 from nsml.spec.images import is_reference, whole_reference
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 
@@ -64,12 +63,6 @@ MOST_IMAGE_CHARS: Final = 512
 MOST_NODE_DEVICES: Final = 256
 MOST_STOCKED: Final = 256
 """Things that a node may say that it has."""
-MOST_MEMBERS: Final = 64
-"""Processes of a replica that take part in a change."""
-MOST_KNOB_CHANGES: Final = 16
-MOST_KNOB_CHARS: Final = 300
-"""In the name or a value of a knob, as a program says it."""
-MOST_REASON_CHARS: Final = 512
 MOST_FACT_BYTES: Final = 256
 """In each text that a node says of itself: sessions keep those of their devices, in one record."""
 
@@ -218,36 +211,41 @@ def to_said(message: agents_pb2.ChangeReport) -> list[Said]:
         Said(
             rank=message.replica.rank,
             local_rank=one.local_rank,
-            process=one.process[:MOST_KNOB_CHARS],
-            world=min(max(one.world, 1), MOST_MEMBERS),
+            process=one.process[: knobs.MOST_SAID_CHARS],
+            world=min(max(one.world, 1), knobs.MOST_PROCESSES),
             number=one.number,
             state=_MEMBER_STATES.get(one.state, MemberState.UNKNOWN),
-            point=(one.counter[:MOST_KNOB_CHARS], _step(one.at) if one.HasField("at") else None),
+            point=(
+                one.counter[: knobs.MOST_SAID_CHARS],
+                _step(one.at) if one.HasField("at") else None,
+            ),
             position=_step(one.position) if one.HasField("position") else None,
-            counters={name: _step(one.counters[name]) for name in COUNTERS if name in one.counters},
+            counters={
+                name: _step(one.counters[name]) for name in knobs.COUNTERS if name in one.counters
+            },
             step_s={
                 name: one.step_s[name]
-                for name in COUNTERS
+                for name in knobs.COUNTERS
                 if name in one.step_s and 0 < one.step_s[name] < math.inf
             },
             is_paused=one.is_paused,
             knobs=tuple(
                 KnobChange(
-                    name=knob.name[:MOST_KNOB_CHARS],
-                    before=knob.before[:MOST_KNOB_CHARS],
-                    after=knob.after[:MOST_KNOB_CHARS],
-                    in_force=knob.in_force[:MOST_KNOB_CHARS],
+                    name=knob.name[: knobs.MOST_SAID_CHARS],
+                    before=knob.before[: knobs.MOST_SAID_CHARS],
+                    after=knob.after[: knobs.MOST_SAID_CHARS],
+                    in_force=knob.in_force[: knobs.MOST_SAID_CHARS],
                 )
-                for knob in one.knobs[:MOST_KNOB_CHANGES]
+                for knob in one.knobs[: knobs.MOST_AT_ONCE]
             ),
-            reason=one.reason[:MOST_REASON_CHARS],
+            reason=one.reason[: knobs.MOST_REASON_CHARS],
         )
-        for one in message.members[:MOST_MEMBERS]
+        for one in message.members[: knobs.MOST_PROCESSES]
     ]
 
 
 def _step(number: int) -> int:
-    return min(number, MOST_STEP)
+    return min(number, knobs.MOST_STEP)
 
 
 def to_stock(message: agents_pb2.StockReport) -> Stock:

@@ -113,11 +113,7 @@ class Changer:
         if wanted.kind is ChangeKind.CONTINUE:
             session = _unpaused(session, now)
         elif (change := session.change) is not None:
-            raise StateConflict(
-                f"{session.name} is being changed",
-                why=f"what {change.asked_by} asked for ({_words(change)}) is not over",
-                attempt=f"nsml set {session.name} shows how far it is",
-            )
+            raise _being_changed(session, change, f"nsml set {session.name} shows how far it is")
         number = session.changes[-1].number + 1 if session.changes else 1
         change = ProgramChange(
             number=number,
@@ -178,11 +174,7 @@ def _unpaused(session: Session, now: float) -> Session:
     if change is not None and change.kind is ChangeKind.PAUSE:
         return session.with_change(withdrawn(change, "it goes on", now))
     if change is not None:
-        raise StateConflict(
-            f"{session.name} is being changed",
-            why=f"what {change.asked_by} asked for ({_words(change)}) is not over",
-            attempt="the same in a moment",
-        )
+        raise _being_changed(session, change, "the same in a moment")
     last = next(
         (
             one
@@ -198,6 +190,14 @@ def _unpaused(session: Session, now: float) -> Session:
     if session.state is not SessionState.PAUSED and not was_paused:
         raise StateConflict(f"{session.name} is not paused", why=f"it is {session.state.value}")
     return session
+
+
+def _being_changed(session: Session, change: ProgramChange, attempt: str) -> StateConflict:
+    return StateConflict(
+        f"{session.name} is being changed",
+        why=f"what {change.asked_by} asked for ({_words(change)}) is not over",
+        attempt=attempt,
+    )
 
 
 def _kept(changes: tuple[ProgramChange, ...]) -> tuple[ProgramChange, ...]:

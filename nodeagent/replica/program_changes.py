@@ -13,18 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from nsml.spec import knobs
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-MOST_MEMBERS: Final = 64
-_LONGEST_TEXT: Final = 512
-_LONGEST_VALUE: Final = 300
-_MOST_KNOBS: Final = 16
-_MOST_NUMBER: Final = 1 << 62
-_COUNTERS: Final = ("step", "steps", "report", "optimizer")
 
 _PHASES: Final = {
     sessions.PROGRAM_CHANGE_PHASE_ASK: "ask",
@@ -105,7 +99,7 @@ class ReplicaChanges:
             known = self._members.get(report.local_rank)
         if known is not None and known.process != report.process:
             return False
-        if known is None and len(self._members) >= MOST_MEMBERS:
+        if known is None and len(self._members) >= knobs.MOST_PROCESSES:
             return False
         if known is None:
             self._is_there[report.local_rank] = is_there
@@ -173,26 +167,28 @@ def _member(said: Mapping[str, Any]) -> pb.MemberReport:
     """What a process says, as far as it makes sense."""
     known = _object(said.get("known"))
     report = pb.MemberReport(
-        local_rank=_number(said.get("local_rank"), most=MOST_MEMBERS - 1),
-        process=_text(said.get("process"), _LONGEST_VALUE),
-        world=max(_number(said.get("local_world_size"), most=MOST_MEMBERS), 1),
+        local_rank=_number(said.get("local_rank"), most=knobs.MOST_PROCESSES - 1),
+        process=_text(said.get("process"), knobs.MOST_SAID_CHARS),
+        world=max(_number(said.get("local_world_size"), most=knobs.MOST_PROCESSES), 1),
         number=_number(known.get("number")),
-        state=_STATES.get(_text(known.get("is"), _LONGEST_VALUE), sessions.MEMBER_STATE_UNKNOWN),
-        counter=_text(known.get("counter"), _LONGEST_VALUE),
+        state=_STATES.get(
+            _text(known.get("is"), knobs.MOST_SAID_CHARS), sessions.MEMBER_STATE_UNKNOWN
+        ),
+        counter=_text(known.get("counter"), knobs.MOST_SAID_CHARS),
         counters=_by_counter(said.get("counters"), int),
         step_s=_by_counter(said.get("step_s"), float),
         is_paused=said.get("is_paused") is True,
-        reason=_text(known.get("reason"), _LONGEST_TEXT),
+        reason=_text(known.get("reason"), knobs.MOST_REASON_CHARS),
     )
     if _is_number(known.get("at")):
         report.at = _number(known["at"])
     if _is_number(known.get("position")):
         report.position = _number(known["position"])
-    for name, values in list(_object(known.get("values")).items())[:_MOST_KNOBS]:
+    for name, values in list(_object(known.get("values")).items())[: knobs.MOST_AT_ONCE]:
         given: list[Any] = values if isinstance(values, list) else []
         before, after, in_force = (given + 3 * [None])[:3]
         report.knobs.add(
-            name=_text(name, _LONGEST_VALUE),
+            name=_text(name, knobs.MOST_SAID_CHARS),
             before=_value(before),
             after=_value(after),
             in_force=_value(in_force),
@@ -201,7 +197,7 @@ def _member(said: Mapping[str, Any]) -> pb.MemberReport:
 
 
 def _by_counter(given: Any, kind: type[int | float]) -> dict[str, Any]:
-    found = {name: value for name, value in _object(given).items() if name in _COUNTERS}
+    found = {name: value for name, value in _object(given).items() if name in knobs.COUNTERS}
     if kind is int:
         return {name: _number(value) for name, value in found.items() if _is_number(value)}
     return {
@@ -212,7 +208,7 @@ def _by_counter(given: Any, kind: type[int | float]) -> dict[str, Any]:
 
 
 def _is_span(value: float) -> bool:
-    return math.isfinite(value) and 0 < value < _MOST_NUMBER
+    return math.isfinite(value) and 0 < value < knobs.MOST_STEP
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -223,7 +219,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _number(value: Any, *, most: int = _MOST_NUMBER) -> int:
+def _number(value: Any, *, most: int = knobs.MOST_STEP) -> int:
     return min(max(value, 0), most) if _is_number(value) else 0
 
 
@@ -240,7 +236,7 @@ def _value(value: Any) -> str:
         return ""
     if isinstance(value, float) and not math.isfinite(value):
         return ""
-    if isinstance(value, int) and abs(value) > _MOST_NUMBER:
+    if isinstance(value, int) and abs(value) > knobs.MOST_STEP:
         return ""
-    text = json.dumps(_text(value, _LONGEST_VALUE) if isinstance(value, str) else value)
-    return text if len(text) <= _LONGEST_VALUE else ""
+    text = json.dumps(_text(value, knobs.MOST_SAID_CHARS) if isinstance(value, str) else value)
+    return text if len(text) <= knobs.MOST_SAID_CHARS else ""

@@ -6,6 +6,14 @@ import math
 import re
 from typing import Any, Final
 
+COUNTERS: Final = ("step", "steps", "report", "optimizer")
+"""By what programs count steps: what is taken first that all processes have."""
+MOST_PROCESSES: Final = 64
+"""Of a replica that take part in a change."""
+MOST_SAID_CHARS: Final = 300
+"""In the name or a value of a knob, as a program says it."""
+MOST_REASON_CHARS: Final = 512
+"""In why a process does not make a change."""
 MOST_AT_ONCE: Final = 16
 """Knobs in one change."""
 MOST_GIVEN: Final = 64

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.domain import program_changes
 from controlplane.domain.program_changes import (
     MOST_STEP,
     ChangeKind,
@@ -28,6 +29,7 @@ from controlplane.domain.program_changes import (
 from controlplane.nodes.convert_agents import to_said
 from controlplane.sessions.convert import change_message
 from nodeagent.replica.program_changes import ReplicaChanges
+from nsml import _changes
 from nsml._changes import APPLY, READ_BACK, WAIT, Change, Follower
 from nsml.spec import knobs
 from nsml.v1 import agents_pb2, sessions_pb2
@@ -299,6 +301,11 @@ def test_what_is_sent_to_agents_is_what_programs_understand() -> None:
     agent.want(None)
     assert agent.wanted is None
     assert change_message(change).kind == sessions_pb2.PROGRAM_CHANGE_KIND_PAUSE
+
+
+def test_all_parts_count_by_the_same_counters() -> None:
+    """The core and what users import name them by themselves: neither may import the other's."""
+    assert program_changes.COUNTERS == _changes.COUNTERS == knobs.COUNTERS
 
 
 @pytest.mark.parametrize("last", [3, MOST_STEP])
