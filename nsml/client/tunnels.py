@@ -61,10 +61,6 @@ class _Way(NamedTuple):
 _TO_SESSION: Final = _Way("SessionService/OpenTunnel", pb.OpenTunnelRequest, pb.OpenTunnelResponse)
 
 
-class _EndedUnderWrite(Unavailable):
-    """A call ended while something was written to it; gRPC does not say why."""
-
-
 class Tunnel:
     """An open tunnel. One may read while another writes; all methods raise ClientError.
 
@@ -78,6 +74,8 @@ class Tunnel:
         self._has_heard_all = False
         self._is_gone = False
         self._is_closed = False
+        self.ended_under_write = False
+        """gRPC does not say why a call ended while something was written to it."""
 
     async def read(self) -> bytes:
         """Some bytes of the program; empty once it has said all. Unavailable when that is not sure."""
@@ -149,12 +147,10 @@ class Tunnel:
         try:
             await self._call.write(request)
         except grpc.RpcError as error:
-            failure = translate(error)
-            if (
-                str(error.code().name) == "INTERNAL"
-            ):  # gRPC's word for a call that ended under a write
-                failure = _EndedUnderWrite("the tunnel broke")
-            raise failure from error
+            if error.code() is grpc.StatusCode.INTERNAL:  # gRPC's word for it
+                self.ended_under_write = True
+                raise Unavailable("the tunnel broke") from error
+            raise translate(error) from error
         except asyncio.InvalidStateError as over:
             while await self._next() is not None:  # raises why it is over
                 pass
@@ -328,9 +324,10 @@ async def _opened_at(
                 await tunnel.refused_at_once()
             try:
                 direct = await tunnel.begin(target)
-            except _EndedUnderWrite:  # refused at once: a call that nothing is written to says why
-                if not is_first:
+            except Unavailable:
+                if not (is_first and tunnel.ended_under_write):
                     raise
+                # refused at once: a call that nothing is written to says why
                 is_first = False
                 continue
             if direct is not None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ import pytest
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import (
+    MAX_OPERATIONS,
+    Delete,
     Event,
     KeyValueStore,
     Put,
@@ -57,18 +59,32 @@ class FreezingEngine(Engine):
         "etcd",
     ]
 )
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     if request.param == "memory":
-        return Engine("memory", lambda **kw: EmbeddedStore(MEMORY, clock=CLOCK, run=inline, **kw))
-    if request.param == "continued":
-        return Engine("continued", lambda **kw: continued(tmp_path / "store.db", **kw))
-    if request.param == "file":
-        return Engine("file", lambda **kw: embedded_file(tmp_path / "store.db", **kw))
-    server = request.getfixturevalue("etcd_server")
-    root = f"test-{uuid.uuid4().hex}/"
-    return Engine(
-        "etcd", lambda **kw: EtcdStore([server.endpoint], clock=CLOCK, root=root, **kw), ttl_s=1
-    )
+        yield Engine("memory", lambda **kw: EmbeddedStore(MEMORY, clock=CLOCK, run=inline, **kw))
+    elif request.param == "continued":
+        yield Engine("continued", lambda **kw: continued(tmp_path / "store.db", **kw))
+    elif request.param == "file":
+        yield Engine("file", lambda **kw: embedded_file(tmp_path / "store.db", **kw))
+    else:
+        server = request.getfixturevalue("etcd_server")
+        root = f"test-{uuid.uuid4().hex}/"
+
+        def opened(**settings: Any) -> EtcdStore:
+            return EtcdStore([server.endpoint], clock=CLOCK, root=root, **settings)
+
+        async def emptied() -> None:
+            """Keys of leases that end later would be revisions amid those that the next test counts."""
+            async with opened() as store:
+                every = [
+                    Delete(key=one.key) for one in (await store.list("", keys_only=True)).items
+                ]
+                for start in range(0, len(every), MAX_OPERATIONS):
+                    some = tuple(every[start : start + MAX_OPERATIONS])
+                    await store.commit(Transaction(success=some))
+
+        yield Engine("etcd", opened, ttl_s=1)
+        asyncio.run(emptied())
 
 
 def embedded_file(path: Path, run: Any = None, **settings: Any) -> EmbeddedStore:

@@ -28,6 +28,7 @@ DRAWS = """
 import curses
 
 def draw(screen):
+    screen.timeout(500)  # a signal between curses' look for one and its read is seen at the next
     while True:
         rows, columns = screen.getmaxyx()
         screen.erase()

@@ -45,7 +45,9 @@ for pattern in ("/proc/*/environ", "/proc/*/task/*/environ"):
     for path in glob.glob(pattern):
         if path.split("/")[2] not in (str(os.getpid()), "self", "thread-self"):
             look(path)
-for top in sys.argv[1:] + ["/nsml", "/tmp", "/app", os.path.dirname(os.environ["NSML_RUN_DIR"])]:
+beside = os.path.dirname(os.environ["NSML_RUN_DIR"])
+tops = ["/nsml", "/tmp", "/app", "/run", "/var/tmp", *sys.argv[1:]]
+for top in tops + [beside] * (beside != "/"):  # what the machine has installed is no place of secrets
     for base, _, files in os.walk(top):
         for name in files:
             path = os.path.join(base, name)
@@ -168,7 +170,6 @@ def _state(platform: Platform, session: str) -> str:
     return {one["name"]: one["state"] for one in platform.json("ps", "-a")["items"]}[session]
 
 
-@pytest.mark.long("reads every file that a session can see")
 def test_another_users_program_finds_nothing(platform, tmp_path):
     code = write_program(tmp_path / "code", PROGRAM)
     platform.nsml("secret", "set", "TOKEN", stdin=MARK)
