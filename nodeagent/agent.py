@@ -112,6 +112,7 @@ class Agent:
             boot_id=parts.machine.boot_id,
             clock=parts.clock,
             visitors=lambda replica: self._tunnels.visitors(replica),  # noqa: PLW0108 - they come next
+            on_devices=lambda: self._devices.on_devices(),  # noqa: PLW0108 - as above
         )
         stacks = PythonStacks(boot_id=parts.machine.boot_id)
         self._visits = visits = Visits(parts.machine.boot_id)

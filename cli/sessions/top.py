@@ -40,8 +40,9 @@ def top(app: App, *, session: str, rank: int, watch: bool) -> None:
     """Show the processes of a running session, most active first.
 
     CPU is the share of a core that a process used during the last half second. Memory is resident;
-    what processes share counts for each. PIDs are those inside the session; -o wide adds those of
-    the node. The 500 most active are shown, 4 KiB of each command. Users that are connected to the
+    what processes share counts for each. GPU memory is shown of processes that compute on one, with
+    the number of the GPU on its node. PIDs are those inside the session; -o wide adds those of the
+    node. The 500 most active are shown, 4 KiB of each command. Users that are connected to the
     replica (nsml sh, ssh, cp, exec, forward) are listed below. Own sessions; administrators all.
     """
     if watch:

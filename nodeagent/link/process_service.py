@@ -10,12 +10,14 @@ from nodeagent.probes.processes import enclosure_of
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nodeagent.folders import ReplicaId
     from nodeagent.link.services import RunningReplica, Stream
     from nodeagent.probes.process_list import ListedProcess
     from nsml.common.clock import Clock
+
+    OnDevices = Mapping[int, Sequence[tuple[int, int | None]]]
 
 _LOOKS_FOR_S = 0.5
 
@@ -27,6 +29,7 @@ class ProcessList:
         boot_id: of this boot.
         clock: measures the half second.
         visitors: who is connected to a replica.
+        on_devices: by node pid, on which devices a process computes: index, and bytes if known.
     """
 
     def __init__(
@@ -35,10 +38,12 @@ class ProcessList:
         boot_id: str,
         clock: Clock,
         visitors: Callable[[ReplicaId], Iterable[pb.Visitor]],
+        on_devices: Callable[[], OnDevices],
     ) -> None:
         self._boot_id = boot_id
         self._clock = clock
         self._visitors = visitors
+        self._on_devices = on_devices
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
         """Send the list."""
@@ -54,14 +59,17 @@ class ProcessList:
         if before is None or after is None:
             return pb.ReplicaProcesses(unseen=why_unseen(enclosure))
         shown = await asyncio.to_thread(listed, before, after)
+        on_devices = self._on_devices()
         return pb.ReplicaProcesses(
-            processes=map(_message, shown),
+            processes=[_message(one, on_devices.get(one.node_pid, ())) for one in shown],
             left_out=max(after.count - len(shown), 0),
             visitors=self._visitors(replica.id),
         )
 
 
-def _message(process: ListedProcess) -> pb.ReplicaProcess:
+def _message(
+    process: ListedProcess, devices: Sequence[tuple[int, int | None]]
+) -> pb.ReplicaProcess:
     message = pb.ReplicaProcess(
         pid=process.pid,
         node_pid=process.node_pid,
@@ -69,6 +77,10 @@ def _message(process: ListedProcess) -> pb.ReplicaProcess:
         memory_bytes=process.memory_bytes,
         command=process.command,
         is_cut=process.is_cut,
+        devices=[
+            pb.ProcessDevice(index=index, memory_bytes=memory_bytes)
+            for index, memory_bytes in devices
+        ],
     )
     message.cpu_time.FromNanoseconds(round(process.cpu_s * 1e9))
     message.age.FromNanoseconds(round(process.age_s * 1e9))

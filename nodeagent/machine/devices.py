@@ -168,6 +168,16 @@ class DeviceWatch:
         """The newest readings; none while the driver does not answer."""
         return [_sample_message(one) for one in self._samples]
 
+    def on_devices(self) -> Mapping[int, Sequence[tuple[int, int | None]]]:
+        """By node pid, on which devices a process computes: index, and bytes where the driver says."""
+        index_of = {one.device.uuid: one.device.index for one in self._offer.devices}
+        found: dict[int, list[tuple[int, int | None]]] = {}
+        for sample in self._samples:
+            for process in sample.processes if sample.uuid in index_of else ():
+                held = (index_of[sample.uuid], process.memory_bytes)
+                found.setdefault(process.pid, []).append(held)
+        return found
+
     def grants(self, uuids: Sequence[str]) -> list[DeviceGrant]:
         """The devices of these uuids; raises ValueError for one that is not here."""
         known = {one.device.uuid: one.device for one in self._offer.devices}

@@ -1098,7 +1098,7 @@ class Visitor(_message.Message):
     def __init__(self, user: _Optional[str] = ..., service: _Optional[str] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ReplicaProcess(_message.Message):
-    __slots__ = ("pid", "node_pid", "cpu_cores", "cpu_time", "memory_bytes", "age", "command", "is_cut")
+    __slots__ = ("pid", "node_pid", "cpu_cores", "cpu_time", "memory_bytes", "age", "command", "is_cut", "devices")
     PID_FIELD_NUMBER: _ClassVar[int]
     NODE_PID_FIELD_NUMBER: _ClassVar[int]
     CPU_CORES_FIELD_NUMBER: _ClassVar[int]
@@ -1107,6 +1107,7 @@ class ReplicaProcess(_message.Message):
     AGE_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     IS_CUT_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     pid: int
     node_pid: int
     cpu_cores: float
@@ -1115,7 +1116,16 @@ class ReplicaProcess(_message.Message):
     age: _duration_pb2.Duration
     command: str
     is_cut: bool
-    def __init__(self, pid: _Optional[int] = ..., node_pid: _Optional[int] = ..., cpu_cores: _Optional[float] = ..., cpu_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., command: _Optional[str] = ..., is_cut: _Optional[bool] = ...) -> None: ...
+    devices: _containers.RepeatedCompositeFieldContainer[ProcessDevice]
+    def __init__(self, pid: _Optional[int] = ..., node_pid: _Optional[int] = ..., cpu_cores: _Optional[float] = ..., cpu_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., command: _Optional[str] = ..., is_cut: _Optional[bool] = ..., devices: _Optional[_Iterable[_Union[ProcessDevice, _Mapping]]] = ...) -> None: ...
+
+class ProcessDevice(_message.Message):
+    __slots__ = ("index", "memory_bytes")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    memory_bytes: int
+    def __init__(self, index: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class StacksRequest(_message.Message):
     __slots__ = ("with_locals",)

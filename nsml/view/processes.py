@@ -12,7 +12,7 @@ from nsml.view.times import seconds_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nsml.v1.sessions_pb2 import ReplicaProcess, Visitor
+    from nsml.v1.sessions_pb2 import ProcessDevice, ReplicaProcess, Visitor
 
 _COMMAND_CELLS: Final = 20
 
@@ -21,11 +21,25 @@ def _command(process: ReplicaProcess) -> str:
     return f"{process.command}…" if process.is_cut else process.command
 
 
+def _on_gpu(held: ProcessDevice) -> str:
+    """`GPU 0: 843M`; `GPU 0` where the driver does not say how much."""
+    known = f": {memory_text(held.memory_bytes)}" if held.HasField("memory_bytes") else ""
+    return f"GPU {held.index}{known}"
+
+
 COLUMNS: Final[tuple[Column[ReplicaProcess], ...]] = (
     Column(key="pid", title="PID", cell=lambda p, _: str(p.pid)),
     Column(key="node_pid", title="PID on node", cell=lambda p, _: str(p.node_pid), is_wide=True),
     Column(key="cpu", title="CPU", cell=lambda p, _: f"{100 * p.cpu_cores:.0f}%"),
     Column(key="memory", title="Memory", cell=lambda p, _: memory_text(p.memory_bytes)),
+    Column(
+        key="gpu_memory",
+        title="GPU memory",
+        cell=lambda p, _: ", ".join(map(_on_gpu, p.devices)),
+        is_wide=True,
+        is_worth=lambda p: bool(p.devices),
+        tells=lambda p: bool(p.devices),
+    ),
     Column(
         key="cpu_time",
         title="CPU time",
@@ -77,6 +91,13 @@ def record(process: ReplicaProcess) -> dict[str, Any]:
         "cpu_time_s": seconds_of(process.cpu_time),
         "memory_bytes": process.memory_bytes,
         "age_s": seconds_of(process.age),
+        "gpus": [
+            {
+                "index": one.index,
+                "memory_bytes": one.memory_bytes if one.HasField("memory_bytes") else None,
+            }
+            for one in process.devices
+        ],
         "command": process.command,
         "command_cut": process.is_cut,
     }

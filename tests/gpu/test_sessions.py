@@ -124,8 +124,13 @@ def test_a_session_has_its_gpu_until_nothing_of_it_is_left(
 
     wait_for(lambda: shown()["memory_used_bytes"] >= 2 * HELD_BYTES, what="its memory is shown")
     assert (shown()["sessions"], shown()["withheld"]) == ([first], None)
-    pids = {one["node_pid"] for one in platform.json("top", first)["items"]}
+    processes = platform.json("top", first)["items"]
+    pids = {one["node_pid"] for one in processes}
     assert len(pids) == 2
+    for one in processes:
+        assert shown()["index"] in {
+            held["index"] for held in one["gpus"] if held["memory_bytes"] >= HELD_BYTES
+        }
     assert state(platform, second) == "QUEUED"
 
     platform.nsml("stop", "-y", first)

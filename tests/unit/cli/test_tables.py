@@ -80,6 +80,15 @@ def test_top(nsml, everything, state):
     )
     [record] = json.loads(nsml("top", "@last", "-j").stdout)["items"]
     assert (record["node_pid"], record["cpu_cores"], record["cpu_time_s"]) == (4321, 1.5, 90)
+    assert record["gpus"] == []
+    state.processes.processes[0].devices.add(index=0, memory_bytes=843 << 20)
+    state.processes.processes[0].devices.add(index=3)
+    assert "  3.0 GiB  GPU 0: 843.0 MiB, GPU 3  1m30s  " in nsml("top", "@last").stdout
+    [record] = json.loads(nsml("top", "@last", "-j").stdout)["items"]
+    assert record["gpus"] == [
+        {"index": 0, "memory_bytes": 843 << 20},
+        {"index": 3, "memory_bytes": None},
+    ]
     state.processes.processes[0].is_cut = True
     state.processes.left_out = 12
     result = nsml("top", "@last")

@@ -230,6 +230,7 @@ async def test_a_device_of_a_stranger_is_withheld_while_it_is_there(tmp_path: Pa
         assert withheld[ZERO.uuid] == ""
         assert withheld[ONE.uuid].startswith("used by process 7 (train of ")
         assert watched.watch.samples()[1].process_count == 1
+        assert watched.watch.on_devices() == {7: [(1, None)]}
         stat.unlink()
         await watched.until(lambda offer: offer[ONE.uuid] == "")
 
