@@ -229,7 +229,7 @@ async def test_many_at_once_leave_no_descriptors() -> None:
     before = descriptors()
     done = await asyncio.gather(*(said("cat", given=b"%d" % n) for n in range(20)))
     assert [out for out, *_ in done] == [b"%d" % n for n in range(20)]
-    await until(lambda: descriptors() == before)
+    await until(lambda: descriptors() <= before)  # what tests before this one left open may go
 
 
 def descriptors() -> int:

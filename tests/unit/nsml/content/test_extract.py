@@ -134,7 +134,7 @@ def test_a_first_file_that_cannot_be_made_leaves_nothing(
     with pytest.raises(OSError, match="No space left"):
         extract(build([entry("in/a/folder")]), lambda _: CONTENT, tmp_path / "tree")
     assert list(tmp_path.iterdir()) == []
-    assert len(list(Path("/proc/self/fd").iterdir())) == is_open
+    assert len(list(Path("/proc/self/fd").iterdir())) <= is_open
 
 
 @pytest.mark.parametrize("name", ["n" * 255, "이름" * 42])
