@@ -28,6 +28,7 @@ from controlplane.projects import feature as projects
 from controlplane.records import feature as records
 from controlplane.secrets import feature as secrets
 from controlplane.sessions import feature as sessions
+from controlplane.ssh_keys import feature as ssh_keys
 from controlplane.usage import feature as usage
 from controlplane.views import feature as views
 from controlplane.wire.errors import refuse
@@ -56,6 +57,7 @@ FEATURES: Final[tuple[Callable[[Core], Feature], ...]] = (
     projects.wire,
     audit.wire,
     secrets.wire,
+    ssh_keys.wire,
     notices.wire,
     views.wire,
     backups.wire,

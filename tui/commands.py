@@ -104,6 +104,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
     },
     "image": {"ls": Way.SHOWN, "pull": Way.HANDED, "rm": Way.HANDED},
     "secret": {"ls": Way.SHOWN, "set": Way.HANDED, "rm": Way.HANDED},
+    "key": {"ls": Way.SHOWN, "add": Way.HANDED, "rm": Way.HANDED},
     "webhook": {"show": Way.SHOWN, "set": Way.HANDED, "test": Way.ASKED, "rm": Way.HANDED},
     "node": {
         "ls": Way.SHOWN,

@@ -129,13 +129,13 @@ def ls(app: App) -> None:
 @confirmed
 @pass_app
 def rm(app: App, *, name: str) -> None:
-    """Remove a user with all tokens and secrets. Asks first. Sessions and datasets stay.
+    """Remove a user with all tokens, secrets and ssh keys. Asks first. Sessions and datasets stay.
 
     While they do, the name is reserved; `nsml admin user add NAME --restore` restores the user.
     """
     known = [one.name for one in app.call(lambda client: client.accounts.users())]
     # A user who is not there is refused by the platform, unasked.
-    targets, lost = [name] if name in known else [], ["all their tokens and secrets"]
+    targets, lost = [name] if name in known else [], ["all their tokens, secrets and ssh keys"]
     if confirm_names(app, "admin user rm", targets, noun="user", loses=lost):
         app.call(lambda client: client.accounts.delete_user(name))
         app.say(f"user {name} removed; to end what still runs: nsml stop --user {name} '*'")

@@ -18,6 +18,7 @@ from controlplane.access.records import (
     JOINED,
     REMOVED_USERS,
     SECRETS,
+    SSH_KEYS,
     TOKENS,
     USERS,
     Removed,
@@ -212,7 +213,7 @@ class Accounts:
         _log.info("user.kept_limit", by=by_whom(), user=name, bytes=kept_bytes)
 
     async def delete_user(self, name: str) -> None:
-        """Remove a user, all their tokens, join tokens and secrets; their sessions stay.
+        """Remove a user, all their tokens, join tokens, secrets and ssh keys; their sessions stay.
 
         Raises:
             NotFound: there is none.
@@ -230,6 +231,7 @@ class Accounts:
         revoked = await self.revoke_all(name)
         secrets = await self._remove_secrets(name)
         joins = await self._remove_join_tokens(name)
+        keys = await self._remove_ssh_keys(name)
         _log.info(
             "user.deleted",
             by=by_whom(),
@@ -237,6 +239,7 @@ class Accounts:
             tokens=revoked,
             secrets=secrets,
             join_tokens=joins,
+            ssh_keys=keys,
         )
 
     async def create_token(self, user: str, life_s: float = 0.0) -> IssuedToken:
@@ -332,6 +335,15 @@ class Accounts:
             batch = left[start : start + _BATCH]
             await self._write([], [Delete(key=item.key) for item in batch])
         return len(left)
+
+    async def _remove_ssh_keys(self, user: str) -> int:
+        """Remove a removed user's public keys, so that somebody else may have them."""
+        left = (await SSH_KEYS.list(self._store)).items
+        keys = [item.key for item in left if item.value.user == user]
+        for start in range(0, len(keys), _BATCH):
+            batch = keys[start : start + _BATCH]
+            await self._write([], [SSH_KEYS.delete(key) for key in batch])
+        return len(keys)
 
     async def _issue(
         self,

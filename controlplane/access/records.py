@@ -14,6 +14,7 @@ from controlplane.stored.v1.records_pb2 import (
     BarredKeyRecord,
     JoinTokenRecord,
     SecretRecord,
+    SshKeyRecord,
     TokenRecord,
     UserRecord,
 )
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from controlplane.store.tables import Stored
     from nsml.common.clock import Clock
 
-AccessRecord = UserRecord | TokenRecord | JoinTokenRecord | SecretRecord | BarredKeyRecord
+AccessRecord = (
+    UserRecord | TokenRecord | JoinTokenRecord | SecretRecord | SshKeyRecord | BarredKeyRecord
+)
 RecordT = TypeVar(
-    "RecordT", UserRecord, TokenRecord, JoinTokenRecord, SecretRecord, BarredKeyRecord
+    "RecordT", UserRecord, TokenRecord, JoinTokenRecord, SecretRecord, SshKeyRecord, BarredKeyRecord
 )
 
 
@@ -104,6 +107,12 @@ JOIN_TOKENS: Final = Table[JoinTokenRecord](
     f"{PREFIX}join/", encode=_encode, decode=_decoder(JoinTokenRecord)
 )
 """By fingerprint of the secret."""
+
+
+SSH_KEYS: Final = Table[SshKeyRecord](
+    f"{PREFIX}ssh-key/", encode=_encode, decode=_decoder(SshKeyRecord)
+)
+"""Users' public keys, by fingerprint: so a key is one user's."""
 
 
 class Joined(NamedTuple):

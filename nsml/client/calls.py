@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nsml.v1 import resources_pb2 as resources
     from nsml.v1 import secrets_pb2 as secrets
     from nsml.v1 import sessions_pb2 as sessions
+    from nsml.v1 import ssh_keys_pb2 as ssh_keys
     from nsml.v1 import telemetry_pb2 as telemetry
     from nsml.v1 import views_pb2 as views
     from nsml.v1 import webhooks_pb2 as webhooks
@@ -93,6 +94,7 @@ class Client:
         self.nodes = Nodes(self.rpc)
         self.accounts = Accounts(self.rpc)
         self.secrets = Secrets(self.rpc)
+        self.ssh_keys = SshKeys(self.rpc)
         self.views = Views(self.rpc)
         self.webhooks = Webhooks(self.rpc)
         self.projects = Projects(self.rpc)
@@ -879,6 +881,36 @@ class Secrets:
 
         request = pb.RemoveSecretRequest(name=name, user=user)
         await self._rpc.unary("SecretService/RemoveSecret", request, pb.RemoveSecretResponse)
+
+
+class SshKeys:
+    """SshKeyService."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def add(self, public_key: str, name: str = "") -> ssh_keys.SshKey:
+        """Add a public key to one's own; "": a name made of it."""
+        from nsml.v1 import ssh_keys_pb2 as pb
+
+        request = pb.AddSshKeyRequest(public_key=public_key, name=name)
+        answer = await self._rpc.unary("SshKeyService/AddSshKey", request, pb.AddSshKeyResponse)
+        return answer.key
+
+    async def every(self, user: str = "") -> list[ssh_keys.SshKey]:
+        """One's own keys by name; administrators: a user's."""
+        from nsml.v1 import ssh_keys_pb2 as pb
+
+        request = pb.ListSshKeysRequest(user=user)
+        answer = await self._rpc.unary("SshKeyService/ListSshKeys", request, pb.ListSshKeysResponse)
+        return list(answer.keys)
+
+    async def remove(self, name: str, user: str = "") -> None:
+        """Remove a key by name or fingerprint; administrators: a user's."""
+        from nsml.v1 import ssh_keys_pb2 as pb
+
+        request = pb.RemoveSshKeyRequest(name=name, user=user)
+        await self._rpc.unary("SshKeyService/RemoveSshKey", request, pb.RemoveSshKeyResponse)
 
 
 class Webhooks:

@@ -57,6 +57,7 @@ COMMANDS: Final[Mapping[str, Rule]] = {
     "model rm": Rule(Asks.LOSS, "remove", "removed"),
     "dataset rm": Rule(Asks.LOSS, "remove", "removed"),
     "secret rm": Rule(Asks.LOSS, "remove", "removed"),
+    "key rm": Rule(Asks.LOSS, "remove", "removed"),
     "webhook rm": Rule(Asks.LOSS, "remove", "removed"),
     "project rm": Rule(Asks.LOSS, "remove", "removed"),
     "project remove": Rule(Asks.SEVERAL, "remove", "removed"),

@@ -668,6 +668,20 @@ class TokenRecord(_message.Message):
     created_at: float
     def __init__(self, user: _Optional[str] = ..., node: _Optional[str] = ..., expires_at: _Optional[float] = ..., created_at: _Optional[float] = ...) -> None: ...
 
+class SshKeyRecord(_message.Message):
+    __slots__ = ("user", "name", "public_key", "added_at", "used_at")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    ADDED_AT_FIELD_NUMBER: _ClassVar[int]
+    USED_AT_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    name: str
+    public_key: str
+    added_at: float
+    used_at: float
+    def __init__(self, user: _Optional[str] = ..., name: _Optional[str] = ..., public_key: _Optional[str] = ..., added_at: _Optional[float] = ..., used_at: _Optional[float] = ...) -> None: ...
+
 class JoinTokenRecord(_message.Message):
     __slots__ = ("expires_at", "created_by")
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]

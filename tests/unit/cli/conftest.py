@@ -10,7 +10,7 @@ from nsml.content.packing import pack
 from nsml.v1 import checkpoints_pb2, datasets_pb2, media_pb2, nodes_pb2, projects_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.support.recorded_run import write_sound_run
-from tests.unit.nsml.client.contract_server import EPOCH, TOKEN, ContractServer
+from tests.unit.nsml.client.contract_server import EPOCH, LAPTOP, TOKEN, ContractServer
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -95,6 +95,7 @@ def home(tmp_path):
     folder.mkdir()
     (folder / "token").write_text(TOKEN + "\n")
     (folder / "token").chmod(0o600)
+    (folder / "desktop.pub").write_text(LAPTOP.replace("laptop", "desktop"))
     return folder
 
 
@@ -179,6 +180,7 @@ def everything(state, tmp_path):
     state.images["gpu-1"] = [nodes_pb2.NodeImage(name="lab/torch:2", bytes=3 << 30)]
     state.projects["vision"] = vision()
     state.secrets["TOKEN"] = b"x"
+    state.add_key(LAPTOP).used_at.seconds = EPOCH
     state.rows.append(pb.QueuedSession(place=1, session="lee/mnist/2", owner="lee"))
     spec = pb.SessionSpec(
         entry="main.py",

@@ -16,6 +16,7 @@ from nsml.v1 import accounts_pb2, checkpoints_pb2, datasets_pb2, nodes_pb2, proj
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.confirmation import COMMANDS
 from tests.unit.cli.test_every_command import ALL
+from tests.unit.nsml.client.contract_server import LAPTOP
 
 ROOT = Path(__file__).parents[3]
 HELD = "saaaaaaaaaaaaaaaa.1.0"
@@ -27,6 +28,7 @@ LINES = {
     "model rm": ["kim/ended/1", "a"],
     "dataset rm": ["cifar"],
     "secret rm": ["TOKEN"],
+    "key rm": ["laptop"],
     "webhook rm": [],
     "project rm": ["vision"],
     "project remove": ["vision", "lee"],
@@ -56,6 +58,7 @@ def platform(state):
     ]
     state.datasets.append(datasets_pb2.Dataset(name="cifar", owner="kim", version=2))
     state.secrets["TOKEN"] = b"secret"
+    state.add_key(LAPTOP)
     state.webhook = "https://hooks.example.org/x"
     settings = projects_pb2.ProjectSettings(owner="kim")
     state.projects["vision"] = projects_pb2.Project(
@@ -74,7 +77,7 @@ def platform(state):
 
 def kept(state):
     """All that a command could have changed."""
-    parts = (state.sessions, state.secrets, state.webhook, state.projects, state.users)
+    parts = (state.sessions, state.secrets, state.keys, state.webhook, state.projects, state.users)
     return str((parts, state.nodes, state.tokens, state.datasets, state.checkpoints, state.images))
 
 

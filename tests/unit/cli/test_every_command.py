@@ -26,6 +26,7 @@ GROUPS = [
     "admin",
     "admin user",
     "secret",
+    "key",
     "project",
 ]
 
@@ -90,6 +91,8 @@ ARGUMENTS = {
     "dataset info": ["mnist"],
     "secret set": ["TOKEN", "--from-env", "TERM"],
     "secret ls": [],
+    "key add": ["../home/desktop.pub"],
+    "key ls": [],
     "webhook set": ["--from-env", "TERM"],
     "webhook show": [],
     "webhook test": [],

@@ -38,6 +38,7 @@ from nsml.v1 import (
     secrets_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
+    ssh_keys_pb2_grpc,
     telemetry_pb2_grpc,
     webhooks_pb2_grpc,
 )
@@ -62,6 +63,7 @@ class Stubs:
         self.media = _As(media_pb2_grpc.MediaServiceStub(channel), self.metadata)
         self.telemetry = _As(telemetry_pb2_grpc.TelemetryServiceStub(channel), self.metadata)
         self.secrets = _As(secrets_pb2_grpc.SecretServiceStub(channel), self.metadata)
+        self.ssh_keys = _As(ssh_keys_pb2_grpc.SshKeyServiceStub(channel), self.metadata)
         self.webhooks = _As(webhooks_pb2_grpc.WebhookServiceStub(channel), self.metadata)
         self.projects = _As(projects_pb2_grpc.ProjectServiceStub(channel), self.metadata)
         self.accounts = _As(accounts_pb2_grpc.AccountServiceStub(channel), self.metadata)

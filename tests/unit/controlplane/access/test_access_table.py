@@ -75,6 +75,7 @@ DECLARED = {
         "RemoveWebhook": "u",
         "TestWebhook": "u",
     },
+    "nsml.v1.SshKeyService": {"AddSshKey": "u", "ListSshKeys": "u", "RemoveSshKey": "u"},
     "nsml.v1.SecretService": {"SetSecret": "u", "ListSecrets": "u", "RemoveSecret": "u"},
     "nsml.v1.NodeService": {
         "ListNodes": "u",

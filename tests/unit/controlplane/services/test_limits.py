@@ -291,6 +291,7 @@ UNCOUNTED = {
     "SessionService/StopSession": "frees what is held; repeated ones are counted by the writer",
     "SessionService/RemoveSession": "makes room",
     "SecretService/RemoveSecret": "makes room",
+    "SshKeyService/RemoveSshKey": "makes room, and locks somebody out",
     "WebhookService/RemoveWebhook": "makes room",
     "AccountService/RevokeToken": "makes room, and locks somebody out",
     "ViewService/OpenView": "three of a user",

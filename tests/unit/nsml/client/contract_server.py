@@ -28,6 +28,7 @@ from nsml.content.manifest import decode
 from nsml.spec import agent_services
 from nsml.spec.attempt_points import FirstSteps, place_of
 from nsml.spec.frames import framed
+from nsml.spec.ssh_keys import parse_public_key
 from nsml.v1 import (
     accounts_pb2,
     accounts_pb2_grpc,
@@ -51,6 +52,8 @@ from nsml.v1 import (
     secrets_pb2,
     secrets_pb2_grpc,
     sessions_pb2_grpc,
+    ssh_keys_pb2,
+    ssh_keys_pb2_grpc,
     telemetry_pb2,
     telemetry_pb2_grpc,
     views_pb2,
@@ -63,6 +66,7 @@ from tests.unit.nsml.client.contract_files import Files
 from tests.unit.nsml.client.contract_programs import Scripted
 
 TOKEN = "secret-of-kim"
+LAPTOP = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ/bmCcnx5Bli/ZJ/B3VsUXnZqmqT7uPKDxcWpXHAtYM laptop"
 
 
 def lines_of(text):
@@ -196,6 +200,7 @@ class State:
         self.kept_limits = {}
         self.tokens = {TOKEN: "kim"}
         self.secrets = {}
+        self.keys = {}
         self.views = {}
         self.webhook = ""
         self.webhook_events: list[int] = []
@@ -243,6 +248,16 @@ class State:
         session.created_at.seconds = EPOCH + number
         self.put(session)
         return session
+
+    def add_key(self, line, name=""):
+        """A public key of the user's."""
+        key = parse_public_key(line)
+        made = ssh_keys_pb2.SshKey(
+            name=name or key.usual_name, public_key=key.text, fingerprint=key.fingerprint
+        )
+        made.added_at.seconds = EPOCH
+        self.keys[made.name] = made
+        return made
 
     def put(self, session):
         with self.changed:
@@ -1242,6 +1257,25 @@ class Secrets(secrets_pb2_grpc.SecretServiceServicer):
         return secrets_pb2.RemoveSecretResponse()
 
 
+class SshKeys(ssh_keys_pb2_grpc.SshKeyServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def AddSshKey(self, request, context):
+        return ssh_keys_pb2.AddSshKeyResponse(
+            key=self.state.add_key(request.public_key, request.name)
+        )
+
+    def ListSshKeys(self, request, context):
+        keys = {} if request.user else self.state.keys
+        return ssh_keys_pb2.ListSshKeysResponse(keys=[keys[name] for name in sorted(keys)])
+
+    def RemoveSshKey(self, request, context):
+        if self.state.keys.pop(request.name, None) is None:
+            refuse(context, grpc.StatusCode.NOT_FOUND, "there is no such key", "NOT_FOUND")
+        return ssh_keys_pb2.RemoveSshKeyResponse()
+
+
 class Webhooks(webhooks_pb2_grpc.WebhookServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -1498,6 +1532,7 @@ class ContractServer:
         webhooks_pb2_grpc.add_WebhookServiceServicer_to_server(Webhooks(self.state), self.server)
         audit_pb2_grpc.add_AuditServiceServicer_to_server(Audits(self.state), self.server)
         secrets_pb2_grpc.add_SecretServiceServicer_to_server(Secrets(self.state), self.server)
+        ssh_keys_pb2_grpc.add_SshKeyServiceServicer_to_server(SshKeys(self.state), self.server)
         views_pb2_grpc.add_ViewServiceServicer_to_server(Views(self.state), self.server)
         projects_pb2_grpc.add_ProjectServiceServicer_to_server(Projects(self.state), self.server)
         deadline = time.monotonic() + 60

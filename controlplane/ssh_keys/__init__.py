@@ -1,0 +1,1 @@
+"""Users' public keys: added, listed, removed."""

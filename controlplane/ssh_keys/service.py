@@ -1,0 +1,64 @@
+"""SshKeyService: unpack, call, convert."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from controlplane.access.current import note_target, require_user
+from controlplane.codec import encoder
+from controlplane.domain.errors import Denied
+from controlplane.domain.policy import ACT_FOR, ALLOW, Personal, may
+from controlplane.ssh_keys.user_keys import KeyFacts
+from controlplane.wire.errors import Context, answering
+from nsml.v1 import ssh_keys_pb2 as pb
+from nsml.v1 import ssh_keys_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.ssh_keys.user_keys import UserKeys
+
+
+class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
+    """Users' public keys."""
+
+    def __init__(self, keys: UserKeys) -> None:
+        self._keys = keys
+
+    @answering
+    async def AddSshKey(  # noqa: N802 - named by the contract, as all below
+        self, request: pb.AddSshKeyRequest, _: Context
+    ) -> pb.AddSshKeyResponse:
+        """Add one of the caller's."""
+        owner = require_user().user.name
+        return pb.AddSshKeyResponse(
+            key=_message(await self._keys.add(owner, request.public_key, request.name))
+        )
+
+    @answering
+    async def ListSshKeys(  # noqa: N802
+        self, request: pb.ListSshKeysRequest, _: Context
+    ) -> pb.ListSshKeysResponse:
+        """All of a user's."""
+        listed = await self._keys.listed(_owner(request.user))
+        return pb.ListSshKeysResponse(keys=map(_message, listed))
+
+    @answering
+    async def RemoveSshKey(  # noqa: N802
+        self, request: pb.RemoveSshKeyRequest, _: Context
+    ) -> pb.RemoveSshKeyResponse:
+        """Remove one."""
+        if request.user:
+            note_target(f"{request.user}/{request.name}")
+        await self._keys.remove(_owner(request.user), request.name)
+        return pb.RemoveSshKeyResponse()
+
+
+def _owner(user: str) -> str:
+    """Whose keys are meant; Denied where they are not the caller's to touch."""
+    who = require_user()
+    owner = user or who.user.name
+    if may(who, ACT_FOR, Personal(owner)) is not ALLOW:
+        raise Denied("keys are their owner's", why="only administrators see those of others")
+    return owner
+
+
+_message: Final = encoder(KeyFacts, pb.SshKey).to_message
