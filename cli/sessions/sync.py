@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -52,10 +53,16 @@ if TYPE_CHECKING:
 
 _FIRST_RETRY_S: Final = 0.2
 _LONGEST_RETRY_S: Final = 5.0
-_LOOKS_AGAIN_S: Final = 1.0
-"""After what could not be sent, as it was being written, or as there was no room."""
+_FIRST_AGAIN_S: Final = 1.0
+_LONGEST_AGAIN_S: Final = 60.0
+_MOST_AGAIN: Final = 8
+"""Tries of what could not be sent before the next change: each is a connection, which keeps the session from being idle."""
 _LOOKS_EVERY_S: Final = 2.0
 """Where the system does not tell of changes."""
+_LOOKS_ANYHOW_S: Final = 30.0
+"""Where it does: it loses some if there are many, and knows none of what other machines do."""
+_MOST_LOOKING: Final = 0.1
+"""Of the time, where it takes long."""
 _LOCK_EVERY_S: Final = 1.0
 _MOST_KEPT: Final = 20
 """Files that are named in one go."""
@@ -99,8 +106,13 @@ class FolderSync:
         self._folder = LocalFolder(self._root, CODE_LIMIT_BYTES)
         self._is_new = is_new
         self._changed = asyncio.Event()
+        self._folders: frozenset[tuple[str, int]] | None = None
+        self._folders_changed = asyncio.Event()
+        self._look_s = 0.0
         self._last: dict[bytes, Here] = {}
         self._again: set[bytes] = set()
+        self._tries = 0
+        self._again_at = 0.0
         self._told: set[object] = set()
         self._code: dict[bytes, Entry] | None = None
         self._is_full = True
@@ -117,7 +129,6 @@ class FolderSync:
         watching = asyncio.create_task(self._watch())
         following: asyncio.Task[None] | None = None
         try:
-            await asyncio.sleep(0)  # what is changed from now on is heard of
             await self._first_round(client)
             if not has_it:
                 self.said.usual("another nsml dev --sync keeps it so")
@@ -161,20 +172,22 @@ class FolderSync:
         while not has_it:
             await asyncio.sleep(_LOCK_EVERY_S)
             has_it = self._is_full = self._record.try_lock()
+        waits = not self._is_full
         while True:
             try:
-                if not self._is_full and not self._again:
-                    await self._changed.wait()
-                elif self._again:
-                    await asyncio.sleep(_LOOKS_AGAIN_S)
+                if waits:
+                    await self._something_to_do()
+                waits = True
                 self._changed.clear()
                 await self._round(client)
             except TooLarge as error:
                 self._tell_once(("size", str(error)), f"nothing is sent: {error}")
+                self._again, self._is_full = set(), True
             except AlreadyEnded:
                 return
             except _RETRIED as error:
                 await self._wait_after(error)
+                waits = False
             except (ClientError, CommandError, OSError) as error:
                 self.said.matters(f"the folder is not kept in step any more: {error}")
                 return
@@ -188,39 +201,85 @@ class FolderSync:
         await asyncio.sleep(backoff_s(_FIRST_RETRY_S, self._failures, _LONGEST_RETRY_S))
         self._failures += 1
 
+    async def _something_to_do(self) -> None:
+        """Until something was changed, or what could not be sent is to be tried again."""
+        delay = None
+        if self._again and self._tries < _MOST_AGAIN:
+            delay = max(self._again_at - time.monotonic(), 0.0)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), delay)
+
     async def _watch(self) -> None:
-        """Tell of changes; every moment where the system does not."""
+        """Tell of changes; every moment where the system does not.
+
+        Only folders with files that count are watched: not what links lead to, nor environments.
+        """
         from watchfiles import Change, awatch
 
         def counts(_: Change, path: str) -> bool:
             return self._folder.is_watched(path)
 
-        try:
-            async for _ in awatch(
-                self._root, watch_filter=counts, step=50, ignore_permission_denied=True
-            ):
-                self._changed.set()
-        except (OSError, RuntimeError) as error:
-            self._tell_once("watch", f"changes are looked for every 2 s: {error}")
         while True:
-            await asyncio.sleep(_LOOKS_EVERY_S)
+            await self._folders_changed.wait()
+            self._folders_changed.clear()
+            self._changed.set()  # meanwhile nobody watched
+            try:
+                async for _ in awatch(
+                    self._root,
+                    *(path for path, _ in self._folders or () if _is_utf8(path)),
+                    watch_filter=counts,
+                    step=50,
+                    stop_event=self._folders_changed,
+                    rust_timeout=int(1000 * self._at_least(_LOOKS_ANYHOW_S)),
+                    yield_on_timeout=True,
+                    ignore_permission_denied=True,
+                    recursive=False,
+                ):
+                    self._changed.set()
+            except (ExceptionGroup, FileNotFoundError):
+                # a folder is gone by now, or a name is no text, which this library cannot say
+                await asyncio.sleep(self._at_least(_LOOKS_EVERY_S))
+                self._folders_changed.set()
+            except (OSError, RuntimeError) as error:
+                self._tell_once("watch", f"changes are looked for every 2 s: {error}")
+                break
+        while True:
+            await asyncio.sleep(self._at_least(_LOOKS_EVERY_S))
             self._changed.set()
+
+    def _at_least(self, pause_s: float) -> float:
+        """The pause between looks, longer where a look takes long."""
+        return max(pause_s, self._look_s / _MOST_LOOKING)
 
     async def _round(self, client: Client) -> None:
         """Bring it into step. Raises ClientError, CommandError, TooLarge."""
+        began = time.monotonic()
         look = await asyncio.to_thread(self._folder.look)
+        self._look_s = time.monotonic() - began
+        if look.folders != self._folders:
+            self._folders = look.folders
+            self._folders_changed.set()
         self._tell_left_out(look)
         self._again |= look.changing
-        if not self._is_full and not self._due(look):
-            return
+        tries_again = self._is_full or time.monotonic() >= self._again_at
+        if self._is_full or self._due(look, tries_again=tries_again):
+            await self._compare(client, look, tries_again=tries_again)
+        elif tries_again:
+            self._again = set(look.changing)
+        self._plan_again(tries_again=tries_again)
+
+    async def _compare(self, client: Client, look: Look, *, tries_again: bool) -> None:
+        """Compare what is due with what is there, and bring it into step. Raises ClientError."""
         session = await client.sessions.get(self._session.id)
         if session.attempt != self._record.origin.attempt:
             self._record.start_attempt(session.attempt)
             self._is_full = True
         if self._code is None:
             self._code = await _code_of(client, session)
-        is_full, paths = self._is_full, self._due(look)
+        is_full, paths = self._is_full, self._due(look, tries_again=tries_again)
         async with client.sessions.open_folder(session.id) as remote:
+            if tries_again:
+                self._again = set(look.changing)
             await self._bring(client, session, remote, look, paths)
         if self._failures:
             self._failures = 0
@@ -231,7 +290,17 @@ class FolderSync:
         self._last = look.files
         self._record.save()
 
-    def _due(self, look: Look) -> list[bytes]:
+    def _plan_again(self, *, tries_again: bool) -> None:
+        """When what could not be sent is tried again."""
+        if not self._again:
+            self._tries = 0
+            self._told.discard("full")
+        elif tries_again:
+            delay = backoff_s(_FIRST_AGAIN_S, self._tries, _LONGEST_AGAIN_S)
+            self._again_at = time.monotonic() + delay
+            self._tries += 1
+
+    def _due(self, look: Look, *, tries_again: bool) -> list[bytes]:
         """What is to be compared: everything at first, then what was changed here."""
         if self._is_full:
             paths = {*look.files, *self._record.files, *(self._code or ())}
@@ -239,7 +308,8 @@ class FolderSync:
             before = self._last
             paths = {path for path in look.files if look.files[path] != before.get(path)}
             paths |= before.keys() - look.files.keys()
-            paths |= self._again
+            if tries_again:
+                paths |= self._again
         due = []
         for path in sorted(paths):
             if path in look.files:
@@ -266,7 +336,6 @@ class FolderSync:
         code_folders = {above for path in self._code or () for above in folders_above(path)}
         made = plan(paths, look.files, known, states, self._record.folders | code_folders)
         results = await remote.carry_out(made.orders, self._folder.content)
-        self._again = set(look.changing)
         self._note(look, made, results)
 
     async def _known_of_code(
@@ -322,12 +391,10 @@ class FolderSync:
 
     def _fail(self, order: Order, result: Result) -> None:
         what = "sent" if isinstance(order, Put) else "removed there"
-        if result.why in _CHANGED:
-            self._again.add(order.path)
-        elif result.outcome == FULL:
-            self._again.add(order.path)
+        self._again.add(order.path)
+        if result.outcome == FULL:
             self._tell_once("full", f"no room in the session: {_shown(order.path)} is not {what}")
-        else:
+        elif result.why not in _CHANGED:
             self._tell_once(
                 (order.path, result.why), f"not {what}: {_shown(order.path)}: {result.why}"
             )
@@ -340,7 +407,6 @@ class FolderSync:
         if sent:
             size = size_text(sum(one.size for one in sent))
             words.append(f"sent {_listed([one.path for one in sent])} ({size})")
-            self._told.discard("full")
         if removed:
             words.append(f"removed {_listed(removed)}")
         if words:
@@ -375,7 +441,11 @@ class FolderSync:
     def _tell_once(self, key: object, text: str) -> None:
         if key not in self._told:
             self._told.add(key)
-            self.said.matters(text)
+            self.said.matters(*text.splitlines())
+
+
+def _is_utf8(path: str) -> bool:
+    return path.isascii() or path == path.encode(errors="replace").decode()
 
 
 def _shown(path: bytes) -> str:

@@ -15,7 +15,7 @@ from nsml.content.errors import ContentError, PathRefused, TooLarge, Unreadable
 from nsml.content.ignore import IGNORE_FILE, rules_for
 from nsml.content.listing import Listing, check_size, open_root
 from nsml.content.packing import MAX_FILES
-from nsml.copying.messages import TEMPORARY
+from nsml.copying.messages import TEMPORARY, nearest_time
 from nsml.copying.sync_messages import File
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Look(NamedTuple):
     """What cannot be sent, and why; nothing is known of what is below it."""
     changing: set[bytes]
     """Files that are written right now."""
+    folders: frozenset[tuple[str, int]]
+    """The folders below that count: absolute paths without links, and their inode numbers."""
 
     def is_unknown(self, path: bytes) -> bool:
         """Whether the file is there perhaps, and cannot be read now: then it is not removed elsewhere."""
@@ -99,7 +101,10 @@ class LocalFolder:
         for one in refused:
             left_out[bytes_of(one.path)] = str(one)
         files = {path: read.here for path, read in self._read.items()}
-        return Look(files, left_out, changing)
+        folders = frozenset(
+            (str(self._root.joinpath(*parts)), number) for parts, number in listing.folders
+        )
+        return Look(files, left_out, changing, folders)
 
     def leaves_out(self, path: bytes) -> bool:
         """Whether a rule keeps it from being sent."""
@@ -129,16 +134,8 @@ class LocalFolder:
             raise Changed
 
     def is_watched(self, path: str) -> bool:
-        """Whether a change of this path may be one of what is sent."""
-        relative = os.path.relpath(path, self._root)
-        if relative.startswith("..") or relative == ".":
-            return True
-        parts = Path(relative).parts
-        for depth in range(1, len(parts)):
-            above = "/".join(parts[:depth])
-            if above in self._environments or self._rules.ignores(above, is_folder=True):
-                return False
-        return not self._rules.ignores("/".join(parts), is_folder=False)
+        """Whether a change of this path, in a folder of files that are sent, may be one of these."""
+        return not self._rules.ignores(os.path.relpath(path, self._root), is_folder=False)
 
     def _renew_rules(self, left_out: dict[bytes, str]) -> None:
         """Those of the ignore file as it is now; while it has a line that is no pattern, those before."""
@@ -189,7 +186,7 @@ def _read_of(folder: Beneath, found: FolderFile, *, is_executable: bool) -> _Rea
         raise Changed
     version = (now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
     is_settled = not 0 <= time.time_ns() - now.st_ctime_ns < _TICK_NS
-    here = Here(File(digest.hexdigest(), is_executable), now.st_size, now.st_mtime_ns)
+    here = Here(File(digest.hexdigest(), is_executable), now.st_size, nearest_time(now.st_mtime_ns))
     return _Read(here, found.parts, version, is_settled)
 
 

@@ -61,6 +61,8 @@ class Listing:
         self.special: list[tuple[str, str]] = []
         self.environments: list[str] = []
         self.empty: list[str] = []
+        self.folders: set[tuple[Parts, int]] = set()
+        """The folders that were entered, where they really are, and their inode numbers; not the top."""
         self.unread: list[str] = []
         self._found: list[FolderFile] = []
         self._skipped_files = 0
@@ -126,6 +128,7 @@ class Listing:
         if stat.S_ISDIR(item.mode):
             if parts in chain:
                 raise errors.LinkRefused(path, f"the link {path} leads back to its own folder")
+            self.folders.add((parts, item.version[2]))
             above = tuple(parts[:depth] for depth in range(len(parts))) if is_link else ()
             self._enter(logical, parts, (*chain, *above, parts))
         elif stat.S_ISREG(item.mode):

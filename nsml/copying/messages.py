@@ -196,6 +196,11 @@ def _entry(  # noqa: PLR0917 - a row
     return made
 
 
+def nearest_time(mtime_ns: int) -> int:
+    """The time, or the nearest one that can be said: file systems have later ones."""
+    return max(min(mtime_ns, LATEST_NS), -LATEST_NS)
+
+
 def flags_of(*names: str) -> int:
     """Flags of `os.open`, as far as this system has them."""
     flags = 0

@@ -23,7 +23,6 @@ from nsml.copying.messages import (
     GO,
     HARD_LINK,
     HAS_ALL,
-    LATEST_NS,
     LEFT_OUT,
     MOST_ENTRIES,
     MOST_NAME_BYTES,
@@ -39,6 +38,7 @@ from nsml.copying.messages import (
     entries_message,
     flags_of,
     message,
+    nearest_time,
     reason_of,
     report_of,
 )
@@ -288,7 +288,7 @@ def _is_folder(now: os.stat_result) -> bool:
 
 def _facts(now: os.stat_result) -> tuple[int, int]:
     """Size and time, of which file systems may have later ones than entries."""
-    return now.st_size, max(min(now.st_mtime_ns, LATEST_NS), -LATEST_NS)
+    return now.st_size, nearest_time(now.st_mtime_ns)
 
 
 def _version(now: os.stat_result) -> bytes:

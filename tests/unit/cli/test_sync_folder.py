@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 from pathlib import Path
@@ -14,7 +15,7 @@ from cli.exits import CommandError
 from cli.sessions.sync_folder import Changed, LocalFolder
 from cli.sessions.sync_record import Origin, record_of, records_of_folder
 from nsml.content.errors import TooLarge
-from nsml.copying.sync_messages import File, Put
+from nsml.copying.sync_messages import File, Put, order_message, order_of
 
 MOST = 1 << 20
 
@@ -65,16 +66,40 @@ def test_a_file_of_the_same_size_and_time_is_read_again(root: Path) -> None:
 def test_rules_that_change_leave_files_alone_and_broken_ones_do_not_count(root: Path) -> None:
     folder = LocalFolder(root, MOST)
     assert b"sub/b" in folder.look().files
-    assert folder.is_watched(str(root / "sub/b"))
-    (root / ".nsmlignore").write_text("sub/\n")
+    (root / ".nsmlignore").write_text("sub/\n*.log")
     assert b"sub/b" not in folder.look().files
     assert folder.leaves_out(b"sub/b")
     assert not folder.leaves_out(b"gone")
-    assert not folder.is_watched(str(root / "sub/b"))
+    assert folder.is_watched(str(root / "sub"))
+    assert not folder.is_watched(str(root / "a.log"))
     (root / ".nsmlignore").write_text("[[:alpha:]\n")
     look = folder.look()
     assert b"sub/b" not in look.files
     assert "not a pattern" in look.left_out[b".nsmlignore"]
+
+
+def test_only_folders_that_count_are_watched(root: Path, tmp_path: Path) -> None:
+    (root / ".venv").mkdir()
+    (root / "conda/conda-meta").mkdir(parents=True)
+    (root / "data").symlink_to(tmp_path)
+    (root / "up").symlink_to("..")
+    (root / "same").symlink_to("sub")
+    folder = LocalFolder(root, MOST)
+    before = folder.look().folders
+    assert {path for path, _ in before} == {str(root / "sub"), str(root / "conda")}
+    (root / "sub").rename(root / ".venv/sub")
+    (root / "sub").mkdir()
+    assert folder.look().folders != before  # another one of the same name
+
+
+def test_times_that_cannot_be_said_are_the_nearest(root: Path) -> None:
+    later_than_2262 = 1 << 63
+    try:
+        os.utime(root / "a", ns=(later_than_2262, later_than_2262))
+    except OverflowError:
+        pytest.skip("this system has no such times")
+    put = put_of(LocalFolder(root, MOST), b"a")
+    assert order_of(b"P", json.loads(order_message(put)[5:])).mtime_ns == later_than_2262 - 1
 
 
 def test_no_part_of_a_file_that_was_changed_counts(root: Path) -> None:
