@@ -7,7 +7,7 @@ import hashlib
 import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.exits import CommandError
 from cli.sessions.file_names import shortened
@@ -32,6 +32,7 @@ from nsml.copying.sync_messages import (
     DONE,
     FULL,
     KEPT,
+    MOST_ORDERS,
     File,
     Put,
     Remove,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from cli.app import App
-    from cli.sessions.sync_decisions import Here, Plan
+    from cli.sessions.sync_decisions import Here
     from cli.sessions.sync_folder import Look
     from cli.sessions.sync_record import Record
     from nsml.client.calls import Client
@@ -93,6 +94,14 @@ class Said:
             text = "".join(f"nsml: {visible(line)}\r\n" for line in lines)
             self._app.stderr.write(f"\r\n{text}")
             self._app.stderr.flush()
+
+
+class _Done(NamedTuple):
+    """What one round did."""
+
+    sent: list[Put]
+    removed: list[bytes]
+    kept: list[Kept]
 
 
 class FolderSync:
@@ -302,8 +311,9 @@ class FolderSync:
 
     def _due(self, look: Look, *, tries_again: bool) -> list[bytes]:
         """What is to be compared: everything at first, then what was changed here."""
+        record = self._record
         if self._is_full:
-            paths = {*look.files, *self._record.files, *(self._code or ())}
+            paths = {*look.files, *record.files, *record.begun, *(self._code or ())}
         else:
             before = self._last
             paths = {path for path in look.files if look.files[path] != before.get(path)}
@@ -317,7 +327,7 @@ class FolderSync:
             elif look.is_unknown(path):
                 continue
             elif self._folder.leaves_out(path):
-                self._record.know(path, None)  # it is left alone from now on
+                record.know(path, None)  # it is left alone from now on
             else:
                 due.append(path)
         return due
@@ -331,12 +341,33 @@ class FolderSync:
         paths: Sequence[bytes],
     ) -> None:
         states = dict(zip(paths, await remote.states(paths), strict=True))
+        for path, state in states.items():
+            if isinstance(state, File) and state == self._record.begun.get(path):
+                self._record.know(path, state)
         known = dict(self._record.files)
         known.update(await self._known_of_code(client, session, look, states))
         code_folders = {above for path in self._code or () for above in folders_above(path)}
         made = plan(paths, look.files, known, states, self._record.folders | code_folders)
-        results = await remote.carry_out(made.orders, self._folder.content)
-        self._note(look, made, results)
+        for path in made.same:
+            self._record.know(path, look.files[path].file)
+        for path in made.forgotten:
+            self._record.know(path, None)
+        done = _Done([], [], list(made.kept))
+        try:
+            for start in range(0, len(made.orders), MOST_ORDERS):
+                part = made.orders[start : start + MOST_ORDERS]
+                self._begin(part)
+                self._note(part, await remote.carry_out(part, self._folder.content), done)
+        finally:
+            self._tell_done(done.sent, done.removed)
+            self._tell_kept(done.kept)
+
+    def _begin(self, orders: Sequence[Order]) -> None:
+        """Remember what is about to be put: nobody says what became of it if the connection breaks, or this ends."""
+        for order in orders:
+            if isinstance(order, Put):
+                self._record.begin(order.path, order.file)
+        self._record.save()
 
     async def _known_of_code(
         self, client: Client, session: Session, look: Look, states: dict[bytes, State]
@@ -353,34 +384,28 @@ class FolderSync:
         ]
         return await _digests(client, session, {path: code[path] for path in wanted})
 
-    def _note(self, look: Look, made: Plan, results: Sequence[Result]) -> None:
-        """Remember what was done, and tell."""
+    def _note(self, orders: Sequence[Order], results: Sequence[Result], done: _Done) -> None:
+        """Remember what became of them."""
         record = self._record
-        for path in made.same:
-            record.know(path, look.files[path].file)
-        for path in made.forgotten:
-            record.know(path, None)
-        sent: list[Put] = []
-        removed: list[bytes] = []
-        kept = list(made.kept)
-        for order, result in zip(made.orders, results, strict=True):
+        for order, result in zip(orders, results, strict=True):
             if isinstance(order, RemoveFolder):
                 if result.outcome == DONE:
                     record.know_folder(order.path, is_made=False)
-            elif result.outcome == DONE:
+                continue
+            if result.outcome == DONE:
                 record.know(order.path, order.file if isinstance(order, Put) else None)
                 if isinstance(order, Put):
-                    sent.append(order)
+                    done.sent.append(order)
                     for above in folders_above(order.path)[: max(result.folders, 0)]:
                         record.know_folder(above, is_made=True)
                 else:
-                    removed.append(order.path)
-            elif result.outcome == KEPT:
-                kept.append(self._kept(order, result))
+                    done.removed.append(order.path)
+                continue
+            record.refused(order.path)
+            if result.outcome == KEPT:
+                done.kept.append(self._kept(order, result))
             else:
                 self._fail(order, result)
-        self._tell_done(sent, removed)
-        self._tell_kept(kept)
 
     def _kept(self, order: Put | Remove, result: Result) -> Kept:
         if isinstance(order, Remove):

@@ -41,7 +41,7 @@ class Origin(NamedTuple):
 
 
 class Record:
-    """One of them. `files` and `folders` are what was put there."""
+    """One of them. `files` and `folders` are what was put there; `begun` what perhaps was: nobody said how that ended."""
 
     def __init__(self, path: Path, origin: Origin) -> None:
         self._path = path
@@ -49,6 +49,7 @@ class Record:
         self._pending: list[str] = []
         self.origin = origin
         self.files: dict[bytes, File] = {}
+        self.begun: dict[bytes, File] = {}
         self.folders: set[bytes] = set()
 
     def try_lock(self) -> bool:
@@ -77,17 +78,19 @@ class Record:
             self.origin = self.origin._replace(flags=found.origin.flags)
             if found.origin.attempt == self.origin.attempt:
                 self.files, self.folders = found.files, found.folders
+                self.begun = found.begun
 
     def start_attempt(self, attempt: int) -> None:
         """Forget what was put into the folder of another attempt."""
         if attempt != self.origin.attempt:
             self.origin = self.origin._replace(attempt=attempt)
-            self.files, self.folders = {}, set()
+            self.files, self.begun, self.folders = {}, {}, set()
             if self._lock is not None:
                 self._write_anew()
 
     def know(self, path: bytes, file: File | None) -> None:
         """This was put there; None: nothing that is there is from here."""
+        self.begun.pop(path, None)
         if self.files.get(path) == file:
             return
         if file is None:
@@ -95,6 +98,15 @@ class Record:
         else:
             self.files[path] = file
         self._pending.append(_line(path=text_of(path), file=file and [*file]))
+
+    def begin(self, path: bytes, file: File) -> None:
+        """It is about to be put there."""
+        self.begun[path] = file
+        self._pending.append(_line(path=text_of(path), begun=[*file]))
+
+    def refused(self, path: bytes) -> None:
+        """What was begun was not put there."""
+        self.begun.pop(path, None)
 
     def know_folder(self, path: bytes, *, is_made: bool) -> None:
         """A folder was made there for what was put, or is removed."""
@@ -126,6 +138,8 @@ class Record:
             file.write(_line(origin=self.origin._asdict()))
             for path, known in self.files.items():
                 file.write(_line(path=text_of(path), file=[*known]))
+            for path, begun in self.begun.items():
+                file.write(_line(path=text_of(path), begun=[*begun]))
             for path in self.folders:
                 file.write(_line(folder=text_of(path), is_made=True))
         draft.replace(self._path)
@@ -185,11 +199,21 @@ def _apply(record: Record, change: Any) -> None:
     if "folder" in change:
         known = record.folders
         (known.add if change["is_made"] else known.discard)(bytes_of(change["folder"]))
+        return
+    path = bytes_of(change["path"])
+    if "begun" in change:
+        record.begun[path] = _file(change["begun"])
     elif change["file"] is None:
-        record.files.pop(bytes_of(change["path"]), None)
+        record.files.pop(path, None)
+        record.begun.pop(path, None)
     else:
-        digest, is_executable = change["file"]
-        record.files[bytes_of(change["path"])] = File(str(digest), bool(is_executable))
+        record.files[path] = _file(change["file"])
+        record.begun.pop(path, None)
+
+
+def _file(row: Any) -> File:
+    digest, is_executable = row
+    return File(str(digest), bool(is_executable))
 
 
 def _line(**values: Any) -> str:

@@ -77,30 +77,64 @@ class SyncReceiver:
 
 def _put(folder: _Folder, order: s.Put, incoming: m.Incoming) -> Generator[bytes, bytes, s.Result]:
     """Take a file, all of it in any case: what follows is another order."""
-    placing: _Placing | None = None
-    failed: s.Result | None = None
+    coming = _Coming(folder, order)
     try:
-        try:
-            placing = folder.placing(order)
-        except OSError as error:
-            failed = _failed(error)
         while True:
             kind, value = yield from incoming.next()
             if kind == m.CONTENT_END:
-                break
+                return coming.finish(str(value))
             if kind != m.CONTENT:
                 raise m.NotUnderstood(f"{kind!r} instead of content")
-            if placing is not None and failed is None:
-                try:
-                    placing.write(value)
-                except OSError as error:
-                    failed = _failed(error)
-        if placing is None or failed is not None:
-            return failed or s.Result(s.FAILED)
-        return placing.finish(str(value))
+            coming.write(value)
     finally:
-        if placing is not None:
-            placing.close(is_lost=failed is not None)
+        coming.close()
+
+
+class _Coming:
+    """A file that comes: it is put in its place, or nothing of it is left."""
+
+    def __init__(self, folder: _Folder, order: s.Put) -> None:
+        self._folder = folder
+        self._file: _Placing | None = None
+        self._result: s.Result | None = None
+        try:
+            self._file = folder.placing(order)
+        except OSError as error:
+            self._fail(error)
+
+    def write(self, data: bytes) -> None:
+        """The next bytes."""
+        if self._file is not None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self._fail(error)
+
+    def finish(self, why: str) -> s.Result:
+        """It is whole, unless the other side says why not."""
+        if self._file is not None:
+            try:
+                made = self._file.finish(why)
+            except OSError as error:
+                self._fail(error)
+            else:
+                self._file.close()
+                self._file, self._result = None, s.Result(s.DONE, folders=made)
+        return self._result or s.Result(s.FAILED)
+
+    def close(self) -> None:
+        """What did not come to its end is taken away."""
+        if self._result is None:
+            self._fail(OSError(errno.EPIPE, "the connection broke"))
+
+    def _fail(self, error: OSError) -> None:
+        self._result = _failed(error)
+        if self._file is not None:
+            if error.errno != errno.EBUSY:  # then what is there is another copy's
+                self._file.forget()
+            self._file.close()
+            self._file = None
+        self._folder.remove_made()
 
 
 class _Changed(OSError):
@@ -112,6 +146,7 @@ class _Folder:
 
     def __init__(self, root: int) -> None:
         self._folders = Folders(root)
+        self._made: list[bytes] = []
 
     def close(self) -> None:
         """Close what is open."""
@@ -126,9 +161,14 @@ class _Folder:
         state, seen = self._look(order.path)
         if state not in {order.there, order.file}:
             raise _Changed(errno.EEXIST, _words(state))
-        made = self._make_folders(order.path)
+        self._make_folders(order.path)
         folder, name = self._found(order.path)
-        return _Placing(os.dup(folder), name, order, seen, made)
+        return _Placing(os.dup(folder), name, order, seen, len(self._made))
+
+    def remove_made(self) -> None:
+        """Take away the folders that were made for the last file, which is not there."""
+        while self._made:
+            self.remove_folder(self._made.pop())
 
     def remove(self, order: s.Remove) -> s.Result:
         """Take a file away; under another name first, so that it is surely the one that was looked at."""
@@ -167,16 +207,15 @@ class _Folder:
         above, _, name = path.rpartition(b"/")
         return self._folders.find(above), name
 
-    def _make_folders(self, path: bytes) -> int:
-        """Make the folders above it; how many of them. Raises OSError."""
-        made = 0
+    def _make_folders(self, path: bytes) -> None:
+        """Make the folders above it. Raises OSError."""
+        self._made = []
         parts = path.split(b"/")[:-1]
         for depth in range(len(parts)):
             folder = self._folders.find(b"/".join(parts[:depth]))
             with suppress(FileExistsError):
                 os.mkdir(parts[depth], _FOLDER, dir_fd=folder)
-                made += 1
-        return made
+                self._made.append(b"/".join(parts[: depth + 1]))
 
     def _look(self, path: bytes) -> tuple[s.State, os.stat_result | None]:
         """What is there, and of a file what tells that it is still the same."""
@@ -221,17 +260,15 @@ class _Placing:
         self._digest.update(data)
         self._file.write(data)
 
-    def finish(self, why: str) -> s.Result:
-        """Put it in its place, if it is what was said."""
+    def finish(self, why: str) -> int:
+        """Put it in its place, if it is what was said; how many folders were made for it. Raises OSError, _Changed."""
         if not why and self._digest.hexdigest() != self._order.file.digest:
             why = _NOT_WHOLE
         try:
             self._file.finish(why, self._check, is_new=self._seen is None)
         except FileExistsError as error:
-            return s.Result(s.KEPT, m.reason_of(error))
-        except OSError as error:
-            return _failed(error)
-        return s.Result(s.DONE, folders=self._made)
+            raise _Changed(errno.EEXIST, m.reason_of(error)) from error
+        return self._made
 
     def _check(self) -> None:
         """Raise _Changed unless there is what was there before."""
@@ -240,10 +277,12 @@ class _Placing:
             if _facts(now) != _facts(self._seen):
                 raise _Changed(errno.EEXIST, "it is written now")
 
-    def close(self, *, is_lost: bool) -> None:
-        """Let go of it; `is_lost`: nothing of it is of use."""
-        if is_lost:
-            self._file.forget()
+    def forget(self) -> None:
+        """Take away what is there of it."""
+        self._file.forget()
+
+    def close(self) -> None:
+        """Let go of it."""
         self._file.close()
 
 
