@@ -8,25 +8,34 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from blake3 import blake3
+
 from cli.exits import CommandError
 from cli.sessions.sync_decisions import Here, folders_above
 from nsml._path_text import bytes_of
+from nsml.content.chunks import chunks_of
 from nsml.content.errors import ContentError, PathRefused, TooLarge, Unreadable
 from nsml.content.ignore import IGNORE_FILE, rules_for
 from nsml.content.listing import Listing, check_size, open_root
 from nsml.content.packing import MAX_FILES
+from nsml.content.safe_paths import version_of
 from nsml.copying.messages import TEMPORARY, nearest_time
-from nsml.copying.sync_messages import File
+from nsml.copying.sync_messages import File, Old
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import RawIOBase
 
     from nsml.content.errors import PackRefused
     from nsml.content.listing import FolderFile
     from nsml.content.safe_paths import Beneath, Parts, Version
-    from nsml.copying.sync_messages import Put
+    from nsml.copying.sync_messages import Piece, Put
 
 _PIECE: Final = 128 << 10
+_CUT_FROM: Final = 4 << 20
+"""Of files of this size or more only the chunks are sent that an earlier version lacks: one is 1 MiB on average."""
+_MOST_CUTS: Final = 256
+"""Versions of such files that are remembered, each 100 KB at most."""
 _TICK_NS: Final = 50_000_000
 """What was changed so lately may be changed again without another time."""
 
@@ -56,6 +65,14 @@ class Look(NamedTuple):
         return bool(self.left_out) and any(one in self.left_out for one in folders_above(path))
 
 
+class _Chunk(NamedTuple):
+    """A part of a large file."""
+
+    digest: bytes
+    offset: int
+    size: int
+
+
 class _Read(NamedTuple):
     here: Here
     parts: Parts
@@ -72,6 +89,7 @@ class LocalFolder:
         self._max_bytes = max_bytes
         self._id = _id_of(root)
         self._read: dict[bytes, _Read] = {}
+        self._cuts: dict[str, list[_Chunk]] = {}
         self._environments: tuple[str, ...] = ()
         self._rules = rules_for(root)
 
@@ -116,22 +134,42 @@ class LocalFolder:
                 return True
         return parts[-1].startswith(TEMPORARY.decode())
 
-    def content(self, order: Put) -> Iterator[bytes]:
+    def content(self, order: Put) -> Iterator[Piece]:
         """The bytes of a file. Raises Changed, OSError: it is not what was to be sent."""
         read = self._read.get(order.path)
-        if read is None:
+        if read is None or read.here.file.digest != order.file.digest:
             raise Changed
-        left, digest = order.size, hashlib.sha256()
         with open_root(self._root) as folder:
             descriptor = folder.open_file(read.parts)
             with os.fdopen(descriptor, "rb", buffering=0) as file:
-                while left and (piece := file.read(min(_PIECE, left))):
-                    digest.update(piece)
-                    left -= len(piece)
-                    yield piece
-        if left or digest.hexdigest() != order.file.digest:
+                yield from self._pieces(order, file)
+                is_same = version_of(os.fstat(file.fileno())) == read.version
+        if not is_same:
             del self._read[order.path]
             raise Changed
+
+    def _pieces(self, order: Put, file: RawIOBase) -> Iterator[Piece]:
+        """What is sent of it: not what an earlier version had, if that is what is there."""
+        there = self._cuts.get(order.there.digest, []) if order.there is not None else []
+        chunks = self._cuts.get(order.file.digest, []) if there else []
+        had = {one.digest: one for one in there}
+        for one in chunks or [_Chunk(b"", 0, order.size)]:
+            if (old := had.get(one.digest)) is not None:
+                yield Old(old.offset, old.size)
+                continue
+            file.seek(one.offset)
+            left = one.size
+            while left and (piece := file.read(min(_PIECE, left))):
+                left -= len(piece)
+                yield piece
+            if left:
+                raise Changed
+
+    def _remember(self, digest: str, chunks: list[_Chunk]) -> None:
+        self._cuts.pop(digest, None)  # the last that were read stay
+        self._cuts[digest] = chunks
+        if len(self._cuts) > _MOST_CUTS:
+            del self._cuts[next(iter(self._cuts))]
 
     def is_watched(self, path: str) -> bool:
         """Whether a change of this path, in a folder of files that are sent, may be one of these."""
@@ -158,7 +196,9 @@ class LocalFolder:
             is_executable = bool(one.mode & 0o100)
             if known is None or not known.is_settled or not _is_same(known, one):
                 try:
-                    known = _read_of(folder, one, is_executable=is_executable)
+                    known, chunks = _read_of(folder, one, is_executable=is_executable)
+                    if chunks:
+                        self._remember(known.here.file.digest, chunks)
                 except Changed:
                     changing.add(path)
                     continue
@@ -174,20 +214,29 @@ def _is_same(known: _Read, found: FolderFile) -> bool:
     return (known.version, known.here.size, known.parts) == (found.version, found.size, found.parts)
 
 
-def _read_of(folder: Beneath, found: FolderFile, *, is_executable: bool) -> _Read:
-    """A file, read. Raises Changed, OSError."""
+def _read_of(
+    folder: Beneath, found: FolderFile, *, is_executable: bool
+) -> tuple[_Read, list[_Chunk]]:
+    """A file, read, and its chunks if it is a large one. Raises Changed, OSError."""
+    chunks: list[_Chunk] = []
     with os.fdopen(folder.open_file(found.parts), "rb", buffering=0) as file:
         first = os.fstat(file.fileno())
         digest = hashlib.sha256()
-        while piece := file.read(_PIECE):
-            digest.update(piece)
+        if first.st_size < _CUT_FROM:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+        else:
+            offset = 0
+            for piece in chunks_of(file):
+                digest.update(piece)
+                chunks.append(_Chunk(blake3(piece).digest(), offset, len(piece)))
+                offset += len(piece)
         now = os.fstat(file.fileno())
     if _facts(now) != _facts(first):
         raise Changed
-    version = (now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
     is_settled = not 0 <= time.time_ns() - now.st_ctime_ns < _TICK_NS
     here = Here(File(digest.hexdigest(), is_executable), now.st_size, nearest_time(now.st_mtime_ns))
-    return _Read(here, found.parts, version, is_settled)
+    return _Read(here, found.parts, version_of(now), is_settled), chunks
 
 
 def _facts(now: os.stat_result) -> tuple[int, int, int]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsml.client.rpc import Rpc
     from nsml.client.tunnels import Tunnel
 
-    Reader = Callable[[s.Put], Iterator[bytes]]
+    Reader = Callable[[s.Put], Iterator[s.Piece]]
     """The content of a file; raises OSError, and ValueError where it is not what was to be sent any more."""
 
 _MOST_HELD = 256 << 10
@@ -129,8 +129,8 @@ def _pieces(orders: Sequence[s.Order], read: Reader) -> Generator[bytes, None, N
         if isinstance(order, s.Put):
             why = ""
             try:
-                for data in read(order):
-                    held += m.message(m.CONTENT, data)
+                for piece in read(order):
+                    held += s.piece_message(piece)
                     if len(held) >= _MOST_HELD:
                         yield bytes(held)
                         held.clear()

@@ -6,30 +6,32 @@ B  its version of this
                                 G  go on; or R, why not
 A  paths                        S  what is there: a digest and whether it is executable, or why it is no file
 ...
-P  a file to put                C  its bytes; X their end, and why they are not all
+P  a file to put: C  its bytes, O  bytes that the file in its place has; X  their end, and why they are not all
 U  a file to remove
 M  a folder to remove if it is empty
 D  that was all                 F  what came of each
 ```
 
 Nothing is replaced or removed but what the client says is there: that is looked at again at the last moment. One
-side speaks at a time; rounds follow each other. All but C is JSON.
+side speaks at a time; rounds follow each other. All but C is JSON. Whatever it is put together from, a file counts
+only if its digest is the one that was said.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from nsml.copying.messages import NotUnderstood, check_path, message
+from nsml.copying.messages import CONTENT, NotUnderstood, check_path, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-VERSION: Final = 1
+VERSION: Final = 2
 ASK: Final = b"A"
 STATES: Final = b"S"
 PUT: Final = b"P"
+OLD: Final = b"O"
 REMOVE: Final = b"U"
 REMOVE_FOLDER: Final = b"M"
 RESULTS: Final = b"F"
@@ -73,6 +75,17 @@ class Put(NamedTuple):
     size: int
     mtime_ns: int
     there: File | None
+
+
+class Old(NamedTuple):
+    """So many bytes of a file that is put, which the file in its place has there."""
+
+    offset: int
+    size: int
+
+
+Piece: TypeAlias = bytes | Old
+"""Of the content of a file that is put."""
 
 
 class Remove(NamedTuple):
@@ -152,6 +165,19 @@ def order_of(kind: bytes, value: Any) -> Order:
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise NotUnderstood("an order") from error
+
+
+def piece_message(piece: Piece) -> bytes:
+    """The next bytes of a file."""
+    return message(OLD, [*piece]) if isinstance(piece, Old) else message(CONTENT, piece)
+
+
+def old_of(value: Any) -> Old:
+    """What such a message says. Raises NotUnderstood."""
+    match value:
+        case [int(offset), int(size)] if 0 <= offset < 1 << 63 and 0 < size < 1 << 63:
+            return Old(offset, size)
+    raise NotUnderstood("a part of a file")
 
 
 def results_message(results: Iterable[Result]) -> bytes:

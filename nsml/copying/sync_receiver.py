@@ -83,9 +83,9 @@ def _put(folder: _Folder, order: s.Put, incoming: m.Incoming) -> Generator[bytes
             kind, value = yield from incoming.next()
             if kind == m.CONTENT_END:
                 return coming.finish(str(value))
-            if kind != m.CONTENT:
+            if kind not in {m.CONTENT, s.OLD}:
                 raise m.NotUnderstood(f"{kind!r} instead of content")
-            coming.write(value)
+            coming.write(s.old_of(value) if kind == s.OLD else value)
     finally:
         coming.close()
 
@@ -102,11 +102,11 @@ class _Coming:
         except OSError as error:
             self._fail(error)
 
-    def write(self, data: bytes) -> None:
+    def write(self, piece: s.Piece) -> None:
         """The next bytes."""
         if self._file is not None:
             try:
-                self._file.write(data)
+                self._file.write(piece)
             except OSError as error:
                 self._fail(error)
 
@@ -253,12 +253,28 @@ class _Placing:
         self._folder, self._name, self._order, self._seen = folder, name, order, seen
         self._made = made
         self._digest = hashlib.sha256()
+        self._old = -1
         self._file = Unfinished(folder, name, entry, 0)
 
-    def write(self, data: bytes) -> None:
-        """The next bytes. Raises OSError."""
-        self._digest.update(data)
-        self._file.write(data)
+    def write(self, piece: s.Piece) -> None:
+        """The next bytes. Raises OSError, _Changed."""
+        if isinstance(piece, s.Old):
+            self._copy(piece)
+        else:
+            self._digest.update(piece)
+            self._file.write(piece)
+
+    def _copy(self, old: s.Old) -> None:
+        """Bytes of the file that is there. Raises OSError, _Changed."""
+        if self._old < 0:
+            self._old = os.open(self._name, _READS, dir_fd=self._folder)
+        at, end = old.offset, old.offset + old.size
+        while at < end:
+            data = os.pread(self._old, min(_PIECE, end - at), at)
+            if not data:
+                raise _Changed(errno.EEXIST, "it is written now")
+            self.write(data)
+            at += len(data)
 
     def finish(self, why: str) -> int:
         """Put it in its place, if it is what was said; how many folders were made for it. Raises OSError, _Changed."""
@@ -283,6 +299,8 @@ class _Placing:
 
     def close(self) -> None:
         """Let go of it."""
+        if self._old >= 0:
+            os.close(self._old)
         self._file.close()
 
 

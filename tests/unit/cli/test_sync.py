@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -25,15 +26,17 @@ PATIENCE_S = 30.0
 
 
 class Connection:
-    """A tunnel to the session's side in the folder `there`; `breaks` once that many of its messages have come."""
+    """A tunnel to the session's side; `breaks` once that many of its messages have come."""
 
-    def __init__(self, there: Path, breaks: int | None) -> None:
-        self._steps = SyncReceiver(os.fsencode(there)).steps()
+    def __init__(self, session: Session, breaks: int | None) -> None:
+        self._session = session
+        self._steps = SyncReceiver(os.fsencode(session.there)).steps()
         self._came: list[bytes] = []
         self._left = breaks
         next(self._steps)
 
     async def write(self, data: bytes) -> None:
+        self._session.sent_bytes += len(data)
         said = self._steps.send(data)
         while said:
             self._came.append(said)
@@ -56,6 +59,7 @@ class Session:
         self.breaks: int | None = None
         """After how many messages of the session's side the next connection breaks."""
         self.rounds = 0
+        self.sent_bytes = 0
         self.sessions = self
         self.id, self.name, self.attempt = "s1", "me/None/1", 1
 
@@ -66,7 +70,7 @@ class Session:
     async def open_folder(self, _: str) -> AsyncIterator[SessionFolder]:
         self.rounds += 1
         breaks, self.breaks = self.breaks, None
-        connection: Any = Connection(self.there, breaks)
+        connection: Any = Connection(self, breaks)
         folder = SessionFolder(connection, b"")
         await folder.greet()
         yield folder
@@ -191,3 +195,20 @@ async def test_what_cannot_be_put_is_tried_again_and_named_once(
         is_full = False
         await until(work.has("d/large", "too much"))
     assert sum("no room in the session: d/large" in line for line in work.said) == 1
+
+
+async def test_of_a_large_file_only_what_was_changed_is_sent(work: Work) -> None:
+    large = random.Random(1).randbytes(12 << 20)
+    (work.here / "large").write_bytes(large)
+    async with work.in_step():
+        changed = large[: 5 << 20] + b"inserted" + large[5 << 20 : 7 << 20] + large[8 << 20 :]
+        work.session.sent_bytes = 0
+        (work.here / "large").write_bytes(changed)
+        await until(lambda: (work.there / "large").stat().st_size == len(changed))
+        assert (work.there / "large").read_bytes() == changed
+        assert 0 < work.session.sent_bytes < 8 << 20
+        work.session.sent_bytes = 0
+        (work.there / "large").write_bytes(large)  # it is not what an earlier round put there
+        (work.here / "large").write_bytes(changed + b".")
+        await until(work.heard("kept in the session: large"))
+        assert (work.there / "large").read_bytes() == large

@@ -72,14 +72,14 @@ def put(
     there: bytes | None = None,
     *,
     is_executable: bool = False,
-    pieces: Sequence[bytes] | None = None,
+    pieces: Sequence[s.Piece] | None = None,
     why: str = "",
 ) -> tuple[bytes, ...]:
     file = file_of(content, is_executable=is_executable)
     known = None if there is None else file_of(there)
     return (
         s.order_message(s.Put(path, file, len(content), 1_000_000_007, known)),
-        *(m.message(m.CONTENT, one) for one in ([content] if pieces is None else pieces)),
+        *(s.piece_message(one) for one in ([content] if pieces is None else pieces)),
         m.message(m.CONTENT_END, why),
     )
 
@@ -119,6 +119,39 @@ def test_files_come_are_replaced_and_go(client: Client, folder: Path) -> None:
     assert words(after) == [s.DONE] * 6
     assert (folder / "b").read_bytes() == b"three"
     assert names(folder) == ["b", "d", "empty"]
+
+
+def test_a_file_is_put_together_from_the_one_in_its_place(client: Client, folder: Path) -> None:
+    (folder / "a").write_bytes(b"0123456789")
+    pieces: list[s.Piece] = [s.Old(4, 6), b"new", s.Old(0, 3)]
+    [done] = client.results(*put(b"a", b"456789new012", b"0123456789", pieces=pieces))
+    assert done.outcome == s.DONE
+    assert (folder / "a").read_bytes() == b"456789new012"
+
+
+@pytest.mark.parametrize(
+    ("there", "pieces"),
+    [
+        (b"456789new012", [b"45678", s.Old(6, 7)]),  # more than it has
+        (b"456789new012", [s.Old(0, 12)]),  # not what was said
+        (None, [s.Old(0, 12)]),  # nothing is there to be copied
+    ],
+)
+def test_nothing_is_put_that_is_not_what_was_said(
+    client: Client, folder: Path, there: bytes | None, pieces: Sequence[s.Piece]
+) -> None:
+    if there is not None:
+        (folder / "a").write_bytes(there)
+    (folder / "d").mkdir()
+    [result] = client.results(*put(b"a" if there else b"d/e/a", b"x" * 12, there, pieces=pieces))
+    assert result.outcome in {s.KEPT, s.FAILED}
+    assert names(folder) == (["a", "d"] if there else ["d"])
+
+
+def test_parts_of_files_are_numbers() -> None:
+    for said in ([0, 0], [-1, 3], [0, 1 << 63], [0], "ab", [0.5, 1], None):
+        with pytest.raises(m.NotUnderstood):
+            s.old_of(said)
 
 
 def test_what_the_session_changed_or_made_stays(client: Client, folder: Path) -> None:
