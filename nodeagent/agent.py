@@ -45,6 +45,7 @@ from nodeagent.reconcile import Replicas
 from nodeagent.replica.assignments import BUNDLE, DATASET, used_things
 from nodeagent.replica.orders import ProgramOrders
 from nodeagent.replica.preparation_steps import CodeHook, DataHook, Hook, PortHook, ResumeHook
+from nodeagent.replica.program_changes import Wanted, wanted_of
 from nodeagent.replica.progress import Progress
 from nodeagent.replica.requests import Loads, RequestServer
 from nodeagent.replica.runner import Defaults, RunnerContext
@@ -63,7 +64,6 @@ from nsml.common.python_gc import collect_seldom
 from nsml.spec import agent_services
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
-from nsml.v1.sessions_pb2 import ProgramChange
 
 SPOOL_VERSION = 1
 _ALREADY_RUNS = 3
@@ -331,7 +331,7 @@ class Agent:
         """See control.Node."""
         if not await self._replicas.obey(orders):
             return False
-        self._orders.want(_changes_in(orders))
+        self._orders.want(_wanted_in(orders))
         return True
 
     def finalized(self, replica_id: ReplicaId) -> None:
@@ -646,13 +646,11 @@ async def _live(settings: Settings) -> int:
     return _START_AGAIN
 
 
-def _changes_in(orders: pb.Orders) -> dict[ReplicaId, ProgramChange]:
-    """The changes that running programs are to be told of; copies, which keep nothing else of the orders in memory."""
+def _wanted_in(orders: pb.Orders) -> dict[ReplicaId, Wanted]:
+    """What running programs are to be told of."""
     found = {}
     for one in orders.assignments:
-        if one.HasField("change"):
-            kept = ProgramChange()
-            kept.CopyFrom(one.change)
+        if one.HasField("change") or one.made:
             with suppress(ValueError):  # of no replica: it is logged where orders are obeyed
-                found[replica_of(one.replica)] = kept
+                found[replica_of(one.replica)] = wanted_of(one)
     return found

@@ -120,6 +120,10 @@ class Follower:
         self._is = _MEASURING
         self._is_committed = False
         self._is_over = True  # what is known of `change` is not said any more
+        self.begins_with_it = False
+        """Whether `change` was decided before this process was there."""
+        self.last_over = 0
+        """The number of the last change that this process has made, or has gone on without."""
         self._position: Optional[int] = None
         self._values: Dict[str, List[Any]] = {}
         self._reason = ""
@@ -165,7 +169,7 @@ class Follower:
     def _adopt(self, change: Change, state: str, why: str = "") -> None:
         self.change = change
         self._is, self._reason = state, why
-        self._is_committed = self._is_over = False
+        self._is_committed = self._is_over = self.begins_with_it = False
         self._values = {}
         self._position = None
 
@@ -190,9 +194,14 @@ class Follower:
             return
         has_waited = is_place_known and self._is in ("prepared", "waiting")
         state = self._is if has_waited else "prepared"
-        is_missed = not has_waited and self._is_beyond(change)
+        # Who was not there before begins with what is in force, as with what was decided earlier.
+        is_new = self.change is None or self.change.number != change.number
+        begins_with_it = is_new and change.kind == "set"
+        is_missed = not (has_waited or begins_with_it) and self._is_beyond(change)
         self._adopt(change, "missed" if is_missed else state)
+        self.begins_with_it = begins_with_it
         if is_missed:
+            self.last_over = change.number
             where = f"{change.counter} {self.positions.get(change.counter)}"
             self._reason = f"it was decided when this process was at {where} already"
         self._is_committed = not is_missed
@@ -282,6 +291,8 @@ class Follower:
     def gave_up(self, why: str) -> None:
         """It has waited, and goes on as it was."""
         self._is, self._reason = "missed", why
+        if self.change is not None:
+            self.last_over = self.change.number
 
     def failed(self, why: str) -> None:
         """The change could not be made."""
@@ -321,6 +332,7 @@ class Follower:
         if change is None:
             raise RuntimeError("there is no change")
         self._is, self._reason, self._values = state, "", {}
+        self.last_over = change.number
         self._position = self.positions.get(change.counter)
         return change
 

@@ -5,29 +5,24 @@ A knob is declared by the program (`nsml.knob`), or it is a number in the groups
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from math import isfinite
 
+from nsml._knob_values import KINDS, checked_name, kind_of, plain, shown, shown_name
 from nsml._optimizers import Optimizers
+from nsml._presets import Preset
 from nsml._strict import comes_from_signal, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
-    Value = Union[float, int, bool, str]
+    from nsml._knob_values import Value
 
-_MOST_NAME_CHARS = 64
-_NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/")
-_MOST_TEXT_CHARS = 256
 _MOST_KNOBS = 1000
 _MOST_CHOICES = 100
 _MOST_MADE = 100
-_SHOWN_CHARS = 60
 _SHOWN_NAMES = 20
-_INTEGERS = range(-(1 << 63), 1 << 63)
-_KINDS = {float: "a number", int: "an integer", bool: "true or false", str: "text"}
 
 
 class Knob:
@@ -50,9 +45,9 @@ class Knob:
 
     def __init__(self, name: Any, given: Tuple[Any, Any, Any, Any]) -> None:
         default, low, high, choices = given
-        self.name = _checked_name(name)
+        self.name = checked_name(name)
         self.given = given
-        self.kind = _kind(name, default)
+        self.kind = kind_of(name, default)
         self.span = (self._bound("min", low), self._bound("max", high))
         self.choices: Optional[Tuple[Value, ...]] = None
         if choices is not None:
@@ -74,7 +69,7 @@ class Knob:
         if given is None:
             return None
         if self.kind not in (float, int):
-            raise TypeError(f"nsml.knob: {self.name} is {_KINDS[self.kind]}, and has no {which}")
+            raise TypeError(f"nsml.knob: {self.name} is {KINDS[self.kind]}, and has no {which}")
         is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
         if not is_number or given != given:  # noqa: PLR0124 - NaN
             raise TypeError(f"nsml.knob: the {which} of {self.name} is a number")
@@ -120,31 +115,6 @@ class Knob:
             "choices": list(self.choices) if self.choices is not None else None,
             "step": self.set_at,
         }
-
-
-class Preset:
-    """A value that the session was started with, or that an earlier attempt was given.
-
-    Attributes:
-        is_reached: its counter has come to `at`.
-        is_set: the value has been set, or cannot be.
-    """
-
-    __slots__ = ("at", "counter", "is_reached", "is_set", "name", "value")
-
-    def __init__(self, name: str, value: Value, counter: str, at: Optional[int]) -> None:
-        self.name = name
-        self.value = value
-        self.counter = counter
-        self.at = at
-        self.is_reached = at is None
-        self.is_set = False
-
-    def is_made_by(self, change: Any) -> bool:
-        """Whether it is a change that an earlier attempt made."""
-        if not isinstance(change, list) or len(change) != 3 or change[0] != self.value:
-            return False
-        return self.at is None or change[1:] == [self.counter, self.at]
 
 
 class Knobs:
@@ -196,14 +166,21 @@ class Knobs:
 
     def advance(self, counter: str, position: int) -> None:
         """Set what is to be set where a counter is at `position` now."""
-        is_new = False
-        for preset in self._presets:
-            if preset.is_reached or preset.counter not in ("", counter) or preset.at is None:
-                continue
-            if position >= preset.at:
-                preset.is_reached = is_new = True
-        if is_new:
+        reached = [preset.reach(counter, position) for preset in self._presets]
+        if any(reached):
             self._settle(position=position)
+
+    @property
+    def newest(self) -> int:
+        """The number of the last change of this attempt that is among them; 0 without one."""
+        return max((preset.number for preset in self._presets), default=0)
+
+    def take(self, presets: List[Preset], positions: Dict[str, int]) -> None:
+        """Take in what was set in this attempt without this process, of which the counters are at `positions` now."""
+        self._presets += presets
+        for counter, position in positions.items():
+            self.advance(counter, position)
+        self._settle()
 
     def made(self) -> Dict[str, Any]:
         """What was changed of optimizers, and is now: it goes into a checkpoint beside their state."""
@@ -243,10 +220,14 @@ class Knobs:
         return sorted({one.name for one in self._presets if one.is_reached and not one.is_set})
 
     def _settle(self, only: str = "", *, position: Optional[int] = None) -> None:
-        for preset in self._presets:
+        """Set what is reached: of several values of a knob that of the last step comes last, whenever it was decided."""
+        for preset in sorted(self._presets, key=Preset.step):
             if preset.is_set or not preset.is_reached or (only and preset.name != only):
                 continue
             if preset.name not in self.declared and self.optimizers.value(preset.name) is None:
+                continue
+            if any(one.is_set and one.is_after(preset) for one in self._presets):
+                preset.is_set = True
                 continue
             preset.is_set = True
             values = {preset.name: preset.value}
@@ -254,7 +235,7 @@ class Knobs:
             try:
                 if not why:
                     at = position if position is not None else preset.at
-                    self.set(values, at, (preset.counter, preset.at))
+                    self._set(values, at, (preset.counter, preset.at))
             except Exception as error:
                 if comes_from_signal(error):
                     raise
@@ -282,11 +263,22 @@ class Knobs:
         number, why = plain(float, value)
         return f"{name}: {why}" if number is None else self.optimizers.refusal(name, float(number))
 
+    def lacking(self, values: Dict[str, Any], place: Tuple[str, Optional[int]]) -> Dict[str, Any]:
+        """Those of an earlier change that are still to be set: no checkpoint had them, no later step has others."""
+        found = {}
+        for name, value in values.items():
+            mine = Preset(name, value, *place)
+            is_replaced = any(one.is_set and one.is_after(mine) for one in self._presets)
+            if not is_replaced and [value, *place] not in self._made.get(name, []):
+                found[name] = value
+        return found
+
     def set(
         self,
         values: Dict[str, Any],
         position: Optional[int],
         place: Tuple[str, Optional[int]] = ("", None),
+        number: int = 0,
     ) -> Dict[str, List[Any]]:
         """Set all of them, or none: old and new by name.
 
@@ -294,10 +286,21 @@ class Knobs:
             values: by name.
             position: where the counter is now.
             place: the counter and the step at which they were to be set.
+            number: of the change.
 
         Raises:
             ValueError: they cannot be set; and whatever an optimizer's own objects raise.
         """
+        done = self._set(values, position, place)
+        for name, value in values.items():  # as if it had been known: a checkpoint may take it back
+            preset = Preset(name, value, *place, number)
+            preset.is_reached = preset.is_set = True
+            self._presets.append(preset)
+        return done
+
+    def _set(
+        self, values: Dict[str, Any], position: Optional[int], place: Tuple[str, Optional[int]]
+    ) -> Dict[str, List[Any]]:
         why = self.refusal(values)
         if why:
             raise ValueError(why)
@@ -365,97 +368,3 @@ class Knobs:
                 value = value if value is not None and isfinite(value) else None
                 found[name] = {"value": value, **bounds, "step": self._set_at.get(name)}
         return found
-
-
-def plain(kind: type, given: Any) -> Tuple[Optional[Value], str]:
-    """A value as one of Python's own types; or None, and why it is none of this kind."""
-    if kind is str and isinstance(given, str):
-        return _plain_text(given)
-    if kind is bool and type(given) is bool:
-        return given, ""
-    if kind in (int, float) and isinstance(given, (int, float)) and not isinstance(given, bool):
-        return _plain_integer(given) if kind is int else _plain_number(given)
-    return None, f"{shown(given)} is not {_KINDS[kind]}"
-
-
-def _plain_text(given: str) -> Tuple[Optional[Value], str]:
-    text = str.__str__(given)
-    if len(text) <= _MOST_TEXT_CHARS:
-        return text, ""
-    return None, f"a text has at most {_MOST_TEXT_CHARS} characters, and this one {len(text):,}"
-
-
-def _plain_integer(given: float) -> Tuple[Optional[Value], str]:
-    if not isinstance(given, int):
-        return None, f"{shown(given)} is not {_KINDS[int]}"
-    number = int(given)
-    return (number, "") if number in _INTEGERS else (None, f"{shown(number)} has more than 64 bits")
-
-
-def _plain_number(given: float) -> Tuple[Optional[Value], str]:
-    try:
-        number = float(given)
-    except OverflowError:
-        return None, f"{shown(given)} is more than any number"
-    return (number, "") if isfinite(number) else (None, f"{shown(number)} is no finite number")
-
-
-def parse_presets(text: str) -> List[Preset]:
-    """What `NSML_KNOBS` holds. Raises ValueError: it is something else."""
-    try:
-        entries = json.loads(text)
-        return [_preset(entry) for entry in entries]
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no list of knobs: {reason(error)}") from error
-
-
-def _preset(entry: Dict[str, Any]) -> Preset:
-    at, value = entry.get("at"), entry["value"]
-    if at is not None and type(at) is not int:
-        raise ValueError("no list of knobs: a step is an integer")
-    if type(value) not in _KINDS:
-        raise ValueError("no list of knobs: a value is a number, true or false, or text")
-    return Preset(_checked_name(entry["name"]), value, str(entry.get("counter") or ""), at)
-
-
-def _kind(name: Any, default: Any) -> type:
-    for kind in (bool, int, float, str):  # a bool is an int as well
-        if isinstance(default, kind):
-            return kind
-    found = type(default).__name__
-    raise TypeError(
-        f"nsml.knob: {name} is a number, true or false, or text, not an object of type {found}"
-    )
-
-
-def _checked_name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"nsml.knob: a name is text, not an object of type {type(name).__name__}")
-    if not 0 < len(name) <= _MOST_NAME_CHARS or not _NAME_CHARS.issuperset(name):
-        raise ValueError(
-            f"nsml.knob: {shown_name(name)} is no name: 1 to {_MOST_NAME_CHARS} of A-Z a-z 0-9 _ . - /"
-        )
-    return str.__str__(name)
-
-
-def shown_name(name: Any) -> str:
-    """A name as it may be printed."""
-    text = str(name)[:_SHOWN_CHARS]
-    return text if _NAME_CHARS.issuperset(text) and text else repr(text)
-
-
-def shown(value: Any) -> str:
-    """A value as people read it, whatever its own methods raise."""
-    try:
-        if isinstance(value, bool) or value is None:
-            return "null" if value is None else str(value).lower()
-        if isinstance(value, float):
-            return repr(float(value))
-        if isinstance(value, int) and value.bit_length() > 256:
-            return f"an integer of {value.bit_length():,} bits"
-        text = repr(value)
-    except Exception as error:
-        if comes_from_signal(error):
-            raise
-        return f"an object of type {type(value).__name__}"
-    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."

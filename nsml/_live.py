@@ -17,9 +17,10 @@ from nsml._strict import comes_from_signal, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
     from nsml._knobs import Knobs
+    from nsml._presets import Preset
 
 UNDECIDED_S = 60.0
 """How long a process waits at the step of a change that nobody decides."""
@@ -38,6 +39,10 @@ class Program:
 
     def knobs(self) -> Knobs:
         """All its knobs."""
+        raise NotImplementedError
+
+    def set_after(self, number: int) -> List[Preset]:
+        """What was set in this attempt by later changes. Raises ValueError: that cannot be read."""
         raise NotImplementedError
 
     def is_training(self) -> bool:
@@ -183,9 +188,21 @@ class Live:
                 self.follower.goes_on()
                 self._said = (None, False)
                 return
+            self._catch_up()
             self._hear(answer.get("change"))
             if self.follower.todo or not self._has_news:
                 return
+
+    def _catch_up(self) -> None:
+        """Take in what was decided before this process was heard of: it was started anew within the attempt."""
+        knobs = self._program.knobs()
+        try:
+            missing = self._program.set_after(max(knobs.newest, self.follower.last_over))
+        except ValueError as error:
+            self._tell_once(f"what was set before cannot be read: {reason(error)}")
+            return
+        if missing:
+            knobs.take(missing, self.follower.positions)
 
     def _hear(self, raw: Any) -> None:
         try:
@@ -285,10 +302,13 @@ class Live:
         notice(f"{change.kind} by {change.by} failed{self._here(change)}: {why}")
 
     def _set(self, change: Change) -> None:
-        position = self.follower.positions.get(change.counter)
-        values = self._program.knobs().set(change.values, position, change.place)
+        knobs, position = self._program.knobs(), self.follower.positions.get(change.counter)
+        values = change.values
+        if self.follower.begins_with_it:
+            values = knobs.lacking(values, change.place)
+        values = knobs.set(values, position, change.place, change.number)
         self.follower.applied(values, time.monotonic())
-        from nsml._knobs import shown
+        from nsml._knob_values import shown
 
         for name, (old, new) in values.items():
             self._log(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Scope = Callable[[], Dict[str, Any]]
 
 _PAGE = "orders"
+_KNOBS = "knobs"
 _NUMBER_BYTES = 8
 _LARGEST = 1 << 62
 """Of step numbers that count."""
@@ -52,6 +53,8 @@ class Points:
         self._run_dir = run_dir
         self._reported = reported
         self._program = program
+        self.knobs_file = os.path.join(run_dir, _KNOBS)
+        """What was set in this attempt: see `nsml._presets`."""
         self._page: Any = _mapped(run_dir)
         self._asked: Any = bytes(_NUMBER_BYTES) if self._page else b""
         """The number at which the agent was asked last."""
@@ -126,6 +129,10 @@ class Points:
             return
         self._optimizer_steps = count + 1
         self.tick("optimizer", count + 1)
+
+    def are_knobs_set(self) -> bool:
+        """Whether knobs were set in this attempt."""
+        return os.path.exists(self.knobs_file)
 
     # What follows is not on the way of a program of which nothing is asked.
 
@@ -216,7 +223,9 @@ class Points:
 
     def _hear(self, agent: Conversation, change: Any) -> None:
         """Hear of a change, and say what this process knows of it. Raises OSError, ValueError."""
-        if self._program is None or (change is None and self._live is None):
+        if self._program is None:
+            return
+        if change is None and self._live is None and not self.are_knobs_set():
             return
         self.follow(is_due=True)  # for the thread that trains, if this is another one
         if self._live is not None and self._program.is_training():

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from nsml._checkpoints import Draft
     from nsml._knobs import Knob, Knobs
+    from nsml._presets import Preset
 
     Function = Callable[..., Any]
     Name = Union[str, int, None]
@@ -87,7 +88,7 @@ class Session:
         if run_dir:
             self.reporter.safe_point = self._reported
             self.progress.step_begins = self._step_begins
-            if os.environ.get("NSML_KNOBS"):
+            if os.environ.get("NSML_KNOBS") or self.points.are_knobs_set():
                 self.points.follow()
 
     def bind(
@@ -179,11 +180,13 @@ class Session:
         """All knobs of this process, loaded with the first call that needs them."""
         if self._knobs is None:
             with nsml._loading:  # noqa: SLF001 - the package's own lock
-                from nsml._knobs import Knobs, parse_presets
+                from nsml._knobs import Knobs
+                from nsml._presets import parse_presets
 
                 given = os.environ.get("NSML_KNOBS", "") if self._run_dir else ""
                 try:
                     presets = parse_presets(given) if given else []
+                    presets += self.set_after(0)
                 except ValueError as error:
                     notice(f"what knobs are to be set to cannot be read: {reason(error)}")
                     presets = []
@@ -416,6 +419,14 @@ class Session:
             self._saved_on_notice(name)
 
     # What changes to the running program need: `nsml._live.Program`.
+
+    def set_after(self, number: int) -> List[Preset]:
+        """What was set in this attempt by later changes. Raises ValueError: that cannot be read."""
+        if not self._run_dir:
+            return []
+        from nsml._presets import set_after
+
+        return set_after(self.points.knobs_file, number)
 
     def is_training(self) -> bool:
         """Whether the calling thread is the one that trains."""

@@ -71,6 +71,7 @@ class MemberState(enum.StrEnum):
     FAILED = "FAILED"
 
 
+_DECIDED: Final = frozenset({ChangePhase.COMMIT, ChangePhase.APPLIED, ChangePhase.DIVIDED})
 _M = MemberState
 _HOLDS_ON: Final = frozenset({_M.PREPARED, _M.WAITING})
 _MADE: Final = frozenset({_M.APPLIED, _M.DONE})
@@ -150,6 +151,11 @@ class ProgramChange:
     def point(self) -> tuple[str, int | None]:
         """Counter and step at which it is made."""
         return self.counter, self.at
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it gave knobs values, in some process at least."""
+        return self.kind is ChangeKind.SET and self.phase in _DECIDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,14 +398,25 @@ def _no_counter(change: ProgramChange, said: list[Said]) -> str:
 def knobs_of(changes: Iterable[ProgramChange]) -> list[KnobValue]:
     """The values of knobs that an attempt after these changes begins with, in order."""
     return [
-        KnobValue(
-            name=name,
-            value=value,
-            at=change.at if change.counter in LASTING_COUNTERS else None,
-            counter=change.counter if change.counter in LASTING_COUNTERS else "",
-        )
+        KnobValue(name=name, value=value, at=at, counter=counter)
         for change in changes
-        if change.kind is ChangeKind.SET
-        and change.phase in {ChangePhase.COMMIT, ChangePhase.APPLIED, ChangePhase.DIVIDED}
+        if change.is_set
+        for counter, at in [_lasting(change)]
         for name, value in change.values.items()
     ]
+
+
+def made_in(changes: Iterable[ProgramChange], attempt: int) -> list[ProgramChange]:
+    """What was set in an attempt and is over, as a process that is started anew within it begins with it, in order."""
+    made = (one for one in changes if one.attempt == attempt and one.is_set)
+    over = [one for one in made if not one.phase.is_open]
+    return [
+        replace(one, counter=counter, at=at, members=(), reason="")
+        for one in over
+        for counter, at in [_lasting(one)]
+    ]
+
+
+def _lasting(change: ProgramChange) -> tuple[str, int | None]:
+    """Where a program that is started anew makes it: from its beginning, where it counts otherwise then."""
+    return change.point if change.counter in LASTING_COUNTERS else ("", None)

@@ -13,6 +13,7 @@ from controlplane.domain.program_changes import (
     MemberState,
     Said,
     knobs_of,
+    made_in,
 )
 from controlplane.domain.values import (
     HOST_NETWORK,
@@ -420,6 +421,7 @@ def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignme
     )
     earlier = [one for one in session.changes if one.attempt < held.attempt]
     message.knobs.extend(map(knob_message, (*session.spec.knobs, *knobs_of(earlier))))
+    message.made.extend(map(change_message, made_in(session.changes, held.attempt)))
     if session.change is not None and session.change.attempt == held.attempt:
         message.change.CopyFrom(change_message(session.change))
     if session.spec.refresh_environment:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from nodeagent.replica.program_changes import ReplicaChanges
+from nodeagent.replica.program_changes import ReplicaChanges, Wanted
 from nodeagent.safe_paths import open_folder
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     from nodeagent.folders import ReplicaId
     from nsml.v1.agents_pb2 import MemberReport
-    from nsml.v1.sessions_pb2 import ProgramChange
 
 PAGE: Final = "orders"
+KNOBS: Final = "knobs"
+"""What was set in the attempt, for processes that are started anew within it (`nsml/_presets.py`)."""
 _PAGE_BYTES: Final = 64
 _NUMBER_BYTES: Final = 8
 _HEADER: Final = b"nsml orders 1\n"
@@ -88,7 +89,7 @@ class ReplicaOrders:
         self._open: Order | None = None
         self._number = 0
         self._again: asyncio.TimerHandle | None = None
-        self.changes = ReplicaChanges(tell=tell, call=self._call_for_change)
+        self.changes = ReplicaChanges(tell=tell, call=self._call_for_change, keep=self._keep_knobs)
 
     @property
     def user(self) -> str:
@@ -133,6 +134,14 @@ class ReplicaOrders:
         if self._again is not None:
             self._again.cancel()
 
+    def _keep_knobs(self, text: str) -> None:
+        """Write down what was set; where that fails, a process that is started anew begins without."""
+        try:
+            with open_folder(self._run_folder, []) as folder:
+                _write_whole(KNOBS, text.encode(), folder)
+        except OSError as error:
+            log.warning("orders.knobs_not_kept", folder=str(self._run_folder), error=str(error))
+
     def _call_for_change(self) -> None:
         """Have processes come for the change that is wanted, again and again until they have said what they can."""
         self.close()
@@ -163,13 +172,13 @@ class ProgramOrders:
     def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
         self._tell = tell
         self._replicas: dict[ReplicaId, ReplicaOrders] = {}
-        self._wanted: Mapping[ReplicaId, ProgramChange] | None = None
+        self._wanted: Mapping[ReplicaId, Wanted] | None = None
 
-    def want(self, changes: Mapping[ReplicaId, ProgramChange]) -> None:
-        """The changes that are made to programs of this node now: all of them."""
-        self._wanted = changes
+    def want(self, wanted: Mapping[ReplicaId, Wanted]) -> None:
+        """What is wanted of programs of this node now: of all of them."""
+        self._wanted = wanted
         for replica, orders in self._replicas.items():
-            orders.changes.want(changes.get(replica))
+            orders.changes.want(wanted.get(replica, Wanted()))
 
     def said(self) -> dict[ReplicaId, tuple[MemberReport, ...]]:
         """What processes said of changes, by replica."""
@@ -189,7 +198,7 @@ class ProgramOrders:
             log.warning("orders.no_page", replica=str(replica), error=str(error))
         self._replicas[replica] = orders
         if self._wanted is not None:
-            orders.changes.want(self._wanted.get(replica))
+            orders.changes.want(self._wanted.get(replica, Wanted()))
         try:
             yield orders
         finally:
@@ -236,14 +245,16 @@ def _number_in(folder: int) -> int:
 
 def _make_page(folder: int) -> None:
     """A page that the programs may read. Raises OSError."""
-    name = f".{PAGE}-new"
+    _write_whole(PAGE, (bytes(_NUMBER_BYTES) + _HEADER).ljust(_PAGE_BYTES, b"\0"), folder)
+
+
+def _write_whole(name: str, content: bytes, folder: int) -> None:
+    """A file that the programs may read, in the place of what has its name. Raises OSError."""
+    new = f".{name}-new"
     with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
+        os.unlink(new, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(name, flags, 0o600, dir_fd=folder)
-    try:
-        os.write(file, (bytes(_NUMBER_BYTES) + _HEADER).ljust(_PAGE_BYTES, b"\0"))
-        os.fchmod(file, 0o644)
-    finally:
-        os.close(file)
-    os.rename(name, PAGE, src_dir_fd=folder, dst_dir_fd=folder)
+    with os.fdopen(os.open(new, flags, 0o600, dir_fd=folder), "wb") as file:
+        file.write(content)
+        os.fchmod(file.fileno(), 0o644)
+    os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)

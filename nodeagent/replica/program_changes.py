@@ -18,7 +18,7 @@ from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
 _PHASES: Final = {
     sessions.PROGRAM_CHANGE_PHASE_ASK: "ask",
@@ -46,24 +46,56 @@ _STATES: Final = {
 _ENDED: Final = frozenset(_STATES[one] for one in ("refused", "done", "missed", "failed"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the control plane wants of one replica's programs: the change now, and what was set before."""
+
+    change: sessions.ProgramChange | None = None
+    made: Sequence[sessions.ProgramChange] = ()
+
+
+def wanted_of(assignment: pb.Assignment) -> Wanted:
+    """What is wanted of a replica; copies, which keep nothing else of its orders in memory."""
+    change = _copy(assignment.change) if assignment.HasField("change") else None
+    return Wanted(change=change, made=tuple(map(_copy, assignment.made)))
+
+
+def _copy(change: sessions.ProgramChange) -> sessions.ProgramChange:
+    kept = sessions.ProgramChange()
+    kept.CopyFrom(change)
+    return kept
+
+
 @dataclass(slots=True)
 class ReplicaChanges:
-    """The change of one replica's programs; `tell` is called when they say another thing, `call` to have them come."""
+    """The change of one replica's programs.
+
+    Attributes:
+        tell: called when they say another thing.
+        call: has them come.
+        keep: writes down, before that, what processes that are started anew begin with.
+    """
 
     tell: Callable[[], None]
     call: Callable[[], None] = lambda: None
+    keep: Callable[[str], None] = lambda _: None
     is_known: bool = False
     """Whether the control plane has said what it wants: until then nothing is wanted anew, nor over."""
     _wanted: dict[str, Any] | None = None
+    _made: str = "[]"
     _members: dict[int, pb.MemberReport] = field(default_factory=dict)
     _is_there: dict[int, Callable[[], bool]] = field(default_factory=dict)
 
-    def want(self, change: sessions.ProgramChange | None) -> None:
-        """What the control plane wants done now; None: nothing."""
-        wanted = None if change is None else _as_json(change)
+    def want(self, now: Wanted) -> None:
+        """What the control plane wants now."""
+        wanted = None if now.change is None else _as_json(now.change)
+        made = json.dumps([value for change in now.made for value in _values_of(change)])
         self.is_known = True
-        if wanted != self._wanted:
-            self._wanted = wanted
+        is_news = (wanted, made) != (self._wanted, self._made)
+        if made != self._made:
+            self.keep(made)
+        self._wanted, self._made = wanted, made
+        if is_news:
             self.call()
 
     @property
@@ -148,6 +180,18 @@ def _as_json(change: sessions.ProgramChange) -> dict[str, Any] | None:
         "limit_s": change.limit.ToNanoseconds() / 1e9,
         "by": change.asked_by,
     }
+
+
+def _values_of(change: sessions.ProgramChange) -> Iterator[dict[str, Any]]:
+    """What a change has set, as `nsml/_presets.py` reads it."""
+    for name, value in sorted(change.values.items()):
+        yield {
+            "name": name,
+            "value": json.loads(value),
+            "counter": change.counter,
+            "at": change.at if change.HasField("at") else None,
+            "number": change.number,
+        }
 
 
 def _has_answered(member: pb.MemberReport, wanted: Mapping[str, Any]) -> bool:

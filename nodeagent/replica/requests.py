@@ -28,7 +28,7 @@ import structlog
 from nodeagent.collect.pace import Pace
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.probes.processes import read_stat
-from nodeagent.replica.orders import PAGE, Order, ReplicaOrders
+from nodeagent.replica.orders import KNOBS, PAGE, Order, ReplicaOrders
 from nodeagent.replica.user_sockets import (
     UserConnection,
     close_user_listener,
@@ -58,7 +58,7 @@ _MOST_CLIENTS = 16
 _SILENT_S = 30.0
 _NOT_ACCEPTED_S = 1.0
 """Until another connection is accepted where one could not be."""
-_RESERVED = ("spool", "checkpoints", "socket", "tunnel", PAGE)
+_RESERVED = ("spool", "checkpoints", "socket", "tunnel", PAGE, KNOBS)
 _DEEPEST = 4
 _TRIES = 3
 

@@ -380,7 +380,7 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., more: _Optional[bool] = ..., sent_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("replica", "session_name", "owner", "spec", "device_uuids", "resources", "hosts", "stop", "secrets", "owner_id", "built_after", "change", "knobs")
+    __slots__ = ("replica", "session_name", "owner", "spec", "device_uuids", "resources", "hosts", "stop", "secrets", "owner_id", "built_after", "change", "knobs", "made")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -394,6 +394,7 @@ class Assignment(_message.Message):
     BUILT_AFTER_FIELD_NUMBER: _ClassVar[int]
     CHANGE_FIELD_NUMBER: _ClassVar[int]
     KNOBS_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
     replica: ReplicaId
     session_name: str
     owner: str
@@ -407,7 +408,8 @@ class Assignment(_message.Message):
     built_after: _timestamp_pb2.Timestamp
     change: _sessions_pb2.ProgramChange
     knobs: _containers.RepeatedCompositeFieldContainer[_sessions_pb2.KnobValue]
-    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., session_name: _Optional[str] = ..., owner: _Optional[str] = ..., spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ..., device_uuids: _Optional[_Iterable[str]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., hosts: _Optional[_Iterable[str]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretValue, _Mapping]]] = ..., owner_id: _Optional[str] = ..., built_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., change: _Optional[_Union[_sessions_pb2.ProgramChange, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[_sessions_pb2.KnobValue, _Mapping]]] = ...) -> None: ...
+    made: _containers.RepeatedCompositeFieldContainer[_sessions_pb2.ProgramChange]
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., session_name: _Optional[str] = ..., owner: _Optional[str] = ..., spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ..., device_uuids: _Optional[_Iterable[str]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., hosts: _Optional[_Iterable[str]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretValue, _Mapping]]] = ..., owner_id: _Optional[str] = ..., built_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., change: _Optional[_Union[_sessions_pb2.ProgramChange, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[_sessions_pb2.KnobValue, _Mapping]]] = ..., made: _Optional[_Iterable[_Union[_sessions_pb2.ProgramChange, _Mapping]]] = ...) -> None: ...
 
 class SecretValue(_message.Message):
     __slots__ = ("variable", "value", "problem")

@@ -160,6 +160,58 @@ def test_a_far_step_can_be_withdrawn_and_a_pause_ends_by_itself(
     assert shown(platform, name)["knobs"]["lr"]["value"] == 0.5
 
 
+LAUNCHES = """
+import subprocess, sys
+while subprocess.run([sys.executable, "-u", "worker.py"]).returncode:
+    pass
+"""
+WORKS = """
+import os, time
+import nsml
+
+begin = int(open("begin").read()) if os.path.exists("begin") else 1
+print("ready at", begin, flush=True)
+before = None
+for step in range(begin, 1 << 30):
+    nsml.step(step)
+    lr = nsml.knob("lr", 0.1)
+    if lr != before:
+        print(f"lr {lr} from {step}", flush=True)
+        before = lr
+    time.sleep(0.005)
+"""
+ENDS = "import os\nopen('begin', 'w').write('{}')\nos._exit(1)"
+
+
+@pytest.mark.parametrize("platform", ["processes"], indirect=True)
+def test_who_is_started_anew_has_what_was_set(platform: Platform, tmp_path: Path) -> None:
+    code = write_program(tmp_path / "code", LAUNCHES)
+    (code / "worker.py").write_text(WORKS)
+    name = platform.nsml("run", *SMALL, "-o", "name", cwd=code).stdout.strip()
+
+    def values() -> list[tuple[str, int]]:
+        found = re.findall(r"lr (\S+) from (\d+)", log(platform, name, 0))
+        return [(value, int(step)) for value, step in found]
+
+    def begin_anew(step: int) -> None:
+        platform.nsml("exec", name, ENDS.format(step), check=False)
+        wait_for(lambda: f"ready at {step}" in log(platform, name, 0), what="it begins anew")
+
+    wait_for(lambda: values() == [("0.1", 1)], what="it trains")
+    told = taken(platform, "set", name, "lr=0.25").stdout
+    [step] = [int(one.replace(",", "")) for one in re.findall(r"at step ([\d,]+)", told)]
+    wait_for(lambda: values()[1:] == [("0.25", step)], what="it is made")
+    begin_anew(step - 3)
+    again = [("0.1", step - 3), ("0.25", step)]
+    wait_for(lambda: values()[2:] == again, what="it is made at the same step again")
+    begin_anew(step + 100)
+    wait_for(
+        lambda: values()[4:] == [("0.25", step + 100)], what="it is in force from the first step on"
+    )
+    taken(platform, "set", name, "lr=0.5")
+    wait_for(lambda: [one for one, _ in values()[5:]] == ["0.5"], what="it can be set again")
+
+
 @pytest.mark.parametrize("platform", ["processes"], indirect=True)
 @pytest.mark.parametrize(
     "kills",

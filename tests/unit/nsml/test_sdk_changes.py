@@ -437,6 +437,31 @@ def test_another_checkpoint_is_loaded(training: Training) -> None:
     assert "not now" in training.known()["reason"]
 
 
+def test_what_was_set_holds_when_an_earlier_checkpoint_is_loaded(training: Training) -> None:
+    session, agent = training.session, training.agent
+    optimizer = Optimizer()
+
+    def load(folder: str) -> None:
+        optimizer.param_groups = [{"lr": float(Path(folder, "lr").read_text())}]
+
+    session.bind(
+        save=lambda folder: Path(folder, "lr").write_text(str(optimizer.param_groups[0]["lr"])),
+        load=load,
+        optimizer=optimizer,
+    )
+    session.save("before")
+    agent.say(change(7, "commit", values={"lr": 0.8}, at=2))
+    training.step(2)
+    session.save("after")
+    optimizer.step()
+    for number, (name, rate) in enumerate((("before", 0.8), ("after", 0.8)), start=8):
+        agent.say(change(number, "commit", "load", checkpoint=name, at=number))
+        training.step(number)
+        assert training.known()["is"] == "done"
+        assert optimizer.param_groups[0]["lr"] == rate
+        optimizer.step()
+
+
 def test_only_the_thread_that_trains_is_a_member(training: Training) -> None:
     session, agent = training.session, training.agent
     session.knob("lr", 0.01)
@@ -552,6 +577,71 @@ def test_a_knob_that_is_read_no_more(training: Training) -> None:
     training.step(12)
     assert training.known()["is"] == "done"
     assert training.known()["reason"] == "lr: the program has not read it since"
+
+
+def kept(training: Training, *entries: tuple[int, float, int | None]) -> None:
+    """What the agent has written down: number, rate and step of each change."""
+    found = [
+        {"name": "lr", "value": rate, "counter": "" if at is None else "step", "at": at}
+        | {"number": number}
+        for number, rate, at in entries
+    ]
+    (training.run / "knobs").write_text(json.dumps(found))
+
+
+def test_who_is_started_anew_begins_with_what_is_in_force(training: Training) -> None:
+    agent = training.agent
+    kept(training, (3, 0.5, 90), (4, 0.25, 85), (5, 0.75, None))
+    session = training.session = Session(str(training.run), "kim/mnist/3")
+    assert session.knob("lr", 0.01) == 0.75
+    found = {}
+    for step in (81, 84, 85, 89, 90, 91):
+        training.step(step)
+        found[step] = session.knob("lr", 0.01)
+    assert found == {81: 0.75, 84: 0.75, 85: 0.25, 89: 0.25, 90: 0.5, 91: 0.5}
+    # what was decided between its beginning and its first word, at a step that is over and at one that is not
+    kept(training, (3, 0.5, 90), (6, 0.125, 91), (7, 1.5, 95))
+    agent.call()
+    training.step(92)
+    assert session.knob("lr", 0.01) == 0.125
+    training.step(95)
+    assert session.knob("lr", 0.01) == 1.5
+    later_one = Session(
+        str(training.run), "kim/mnist/3"
+    )  # its checkpoint was saved after all of them
+    later_one.points.step(100)
+    assert later_one.knob("lr", 0.01) == 1.5
+
+
+def test_what_was_decided_before_a_process_was_there_is_made_late(training: Training) -> None:
+    session, agent = training.session, training.agent
+    session.knob("lr", 0.01)
+    training.step(95)
+    agent.say(change(7, "commit", values={"lr": 0.5}, at=90))
+    training.step(96)
+    training.step(97)
+    assert session.knob("lr", 0.01) == 0.5
+    assert training.states(7) == ["applied", "done"]
+    assert agent.reports[-1]["known"]["position"] == 96
+    kept(training, (7, 0.5, 90))
+    agent.say(change(8, "commit", values={"lr": 0.7}, at=97))
+    training.step(98)
+    assert session.knob("lr", 0.01) == 0.7
+    agent.say(None)
+    training.step(99)
+    assert session.knob("lr", 0.01) == 0.7, "what it has made it does not make again"
+
+
+def test_what_cannot_be_read_of_earlier_changes_is_said(
+    training: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (training.run / "knobs").write_text("[7]")
+    session = Session(str(training.run), "kim/mnist/3")
+    for step in range(3):
+        training.agent.call()
+        session.points.step(step)
+    assert session.knob("lr", 0.01) == 0.01
+    assert capsys.readouterr().err.count("cannot be read") == 2  # as it begins, and once after that
 
 
 PRESETS = [

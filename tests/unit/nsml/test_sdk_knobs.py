@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nsml._knobs import Knob, Knobs, parse_presets
+from nsml._knobs import Knob, Knobs
+from nsml._presets import parse_presets
 from nsml._session import Session
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodeagent.replica.program_changes import ReplicaChanges
+from nodeagent.replica.program_changes import ReplicaChanges, Wanted
 from nsml.v1 import sessions_pb2
 
 
@@ -38,12 +38,12 @@ def test_who_ended_before_it_made_what_is_decided_holds_up_nobody() -> None:
         counter="step",
         at=9,
     )
-    changes.want(change)
+    changes.want(Wanted(change=change))
     is_there["ended"] = False
     changes.note_ended()
     assert not changes.is_settled, "before it is decided, that is waited for"
     change.phase = sessions_pb2.PROGRAM_CHANGE_PHASE_COMMIT
-    changes.want(change)
+    changes.want(Wanted(change=change))
     told.clear()
     before = changes.members
     changes.note_ended()
