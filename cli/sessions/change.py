@@ -182,8 +182,9 @@ def load(
 ) -> int:
     """Have a running program load a checkpoint and go on, all its processes at the same step.
 
-    The program must have bound what loads (nsml.bind). Its counts of steps go on as they are.
-    nsml model ls SESSION lists checkpoints.
+    The program must have bound what loads (nsml.bind). Its loop counts on from its current step,
+    not from that of the checkpoint, and knobs keep the values that were set. nsml model ls SESSION
+    lists checkpoints.
     """
     return _change(
         app,
