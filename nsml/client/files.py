@@ -203,7 +203,7 @@ async def write_to(tunnel: Tunnel, data: bytes) -> None:
 
 
 def _broken(error: Unavailable) -> ConnectionLost:
-    return ConnectionLost(error.message, why=error.why)
+    return ConnectionLost("the connection to the session broke", why=error.why)
 
 
 def _refusal(error: Refused, start: pb.FilesRequest) -> ClientError:

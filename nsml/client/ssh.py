@@ -43,9 +43,14 @@ class SshServer:
         self.host_key = host_key
 
     async def read(self) -> bytes:
-        """Some bytes of the server; empty at its end."""
+        """Some bytes of the server; empty at its end. ConnectionLost when that is not sure."""
         first, self._first = self._first, b""
-        return first or await self._tunnel.read()
+        if first:
+            return first
+        try:
+            return await self._tunnel.read()
+        except Unavailable as error:
+            raise ConnectionLost("the connection to the session broke") from error
 
     async def write(self, data: bytes) -> None:
         """Send to the server; waits while it does not read."""

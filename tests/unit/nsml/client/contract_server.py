@@ -181,6 +181,7 @@ class State:
         self.programs = Scripted()
         self.files = Files()
         self.ssh_answer = pb.SshAnswer(host_key="ssh-ed25519 AAAAC3Nz+/==")
+        self.ssh_breaks = False
         self.no_node_shell = set()
         self.left_out_points = 0
         self.missing: list[int] = []
@@ -841,6 +842,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         first = framed(self.state.ssh_answer.SerializeToString()) + b"SSH-2.0-test\r\n"
         for start in range(0, len(first), 7):
             yield pb.OpenTunnelResponse(data=first[start : start + 7])
+        if self.state.ssh_breaks:
+            return
         for request in requests:
             if request.end:
                 break

@@ -36,6 +36,13 @@ async def test_a_refusal_is_told(client, state):
     assert told.value.why == "it has no room"
 
 
+async def test_a_connection_that_breaks_is_no_end_and_says_what_broke(client, state):
+    state.ssh_breaks = True
+    async with client.sessions.open_ssh("@last") as server:
+        with pytest.raises(errors.ConnectionLost, match="connection to the session broke"):
+            await all_of(server)
+
+
 @pytest.mark.parametrize(
     "key",
     [
