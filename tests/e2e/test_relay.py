@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from bench.platform import PROGRAMS
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for
-from tests.e2e.test_sh import BROKEN, Endless, begun, code, pids, unique
+from tests.e2e.test_sh import Endless, begun, code, pids, unique
 from tests.support.in_process import Platform
 
 if TYPE_CHECKING:
@@ -133,24 +132,6 @@ def test_a_reader_that_stops_gets_all_bytes_and_the_exit_code(
     platform.nsml("stop", "-y", session)
 
 
-def test_a_relay_that_is_killed_is_no_good_end_and_comes_back(
-    platform: Platform, code: Path, away: tuple[str, ...]
-) -> None:
-    session = begun(platform, code, "-g", "0")
-    with endless(platform, away, session) as running:
-        relay = relay_of(platform)
-        assert relay is not None
-        relay.send_signal(signal.SIGKILL)
-        assert running.end() == BROKEN
-        assert "broke" in errors_of(running.process)
-    wait_for(lambda: relay_of(platform) not in {None, relay}, what="another relay runs")
-    with endless(platform, away, session) as running:
-        platform.kill("agent")
-        assert running.end() == BROKEN
-    platform.up()
-    platform.nsml("stop", "-y", session)
-
-
 def test_who_may_not_go_on_is_disconnected(
     platform: Platform, code: Path, away: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -161,18 +142,4 @@ def test_who_may_not_go_on_is_disconnected(
     with endless(platform, away, session, environment=kim) as running:
         platform.nsml("admin", "user", "token", "kim", "--revoke", "-y")
         assert running.end() not in {0, None}
-    platform.nsml("stop", "-y", session)
-
-
-def test_a_control_plane_that_is_killed_takes_its_relay_along(
-    platform: Platform, code: Path, away: tuple[str, ...]
-) -> None:
-    session = begun(platform, code, "-g", "0")
-    with endless(platform, away, session) as running:
-        relay = relay_of(platform)
-        assert relay is not None
-        platform.kill("controlplane")
-        assert running.end() == BROKEN
-    wait_for(lambda: not relay.is_running(), what="its relay is gone")
-    platform.up()
     platform.nsml("stop", "-y", session)

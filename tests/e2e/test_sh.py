@@ -350,13 +350,13 @@ def test_a_reader_that_stops_keeps_nobody_from_anything_else(
         assert running.returncode not in {None, 0}
 
 
-@pytest.mark.parametrize("way", [DIRECTLY, BY_CONTROL_PLANE])
 @pytest.mark.parametrize("program", ["agent", "controlplane"])
 @of_processes
-def test_a_connection_that_breaks_is_no_good_end(
-    platform: Platform, session: str, program: str, way: tuple[str, ...]
+def test_a_connection_through_the_control_plane_that_breaks_is_no_good_end(
+    platform: Platform, session: str, program: str
 ) -> None:
-    with endless(platform, session, way) as running:
+    """Directly, and by the relay: test_inside_kills.py."""
+    with endless(platform, session, BY_CONTROL_PLANE) as running:
         platform.kill(program)
         assert running.end() == BROKEN
         platform.up()

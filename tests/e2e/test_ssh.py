@@ -441,10 +441,14 @@ def test_a_session_that_ends_leaves_nothing(ssh: Ssh, platform: Platform, code: 
     assert b"has ended" in err
 
 
+@pytest.mark.parametrize(
+    "platform", [pytest.param("containers", marks=pytest.mark.variant)], indirect=True
+)
 @pytest.mark.parametrize("program", ["agent", "controlplane"])
 def test_a_program_of_the_platform_that_dies_is_no_success(
     ssh: Ssh, host: str, platform: Platform, program: str
 ) -> None:
+    """Of processes: test_inside_kills.py."""
     word = unique()
     with ssh.open(host, f"yes {word}") as process:
         assert process.stdout is not None
