@@ -275,6 +275,7 @@ def _work_in(app: App, session: Session, words: Sequence[str], sync: FolderSync 
         has_no_input=False,
         lost="error: the session has ended, and this program with it",
         command_line=f"nsml sh {session.name}",
+        session=session.id,
     )
 
 
@@ -312,7 +313,7 @@ def _tell_how_it_goes_on(app: App, session: Session, server: Server | None) -> N
         seen = app.call(lambda client: client.sessions.get(session.id))
     except ClientError:
         seen = session  # what is known of it
-    if seen.state in ENDED_STATES:
+    if seen.state in {pb.SESSION_STATE_STOPPING, pb.SESSION_STATE_FINALIZING, *ENDED_STATES}:
         return
     if seen.state in {pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING}:
         app.say(f"session {seen.name} is not running yet; stop: nsml stop {seen.name}")

@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import termios
+import time
 import tty
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -42,6 +43,8 @@ _PASSED_ON: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE")
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _MOST_PASSED_ON: Final = 2
 """Signals for a program without a terminal; the next one leaves it. As `docker run` counts."""
+_ENDS_WITHIN_S: Final = 2.0
+_LOOKS_EVERY_S: Final = 0.2
 _READ_AHEAD: Final = 32
 """Pieces of input that wait for the program: as long as they do, what is typed for nsml is seen."""
 _NOT_THERE: Final = 127
@@ -77,10 +80,12 @@ def run_joined(
     has_no_input: bool,
     lost: str,
     command_line: str,
+    session: str | None = None,
 ) -> int:
     """Have this process's streams be those of a program elsewhere until it has ended: the exit code.
 
-    `lost` is said where how it ended is unknown; `command_line` is what was typed before the program.
+    `lost` is said where how it ended is unknown, unless `session`, which it runs in, has ended: then how that did.
+    `command_line` is what was typed before the program.
     """
     if has_terminal and not app.stdin.isatty():
         raise CommandError("-t needs a terminal as stdin", code=ExitCode.USAGE)
@@ -95,6 +100,10 @@ def run_joined(
         from nsml.common.c_memory import keep_freed_memory
 
         keep_freed_memory()
+
+        async def because(line: str) -> str:
+            return (await _end_of(client, session) if session else "") or line
+
         try:
             async with opening(
                 client,
@@ -102,10 +111,11 @@ def run_joined(
                 _size(app) if has_terminal else None,
             ) as program:
                 source = os.open(os.devnull, os.O_RDONLY) if has_no_input else app.stdin.fileno()
-                joined = _Attached(app, program, source, has_terminal=has_terminal, lost=lost)
-                return await joined.run()
+                joined = _Attached(app, program, source, has_terminal=has_terminal)
+                code, why = await joined.run()
+                return (code, why) if code is not None else (UNKNOWN, await because(why or lost))
         except ConnectionLost as error:
-            return UNKNOWN, _line(error)
+            return UNKNOWN, await because(_line(error))
 
     code, why = app.call(attach, waits=False)
     # Unlike other words beside the result with --quiet, too; and only now, as a terminal may take nothing more.
@@ -116,6 +126,24 @@ def run_joined(
     if code == _NOT_THERE and len(argv) == 1 and _SHELL_SYNTAX & set(argv[0]):
         app.say(f"  try: {command_line} -- sh -c {shlex.quote(argv[0])}")
     return code
+
+
+async def _end_of(client: Client, session: str) -> str:
+    """How a session ended, which the control plane may learn a moment later; empty where it has not."""
+    from cli.sessions.logs import end_words
+    from nsml.client.errors import ClientError
+    from nsml.v1 import sessions_pb2 as pb
+
+    give_up_at = time.monotonic() + _ENDS_WITHIN_S
+    with suppress(ClientError):
+        while True:
+            seen = await client.sessions.get(session)
+            is_going = seen.state in {pb.SESSION_STATE_RUNNING, pb.SESSION_STATE_PAUSED}
+            is_ending = seen.state in {pb.SESSION_STATE_STOPPING, pb.SESSION_STATE_FINALIZING}
+            if time.monotonic() >= give_up_at or not (is_going or is_ending):
+                return "" if is_going else f"error: {end_words(seen)}"
+            await asyncio.sleep(_LOOKS_EVERY_S)
+    return ""
 
 
 def _line(error: ClientError) -> str:
@@ -132,10 +160,9 @@ class _Attached:
     """The streams and signals of this process, joined to a program."""
 
     def __init__(
-        self, app: App, program: RemoteProgram, source: int, *, has_terminal: bool, lost: str
+        self, app: App, program: RemoteProgram, source: int, *, has_terminal: bool
     ) -> None:
         self._app = app
-        self._lost = lost
         self._program = program
         self._has_terminal = has_terminal
         self._input = ByteInput(source)
@@ -145,8 +172,8 @@ class _Attached:
         self._leaves = asyncio.Event()
         self._ending_signals = 0
 
-    async def run(self) -> tuple[int, str]:
-        """Until it has ended: its exit code, and why that is unknown."""
+    async def run(self) -> tuple[int | None, str]:
+        """Until it has ended: its exit code, None if that is unknown, and what is to be said of that."""
         from nsml.client.errors import ClientError
 
         is_raw = _raw_terminal(self._app.stdin.fileno()) if self._has_terminal else nullcontext()
@@ -156,13 +183,12 @@ class _Attached:
         except Leave:
             return UNKNOWN, "disconnected; the program gets SIGHUP"
         except ClientError as error:
-            return UNKNOWN, _line(error)
+            return None, _line(error)
         except BrokenPipeError:
             raise
         except OSError as error:
             return UNKNOWN, f"error: cannot write the output: {error.strerror}"
-        code = self._program.exit_code
-        return (UNKNOWN, self._lost) if code is None else (code, "")
+        return self._program.exit_code, ""
 
     async def _joined(self) -> None:
         """Until the program has ended. Raises Leave; ClientError: the connection broke; OSError: nobody reads."""

@@ -67,6 +67,7 @@ def sh(
         app,
         argv,
         opening,
+        session=session,
         has_terminal=has_terminal,
         has_no_input=has_no_input,
         lost="error: the session's program has ended, and this one with it",

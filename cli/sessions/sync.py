@@ -154,12 +154,13 @@ class FolderSync:
 
     async def run(self, client: Client) -> None:
         """Keep it so until the session ends."""
+        from cli.sessions.logs import end_words
         from nsml.client.streams import wait_until
 
         async with self.running(client):
             self.said.usual("Ctrl-C ends it")
-            await wait_until(client, self._session.id, lambda _: False)
-            self.said.usual(f"session {self._session.name} has ended")
+            ended = await wait_until(client, self._session.id, lambda _: False)
+            self.said.usual(end_words(ended))
 
     async def _first_round(self, client: Client) -> None:
         while True:

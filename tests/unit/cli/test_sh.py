@@ -67,6 +67,29 @@ def test_the_exit_code_is_the_programs(environ, programs, program, code, said):
     assert (result.returncode, result.stdout, result.stderr) == (code, b"", said)
 
 
+@pytest.mark.parametrize("program", ["lost", "broken"])
+def test_a_session_that_was_stopped_is_no_broken_connection(environ, state, programs, program):
+    programs.starts = False
+    with subprocess.Popen(
+        [*NSML, "sh", SESSION, "--", program],
+        cwd=ROOT,
+        env={**environ, "PATH": os.environ["PATH"]},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as running:
+        until(lambda: programs.started)
+        [session] = state.sessions.values()
+        end = pb.SessionEnd(message="kim stopped it")
+        state.change(session, state=pb.SESSION_STATE_STOPPED, end=end)
+        programs.starts = True
+        _, said = running.communicate(timeout=100)
+    assert (running.returncode, said.decode()) == (
+        255,
+        f"error: session {SESSION} ■ Stopped: kim stopped it\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("program", "advice"),
     [
