@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +13,6 @@ from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, command, pass_app
 from cli.output import write_list, write_one
 from nsml.common.text import visible
-from nsml.common.units import ago
 from nsml.spec import knobs
 
 if TYPE_CHECKING:
@@ -27,12 +24,6 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-_LOOK_EVERY_S: Final = (0.05, 0.5)
-"""How often it is asked how far a change is: first, and later."""
-_PATIENCE_S: Final = 3.0
-"""After so long it is said what is waited for."""
-_KNOBS: Final = "nsml.knobs()"
-
 
 class _Step(click.ParamType[int]):
     """A step: 5000, or step=5000."""
@@ -43,10 +34,10 @@ class _Step(click.ParamType[int]):
         """The number."""
         if isinstance(value, int):
             return value
-        word = str(value).removeprefix("step=").replace(",", "").replace("_", "")
-        if not (word.isascii() and word.isdigit()) or int(word) > knobs.MOST_STEP:
-            self.fail(f"{str(value)[:80]!r} is no step: it takes 5000, or step=5000", param, ctx)
-        return int(word)
+        try:
+            return knobs.step_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def _carried_through(make: F) -> F:
@@ -115,14 +106,10 @@ def set_(
         return _write(app, session, done.changes[-1], is_withdrawal=True)
     if not settings:
         return _show(app, session)
-    values: dict[str, str] = {}
-    for word in settings:
-        name, value, step = _setting(word)
-        if step is not None:
-            raise click.UsageError(
-                f"the step is named by --at: nsml set SESSION {name}=... --at {step}"
-            )
-        values[name] = value
+    try:
+        values = knobs.settings_of(settings)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     return _change(app, session, "SET", is_detached, values=values, at=at, wait_s=wait_s)
 
 
@@ -198,50 +185,23 @@ def load(
     )
 
 
-def _setting(word: str) -> tuple[str, str, int | None]:
-    try:
-        return knobs.setting_of(word)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-
-
 def _change(app: App, session: str, kind: str, is_detached: bool, **asked: Any) -> int:
     """Ask for it, wait until it is over, and say what came of it."""
+    from nsml.client.program_changes import until_over
     from nsml.v1 import sessions_pb2 as pb
+    from nsml.view.program_changes import step_text
+
+    def told(change: ProgramChange) -> None:
+        where = step_text(change) or "the program's next safe point"
+        app.say(f"waiting for {where}... (Ctrl-C stops waiting, not the change)")
 
     number: ProgramChangeKind = getattr(pb, f"PROGRAM_CHANGE_KIND_{kind}")
 
     async def run(client: Client) -> ProgramChange:
         changed = await client.sessions.change_program(session, number, **asked)
-        change = changed.changes[-1]
-        return change if is_detached else await _over(app, client, changed.id, change)
+        return changed.changes[-1] if is_detached else await until_over(client, changed, told=told)
 
     return _write(app, session, app.call(run, waits=False))
-
-
-async def _over(app: App, client: Client, session_id: str, change: ProgramChange) -> ProgramChange:
-    """The change once it is over."""
-    from nsml.view.program_changes import OPEN, step_text
-
-    loop, (pause_s, longest_s) = asyncio.get_running_loop(), _LOOK_EVERY_S
-    say_at = loop.time() + _PATIENCE_S
-    while change.phase in OPEN:
-        if loop.time() >= say_at:
-            where = step_text(change) or "the program's next safe point"
-            app.say(f"waiting for {where}... (Ctrl-C stops waiting, not the change)")
-            say_at = float("inf")
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, longest_s)
-        session = await client.sessions.get(session_id)
-        change = _same(session, change)
-    return change
-
-
-def _same(session: Session, change: ProgramChange) -> ProgramChange:
-    for one in session.changes:
-        if one.number == change.number:
-            return one
-    raise CommandError(f"{session.name} keeps nothing of this change any more")
 
 
 def _write(app: App, session: str, change: ProgramChange, *, is_withdrawal: bool = False) -> int:
@@ -271,8 +231,10 @@ def _write(app: App, session: str, change: ProgramChange, *, is_withdrawal: bool
 def _show(app: App, reference: str) -> int:
     """The knobs of a session, as its rank 0 has them, and what was changed."""
     from nsml.client.errors import ClientError
+    from nsml.client.program_changes import read_knobs
     from nsml.client.streams import ENDED_STATES
     from nsml.v1 import sessions_pb2 as pb
+    from nsml.view.knobs import history_line, knob_line, rows
     from nsml.view.program_changes import record
 
     async def run(client: Client) -> tuple[Session, Mapping[str, Any], str]:
@@ -280,10 +242,7 @@ def _show(app: App, reference: str) -> int:
         if session.state in ENDED_STATES or session.state == pb.SESSION_STATE_QUEUED:
             return session, {}, ""
         try:
-            found = await client.sessions.evaluate(
-                session.id, f"import json, nsml\njson.dumps({_KNOBS})", wait_s=5.0
-            )
-            return session, _parsed(found.value), ""
+            return session, await read_knobs(client, session.id), ""
         except ClientError as error:
             return session, {}, ": ".join(filter(None, (error.message, error.why)))
 
@@ -297,42 +256,13 @@ def _show(app: App, reference: str) -> int:
             name="knobs",
         )
         return ExitCode.OK
-    for name, facts in found.items():
-        app.write(_knob_line(name, facts))
+    for knob in rows(session, found):
+        if knob.facts:
+            app.write(knob_line(knob))
     if why_not:
         app.say(f"its knobs cannot be seen now: {visible(why_not)}")
     elif not found and session.state not in ENDED_STATES:
         app.say('its program has declared no knob: lr = nsml.knob("lr", 0.01)')
     for change in session.changes:
-        app.write(_history_line(change))
+        app.write(history_line(change, time.time()))
     return ExitCode.OK
-
-
-def _parsed(value: str) -> Mapping[str, Any]:
-    """What the program says of its knobs: user code is behind it."""
-    import ast
-
-    try:
-        found = json.loads(ast.literal_eval(value))
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {str(name): facts for name, facts in found.items() if isinstance(facts, dict)}
-
-
-def _knob_line(name: str, facts: Mapping[str, Any]) -> str:
-    bounds = [
-        f"{word} {visible(str(facts[word]))}"
-        for word in ("min", "max", "choices", "default")
-        if facts.get(word) is not None
-    ]
-    said = f"  ({', '.join(bounds)})" if bounds else ""
-    return f"{visible(name)} = {visible(str(facts.get('value')))}{said}"
-
-
-def _history_line(change: ProgramChange) -> str:
-    from nsml.view.program_changes import line
-    from nsml.view.times import seconds_of
-
-    return f"#{change.number}  {line(change)}, {ago(time.time() - seconds_of(change.asked_at))}"

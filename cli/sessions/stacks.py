@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,10 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsml.client.calls import Client
-    from nsml.v1.sessions_pb2 import Session
-
-_AT_ONCE: Final = 16
-"""Replicas that are asked at the same time."""
 
 
 @command(
@@ -59,14 +54,10 @@ def stacks(app: App, *, session: str, ranks: tuple[int, ...], with_locals: bool)
     """
 
     async def fetch(client: Client) -> Sequence[view.SeenReplica]:
+        from nsml.client.stacks import read_stacks
+
         chosen = await client.sessions.get(session)
-        turns = asyncio.Semaphore(_AT_ONCE)
-        return await asyncio.gather(
-            *(
-                _seen(client, chosen, rank, turns, with_locals=with_locals)
-                for rank in _ranks(chosen, ranks)
-            )
-        )
+        return await read_stacks(client, chosen, ranks, with_locals=with_locals)
 
     found = app.call(fetch)
     if not any(map(view.has_any, found)):
@@ -80,25 +71,3 @@ def stacks(app: App, *, session: str, ranks: tuple[int, ...], with_locals: bool)
             app.write(line)
         return
     write_list(app, found, columns=(), record=view.record, name="rank")
-
-
-def _ranks(session: Session, wanted: Sequence[int]) -> Sequence[int]:
-    """Which replicas are asked; the platform refuses one that is not there."""
-    return sorted(set(wanted)) or [one.rank for one in session.replicas] or [0]
-
-
-async def _seen(
-    client: Client, session: Session, rank: int, turns: asyncio.Semaphore, *, with_locals: bool
-) -> view.SeenReplica:
-    """What one replica does. Of several, one whose node is away must not hide the others."""
-    from nsml.client.errors import NoSuchService, Unavailable
-    from nsml.v1.sessions_pb2 import ReplicaStacks
-
-    async with turns:
-        try:
-            found = await client.sessions.stacks(session.id, rank=rank, with_locals=with_locals)
-        except (NoSuchService, Unavailable) as error:
-            if len(session.replicas) == 1:
-                raise
-            found = ReplicaStacks(unseen=f"{error.message}: {error.why}".removesuffix(": "))
-    return view.SeenReplica(rank=rank, found=found, unseen=found.unseen)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 COUNTERS: Final = ("step", "steps", "report", "optimizer")
 """By what programs count steps: what is taken first that all processes have."""
@@ -116,6 +119,26 @@ def setting_of(word: str) -> tuple[str, str, int | None]:
     if why := value_error(text):
         raise ValueError(f"{value[:80]!r} is no value for the knob {name}: {why}")
     return name, text, at
+
+
+def settings_of(words: Iterable[str]) -> dict[str, str]:
+    """Values in JSON by name, of words NAME=VALUE; raises ValueError, also where one has a step of its own."""
+    values: dict[str, str] = {}
+    for word in words:
+        name, value, step = setting_of(word)
+        if step is not None:
+            raise ValueError(f"the step is named by --at: nsml set SESSION {name}=... --at {step}")
+        values[name] = value
+    return values
+
+
+def step_of(word: str) -> int:
+    """The step of 5000 or step=5000; raises ValueError."""
+    digits = word.removeprefix("step=").replace(",", "").replace("_", "")
+    is_one = digits.isascii() and digits.isdigit() and len(digits) <= _STEP_DIGITS
+    if not is_one or int(digits) > MOST_STEP:
+        raise ValueError(f"{word[:80]!r} is no step: it takes 5000, or step=5000")
+    return int(digits)
 
 
 def _quoted(word: str) -> str:

@@ -13,6 +13,7 @@ from nsml.common.units import ago, counted, short_moment, thousandths
 from nsml.v1 import nodes_pb2, sessions_pb2
 from nsml.view.enums import enum_word
 from nsml.view.nodes import condition_name
+from nsml.view.program_changes import line as change_line
 from nsml.view.sessions import (
     STATE_WORDS,
     attempt_line,
@@ -84,6 +85,9 @@ def of_session(one: Session) -> Iterator[PlatformEvent]:
         yield at(seconds_of(episode.since), word, episode.reason)
         if episode.HasField("until"):
             yield at(seconds_of(episode.until), f"no more {word}")
+    for change in one.changes:
+        moment = change.ended_at if change.HasField("ended_at") else change.asked_at
+        yield at(seconds_of(moment), "change", change_line(change))
     if one.HasField("ended_at"):
         state = STATE_WORDS.get(one.state, STATE_WORDS[0])
         is_plain = one.end.cause == sessions_pb2.CAUSE_COMPLETED

@@ -23,9 +23,12 @@ OPEN: Final = frozenset(
 )
 MADE: Final = frozenset({pb.PROGRAM_CHANGE_PHASE_APPLIED, pb.PROGRAM_CHANGE_PHASE_DIVIDED})
 
+RUNS: Final = frozenset({pb.SESSION_STATE_RUNNING, pb.SESSION_STATE_PAUSED})
+"""States in which the program of a session can be changed, and looked into."""
+
 _PHASES: Final = {
     pb.PROGRAM_CHANGE_PHASE_ASK: "asked for",
-    pb.PROGRAM_CHANGE_PHASE_PREPARE: "waits for its step",
+    pb.PROGRAM_CHANGE_PHASE_PREPARE: "pending",
     pb.PROGRAM_CHANGE_PHASE_COMMIT: "decided",
     pb.PROGRAM_CHANGE_PHASE_APPLIED: "applied",
     pb.PROGRAM_CHANGE_PHASE_DIVIDED: "DIVIDED",
@@ -50,7 +53,7 @@ def what(change: pb.ProgramChange) -> str:
     match change.kind:
         case pb.PROGRAM_CHANGE_KIND_SET:
             given = sorted(change.values.items())
-            return " ".join(f"{name}={_word(value)}" for name, value in given)
+            return " ".join(f"{name}={value_word(value)}" for name, value in given)
         case pb.PROGRAM_CHANGE_KIND_PAUSE:
             return f"pause, {duration_text(seconds_of(change.limit))} at most"
         case pb.PROGRAM_CHANGE_KIND_CONTINUE:
@@ -86,13 +89,13 @@ def results(change: pb.ProgramChange) -> Iterator[str]:
 
 def _knob_lines(knobs: Sequence[pb.KnobChange]) -> Iterator[str]:
     for one in knobs:
-        after = _word(one.after)
-        in_force = _word(one.in_force)
+        after = value_word(one.after)
+        in_force = value_word(one.in_force)
         odd = f"  (one step later: {in_force})" if one.in_force and in_force != after else ""
-        yield f"{visible(one.name)}: {_word(one.before)} -> {after}{odd}"
+        yield f"{visible(one.name)}: {value_word(one.before)} -> {after}{odd}"
 
 
-def _word(value: str) -> str:
+def value_word(value: str) -> str:
     """A value that is JSON as people write it; `?` where none is known. User code is behind it."""
     try:
         return visible(word_of(value)) if value else "?"
@@ -120,9 +123,22 @@ def settings(changes: Sequence[pb.ProgramChange]) -> dict[str, str]:
         if change.kind == pb.PROGRAM_CHANGE_KIND_SET and change.phase in MADE:
             where = step_text(change)
             for name, value in sorted(change.values.items()):
-                text = f"{_word(value)} at {where}" if where else _word(value)
+                text = f"{value_word(value)} at {where}" if where else value_word(value)
                 found.setdefault(name, []).append(text)
     return {name: ", ".join(texts) for name, texts in found.items()}
+
+
+def is_held(session: pb.Session) -> bool:
+    """Whether its program is paused, or is to be at a step to come."""
+    change = open_change(session)
+    awaits = change is not None and change.kind == pb.PROGRAM_CHANGE_KIND_PAUSE
+    return awaits or session.state == pb.SESSION_STATE_PAUSED
+
+
+def open_change(session: pb.Session) -> pb.ProgramChange | None:
+    """The change that is not over; None: there is none."""
+    last = session.changes[-1] if session.changes else None
+    return last if last is not None and last.phase in OPEN else None
 
 
 def marks(changes: Sequence[pb.ProgramChange]) -> tuple[float, ...]:
@@ -139,8 +155,10 @@ def line(change: pb.ProgramChange) -> str:
     is_withdrawn = change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN
     where = "" if is_withdrawn else step_text(change)
     at = f" at {where}" if where else ""
-    why = f": {visible(change.reason)}" if change.reason else ""
-    return f"{what(change)}  {phase_word(change)}{at}{why}  by {visible(change.asked_by)}"
+    phase, why, by = phase_word(change), visible(change.reason), visible(change.asked_by)
+    if why.startswith(phase):  # `withdrawn by lee`
+        return f"{what(change)}  {why}  asked by {by}"
+    return f"{what(change)}  {phase}{at}{f': {why}' if why else ''}  by {by}"
 
 
 def record(change: pb.ProgramChange) -> dict[str, Any]:

@@ -567,7 +567,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
 
     def RequeueSession(self, request, context):
         session = self.state.find(request.session, context)
-        if session.state != pb.SESSION_STATE_RUNNING:
+        if session.state not in {pb.SESSION_STATE_RUNNING, pb.SESSION_STATE_PAUSED}:
             refuse(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -580,13 +580,20 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
 
     def ChangeProgram(self, request, context):
         session = self.state.find(request.session, context)
-        if session.state != pb.SESSION_STATE_RUNNING:
+        if session.state not in {pb.SESSION_STATE_RUNNING, pb.SESSION_STATE_PAUSED}:
             refuse(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"{session.name} is not running",
                 "STATE_CONFLICT",
             )
+        fresh = pb.Session()
+        fresh.CopyFrom(session)
+        if request.withdraw:
+            fresh.changes[-1].phase = pb.PROGRAM_CHANGE_PHASE_WITHDRAWN
+            fresh.changes[-1].reason = "withdrawn by kim"
+            self.state.put(fresh)
+            return pb.ChangeProgramResponse(session=fresh)
         change = pb.ProgramChange(
             number=len(session.changes) + 1,
             kind=request.kind,
@@ -601,8 +608,6 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         )
         if request.kind == pb.PROGRAM_CHANGE_KIND_PAUSE:
             change.limit.seconds = 3600
-        fresh = pb.Session()
-        fresh.CopyFrom(session)
         fresh.changes.append(change)
         self.state.put(fresh)
         return pb.ChangeProgramResponse(session=fresh)
