@@ -10,7 +10,7 @@ from nsml.client.errors import ClientError
 from nsml.client.streams import ENDED_STATES
 from nsml.common.shell import hint_line, operands, shell_line, shell_word
 from nsml.common.text import visible
-from nsml.common.units import counted, size_text
+from nsml.common.units import counted, duration_text, size_text
 from nsml.view.confirmation import (
     COMMANDS,
     Plan,
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
     from nsml.v1.checkpoints_pb2 import Checkpoint
-    from nsml.v1.sessions_pb2 import Evaluated, EvaluateResponse, Session
+    from nsml.v1.sessions_pb2 import Evaluated, EvaluateResponse, ProgramChange, Session
+    from tui.commands import Settings
     from tui.screens.evaluate import Conversation
     from tui.shell import Shell
 
@@ -215,6 +216,111 @@ class Actions:
 
         self._app.push_screen(Evaluate(self._conversation, ask))
 
+    def hold(self, sessions: Sequence[Session]) -> None:
+        """Pause the program of one session, or let it go on, once that is confirmed."""
+        from nsml.spec.knobs import USUAL_PAUSE_S
+        from nsml.v1 import sessions_pb2 as pb
+        from nsml.view.program_changes import is_held
+        from tui.screens.asking import Confirm
+
+        session = self._changeable(sessions, "paused")
+        if session is None:
+            return
+        goes_on = is_held(session)
+        kind = pb.PROGRAM_CHANGE_KIND_CONTINUE if goes_on else pb.PROGRAM_CHANGE_KIND_PAUSE
+        command = shell_line(["nsml", "continue" if goes_on else "pause", session.name])
+        limit_s = None if goes_on else USUAL_PAUSE_S
+        question = (
+            f"Let {session.name} go on?"
+            if goes_on
+            else f"Pause {session.name}? Its processes wait at the same step and keep its GPUs,"
+            f" for {duration_text(USUAL_PAUSE_S)} at most."
+        )
+
+        def go(is_meant: bool | None) -> None:
+            if is_meant:
+                self._change(
+                    command,
+                    lambda client: client.sessions.change_program(
+                        session.id, kind, limit_s=limit_s
+                    ),
+                )
+
+        self._app.push_screen(Confirm(question, command), go)
+
+    def set_knobs(self, sessions: Sequence[Session], settings: Settings) -> None:
+        """Set knobs of the program of one session, in all its processes at the same step."""
+        from nsml.v1.sessions_pb2 import PROGRAM_CHANGE_KIND_SET
+
+        if (session := self._changeable(sessions, "set")) is None:
+            return
+        self._change(
+            shell_line(["nsml", "set", session.name, *settings.words]),
+            lambda client: client.sessions.change_program(
+                session.id, PROGRAM_CHANGE_KIND_SET, values=settings.values, at=settings.at
+            ),
+        )
+
+    def withdraw(self, sessions: Sequence[Session]) -> None:
+        """Withdraw the change of the program of one session that is not decided, once that is confirmed."""
+        from nsml.view.program_changes import open_change, what
+        from tui.screens.asking import Confirm
+
+        session = self._changeable(sessions, "withdrawn")
+        if session is None:
+            return
+        change = open_change(session)
+        if change is None:
+            self._app.say(f"nothing to withdraw: no change of {session.name} waits")
+            return
+        command = shell_line(["nsml", "set", session.name, "--withdraw"])
+
+        def go(is_meant: bool | None) -> None:
+            if is_meant:
+                self._act(
+                    command, {command: lambda client: client.sessions.withdraw_change(session.id)}
+                )
+
+        self._app.push_screen(Confirm(f"Withdraw {what(change)}?", command), go)
+
+    def _changeable(self, sessions: Sequence[Session], done: str) -> Session | None:
+        """The one session whose program can be changed; None: there is none, and that is said."""
+        from nsml.view.program_changes import RUNS
+
+        if self._app.refuses_action(done):
+            return None
+        if len(sessions) != 1:
+            self._app.say("a change is for one session")
+            return None
+        (session,) = sessions
+        if session.state not in RUNS:
+            why = "has ended" if session.state in ENDED_STATES else "does not run"
+            self._app.say(f"nothing to change: {session.name} {why}")
+            return None
+        return session
+
+    def _change(self, command: str, ask: Callable[[Client], Awaitable[Session]]) -> None:
+        """Ask for a change of running programs, and say what came of it once it is over."""
+        from nsml.client.program_changes import until_over
+        from nsml.v1 import sessions_pb2 as pb
+        from nsml.view.program_changes import line, results, step_text
+
+        def told(change: ProgramChange) -> None:
+            where = step_text(change) or "the program's next safe point"
+            self._app.say(f"$ {command}\nwaiting for {where}")
+
+        async def call(client: Client) -> None:
+            change = await until_over(client, await ask(client), told=told)
+            if change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN:
+                if change.reason.startswith("withdrawn by"):  # it is over as somebody wished
+                    self._app.say(line(change))
+                    return
+                raise ClientError(change.reason or "it was withdrawn")
+            is_divided = change.phase == pb.PROGRAM_CHANGE_PHASE_DIVIDED
+            self._app.say("\n".join([line(change), *results(change)]), is_bad=is_divided)
+
+        self._act(command, {command: call})
+
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into the folder in which the dashboard was started, once that is confirmed."""
         from nsml.client.checkpoints import folder_of, pull
@@ -277,6 +383,7 @@ class Actions:
                     words = [
                         f"not done: $ {alone}",
                         error.message,
+                        *filter(None, [error.why]),
                         *map(hint_line, error.advice.splitlines()),
                     ]
                     self._app.say("\n".join(words), is_bad=True)

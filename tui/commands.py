@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsml.common.shell import shell_line, shell_split, shell_word
+from nsml.spec import knobs
 from nsml.view.filtering import completions
 from nsml.view.themes import THEMES
 
@@ -253,6 +254,40 @@ def run_of(text: str) -> Nsml:
     if not isinstance(command, Nsml) or command.words[0] != "run":
         raise CommandError("this is no nsml run; its options are listed below")
     return command
+
+
+class Settings(NamedTuple):
+    """What is behind `nsml set SESSION`: values in JSON by knob, the step, and the words themselves."""
+
+    values: Mapping[str, str]
+    at: int | None
+    words: tuple[str, ...]
+
+
+def settings_of(text: str) -> Settings:
+    """What a line sets, as `nsml set` takes it: NAME=VALUE [NAME=VALUE]... [--at STEP].
+
+    Raises CommandError where it sets nothing.
+    """
+    try:
+        words = shell_split(text)
+    except ValueError as error:
+        raise CommandError("a quote that nothing closes, or \\ at the end") from error
+    named: list[str] = []
+    at, rest = None, iter(words)
+    try:
+        for word in rest:
+            flag, has_step, step = word.partition("=")
+            if flag == "--at":
+                at = knobs.step_of(step if has_step else next(rest, ""))
+            else:
+                named.append(word)
+        values = knobs.settings_of(named)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if not values:
+        raise CommandError("no knob is named: it takes NAME=VALUE")
+    return Settings(values, at, tuple(words))
 
 
 def runs_of(typed: Iterable[str]) -> list[str]:

@@ -16,8 +16,19 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from nsml.client import media
 from nsml.client.code import read_both, read_files, read_tree, read_trees
 from nsml.client.content import read_manifest
-from nsml.client.errors import ClientError, NotFound, NotSignedIn, PlatformFault, Unavailable
+from nsml.client.errors import (
+    AlreadyEnded,
+    ClientError,
+    Denied,
+    NotFound,
+    NotSignedIn,
+    PlatformFault,
+    StateConflict,
+    Unavailable,
+)
+from nsml.client.program_changes import read_knobs
 from nsml.client.series import grouped, read_columns
+from nsml.client.stacks import read_stacks
 from nsml.client.streams import ENDED_STATES, Link, read_logs, watch_sessions
 from nsml.common.backoff import backoff_s
 from nsml.common.clock import in_thread
@@ -34,6 +45,7 @@ from nsml.view.terminal_output import ShownLog
 from nsml.view.times import seconds_of
 from tui.model import (
     TAIL_LINES,
+    WITH_LOCALS,
     CheckpointsReceived,
     ClusterReceived,
     CodeReceived,
@@ -43,16 +55,19 @@ from tui.model import (
     ExplanationReceived,
     FileReceived,
     FilesReceived,
+    KnobsReceived,
     Linked,
     LogReceived,
     MediaReceived,
     NodesReceived,
+    ProcessesReceived,
     ProjectReceived,
     ProjectsReceived,
     QueueReceived,
     Refused,
     SeriesReceived,
     SessionsReceived,
+    StacksReceived,
     TelemetryReceived,
     TreeReceived,
     WholeReceived,
@@ -361,6 +376,12 @@ class Feed:
                 await self.media(session)
             case Topic.CONTENT if medium is not None:
                 await self.content(session, medium)
+            case Topic.KNOBS:
+                await self.knobs(session)
+            case Topic.PROCESSES:
+                await self.processes(session, int(detail.what))
+            case Topic.STACKS:
+                await self.stacks(session, detail.what)
 
     async def checkpoints(self, session: Session) -> None:
         """What it saved."""
@@ -429,6 +450,54 @@ class Feed:
             return ContentReceived(session.id, medium_key(medium), data)
 
         await self._once(Topic.CONTENT, look)
+
+    async def knobs(self, session: Session) -> None:
+        """What its program says of its knobs, once: it waits meanwhile, and whoever asks is inside."""
+
+        async def look() -> KnobsReceived:
+            found = await read_knobs(self._client, session.id)
+            return KnobsReceived(session.id, found, self._client.clock.time())
+
+        await self._inside(Topic.KNOBS, look)
+
+    async def processes(self, session: Session, rank: int) -> None:
+        """The processes of a replica, and who is connected to it."""
+
+        async def look() -> ProcessesReceived:
+            found = await self._client.sessions.processes(session.id, rank=rank)
+            if found.unseen:
+                raise StateConflict(found.unseen)
+            return ProcessesReceived(session.id, str(rank), found)
+
+        await self._inside(Topic.PROCESSES, look, every_s=DETAILS_EVERY_S)
+
+    async def stacks(self, session: Session, what: str) -> None:
+        """What its Python threads do, once: a process that computes is stopped for a moment to be read."""
+
+        async def look() -> StacksReceived:
+            found = await read_stacks(self._client, session, with_locals=what == WITH_LOCALS)
+            return StacksReceived(session.id, what, found)
+
+        await self._inside(Topic.STACKS, look)
+
+    async def _inside(
+        self, topic: Topic, look: Callable[[], Awaitable[Event]], *, every_s: float = math.inf
+    ) -> None:
+        """Look into a running session. Who may not is told so once: each refusal is in the audit trail."""
+
+        async def allowed() -> Event:
+            try:
+                return await look()
+            except (Denied, AlreadyEnded) as error:
+                self._post(Refused(topic, error.message))
+                await asyncio.Event().wait()  # until cancelled
+                raise
+            except (Unavailable, NotSignedIn):
+                raise
+            except ClientError as error:
+                raise ClientError(": ".join(filter(None, (error.message, error.why)))) from error
+
+        await self._again(topic, allowed, lambda event: event, every_s=every_s)
 
     async def _detail(
         self,

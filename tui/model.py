@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from nsml.client.series import ChartQuery
 from nsml.client.streams import ENDED_STATES
@@ -36,12 +36,18 @@ if TYPE_CHECKING:
     from nsml.v1.media_pb2 import Media
     from nsml.v1.nodes_pb2 import GetClusterResponse, Node
     from nsml.v1.projects_pb2 import GetProjectResponse, Project
-    from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Session
+    from nsml.v1.sessions_pb2 import (
+        ExplainSessionResponse,
+        ListQueueResponse,
+        ReplicaProcesses,
+        Session,
+    )
     from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
     from nsml.view.code import Compared
     from nsml.view.filtering import Filter
     from nsml.view.series import Series
     from nsml.view.sorting import Value
+    from nsml.view.stacks import SeenReplica
 
 
 MOST_ENDED: Final = 10_000
@@ -54,6 +60,8 @@ MOST_WHOLE: Final = 1_000
 """Sessions with long commands of which all is kept here."""
 MOST_LINES: Final = 50_000
 """Of a log that are kept here: the last."""
+WITH_LOCALS: Final = "locals"
+"""Of stacks: with the local variables of each call."""
 _POLLED: Final = frozenset(
     {
         Topic.CLUSTER,
@@ -229,7 +237,8 @@ class CodeReceived:
 class Detail:
     """Something of a session that a tab shows; `what` names it where there are several.
 
-    That is the span of time of its telemetry, the path of a file, or the `medium_key` of what it showed.
+    That is the span of time of its telemetry, the path of a file, the `medium_key` of what it showed, the rank whose
+    processes, or `WITH_LOCALS` of stacks. Of knobs it is the last change of them, after which they are asked for again.
     """
 
     topic: Topic
@@ -294,6 +303,33 @@ class ContentReceived:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class KnobsReceived:
+    """What a session's program says of its knobs, by name."""
+
+    session_id: str
+    knobs: Mapping[str, Mapping[str, Any]]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesReceived:
+    """The processes of the replica of a rank, and who is connected to it."""
+
+    session_id: str
+    what: str
+    found: ReplicaProcesses
+
+
+@dataclass(frozen=True, slots=True)
+class StacksReceived:
+    """What the Python threads of all replicas do."""
+
+    session_id: str
+    what: str
+    replicas: Sequence[SeenReplica]
+
+
 DetailReceived: TypeAlias = (
     CheckpointsReceived
     | TelemetryReceived
@@ -301,6 +337,9 @@ DetailReceived: TypeAlias = (
     | FileReceived
     | MediaReceived
     | ContentReceived
+    | KnobsReceived
+    | ProcessesReceived
+    | StacksReceived
 )
 """What is received of what tabs show."""
 
@@ -431,7 +470,13 @@ class Shown:
                 return ids == self.session_ids
             case CodeReceived(pair=pair):
                 return pair == self.pair
-            case TelemetryReceived() | FileReceived() | ContentReceived():
+            case (
+                TelemetryReceived()
+                | FileReceived()
+                | ContentReceived()
+                | ProcessesReceived()
+                | StacksReceived()
+            ):
                 if Detail(TOPICS[type(event)], event.what) not in self.details:
                     return False  # of what was shown before
         return (event.session_id,) == self.session_ids
@@ -450,7 +495,7 @@ class Shown:
         """Whether anything is known of it; what is of another is forgotten."""
         kind = next(kind for kind, topic in TOPICS.items() if topic is detail.topic)
         known = self.received.get(kind)
-        if known is not None and getattr(known, "what", "") == detail.what:
+        if known is not None and getattr(known, "what", detail.what) == detail.what:
             return True
         self.received.pop(kind, None)
         return False
@@ -828,6 +873,9 @@ TOPICS: Final[Mapping[type, Topic]] = {
     FileReceived: Topic.FILE,
     MediaReceived: Topic.MEDIA,
     ContentReceived: Topic.CONTENT,
+    KnobsReceived: Topic.KNOBS,
+    ProcessesReceived: Topic.PROCESSES,
+    StacksReceived: Topic.STACKS,
     DatasetsReceived: Topic.DATASETS,
     TreeReceived: Topic.TREE,
     ProjectsReceived: Topic.PROJECTS,

@@ -304,7 +304,8 @@ _FIELDS: Final[Mapping[type, tuple[_Field, ...]]] = {
 }
 """What is recorded, each with its fields in their order.
 
-Code is not: what a program is, is not what it does. Nor is the rest of long commands: a recording shows lists.
+Code is not: what a program is, is not what it does. Nor is the rest of long commands: a recording shows lists. Nor is
+what is seen inside a program: its processes and variables may tell secrets.
 """
 _CALLER: Final = "caller"
 """The word of who looks."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
+    from tui.commands import Settings
     from tui.feed import Feed
     from tui.model import Detail, Event
     from tui.preferences import Preferences, PreferencesFile
@@ -106,6 +107,15 @@ class SessionActions(Protocol):
 
     def evaluate(self, sessions: Sequence[Session], *, rank: int = 0) -> None:
         """Ask for code that the program of one evaluates."""
+
+    def hold(self, sessions: Sequence[Session]) -> None:
+        """Pause the program of one, or let it go on, once it is said to be meant."""
+
+    def set_knobs(self, sessions: Sequence[Session], settings: Settings) -> None:
+        """Set knobs of the program of one."""
+
+    def withdraw(self, sessions: Sequence[Session]) -> None:
+        """Withdraw the change of the program of one that is not decided, once it is said to be meant."""
 
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into a folder."""

@@ -39,6 +39,9 @@ class Topic(StrEnum):
     FILE = "file"
     MEDIA = "media"
     CONTENT = "content"
+    KNOBS = "knobs"
+    PROCESSES = "processes"
+    STACKS = "stacks"
     DATASETS = "datasets"
     TREE = "dataset's files"
     PROJECTS = "projects"
@@ -55,6 +58,9 @@ OF_TABS: Final = frozenset(
         Topic.FILE,
         Topic.MEDIA,
         Topic.CONTENT,
+        Topic.KNOBS,
+        Topic.PROCESSES,
+        Topic.STACKS,
     }
 )
 """Of the session that is looked at closely: received only while a tab shows them."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nsml.common.units import counted
 from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
-from tui.demo import tabs
+from tui.demo import inside, tabs
 from tui.demo.scenery import DATASETS, NODES, device_at, resources_of
 from tui.demo.scripted_session import (
     active,
@@ -67,6 +67,7 @@ class Sessions:
         if now >= part.started:
             stamp(session.started_at, self._origin + part.started)
             self._report(session, part, now)
+            session.changes.extend(inside.changes(part, self._origin, now))
         if now >= part.started + part.runs_s and part.stopping_s:
             session.stop.cause, session.stop.asked_by = pb.CAUSE_STOP_REQUESTED, part.user
             stamp(session.stop.until, self._origin + part.stopped)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tui.demo import tabs
+from tui.demo import inside, tabs
 from tui.demo.accounts import Accounts, files_of
 from tui.demo.machines import Machines
 from tui.demo.plan import AFTER_S, played
@@ -24,13 +24,16 @@ from tui.model import (
     ExplanationReceived,
     FileReceived,
     FilesReceived,
+    KnobsReceived,
     MediaReceived,
     NodesReceived,
+    ProcessesReceived,
     ProjectReceived,
     ProjectsReceived,
     QueueReceived,
     Refused,
     SessionsReceived,
+    StacksReceived,
     TelemetryReceived,
     TreeReceived,
 )
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 
 RECEIVED_EVERY_S: Final = 2.0
 MOST_ENDED: Final = 16
-_FOR_GOOD: Final = frozenset({Topic.FILES, Topic.FILE, Topic.CONTENT})
+_FOR_GOOD: Final = frozenset({Topic.FILES, Topic.FILE, Topic.CONTENT, Topic.KNOBS, Topic.STACKS})
 
 
 class Demo:
@@ -127,7 +130,7 @@ class Demo:
         elif topic in OF_TABS and _is_due(after, at) and (after is None or topic not in _FOR_GOOD):
             yield at, self._detail(parts[0], topic, what, now)
 
-    def _detail(
+    def _detail(  # noqa: PLR0911 - a topic a line
         self, part: ScriptedSession, topic: Topic, what: str, now: float
     ) -> DetailReceived | Refused:
         """What a tab shows of a session."""
@@ -143,6 +146,14 @@ class Demo:
                 return FileReceived(part.id, what, tabs.code(part).get(what, []))
             case Topic.MEDIA:
                 return MediaReceived(part.id, tabs.shown(part, self.origin, now))
+            case Topic.KNOBS:
+                return KnobsReceived(
+                    part.id, inside.knobs(part, self.origin, now), self.origin + now
+                )
+            case Topic.PROCESSES:
+                return ProcessesReceived(part.id, what, inside.processes(part, int(what), now))
+            case Topic.STACKS:
+                return StacksReceived(part.id, what, inside.stacks(part, with_locals=bool(what)))
         data = tabs.content(part, what)
         return (
             ContentReceived(part.id, what, data) if data else Refused(topic, "nobody made that up")

@@ -26,7 +26,7 @@ from tui.widgets.keys import Keys
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from textual.app import ComposeResult
     from textual.widget import Widget
@@ -52,6 +52,9 @@ LIVE_ONLY_ACTIONS: Final = frozenset(
         "forward",
         "shell",
         "evaluate",
+        "hold",
+        "set_knob",
+        "withdraw",
         "new_run",
         "screen.pull",
         "refresh_all",
@@ -149,7 +152,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         yield Static(id="trouble")
         with Vertical(id="body"):
             yield from self.body()
-        yield Keys(without=self.dashboard.hidden_actions)
+        yield Keys(without=self.dashboard.hidden_actions, titles=self.key_titles)
 
     def body(self) -> ComposeResult:
         """What is in the frame."""
@@ -158,6 +161,10 @@ class Frame(LinesUnderMouse, Screen[None]):
     def chosen(self) -> Sequence[Session]:
         """The sessions that actions are for."""
         return ()
+
+    def key_titles(self) -> Mapping[str, str]:
+        """By action what a key is called now in the line of keys."""
+        return {}
 
     def details(self) -> Sequence[Detail]:
         """What it shows of one session, beside charts and log."""

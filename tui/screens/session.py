@@ -16,6 +16,7 @@ from nsml.common.units import counted, size_text
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import session_status as explained
 from nsml.view.complete_sessions import is_short
+from nsml.view.program_changes import RUNS, is_held, open_change
 from nsml.view.sessions import (
     command_words,
     end_text,
@@ -35,8 +36,11 @@ from tui.screens.tabs.arguments import ArgumentsTab
 from tui.screens.tabs.devices import DevicesTab
 from tui.screens.tabs.events import EventsTab
 from tui.screens.tabs.files import FilesTab
+from tui.screens.tabs.knobs import KnobsTab
 from tui.screens.tabs.media import MediaTab
 from tui.screens.tabs.models import ModelsTab
+from tui.screens.tabs.processes import ProcessesTab
+from tui.screens.tabs.stacks import StacksTab
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
 from tui.widgets.charts import Charts
@@ -44,7 +48,7 @@ from tui.widgets.field import Field
 from tui.widgets.log_view import LogView
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -60,6 +64,9 @@ TABS: Final[tuple[type[SessionTab], ...]] = (
     MediaTab,
     EventsTab,
     DevicesTab,
+    KnobsTab,
+    ProcessesTab,
+    StacksTab,
 )
 """Behind the overview, the charts and the log."""
 
@@ -156,10 +163,15 @@ class SessionScreen(ChartScreen):
         Binding("M", "tab('models')", "Models", show=False, id="session.models"),
         Binding("c", "tab('files')", "Files", show=False, id="session.files"),
         Binding("I", "tab('media')", "Media", show=False, id="session.media"),
+        Binding("K", "tab('knobs')", "Knobs", show=False, id="session.knobs"),
+        Binding("W", "tab('processes')", "Processes", show=False, id="session.processes"),
+        Binding("b", "tab('stacks')", "Stacks", show=False, id="session.stacks"),
         Binding("e", "tab('events')", "Events", show=False, id="session.events"),
         Binding("u", "tab('gpu')", "GPU", show=False, id="session.gpu"),
         Binding("t", "turn(1)", "Next tab", id="session.tab-next"),
         Binding("T", "turn(-1)", "Tab before", show=False, id="session.tab-before"),
+        Binding("z", "hold", "Pause/continue", id="session.hold"),
+        Binding("S", "set_knob", "Set knobs", id="session.set"),
         Binding("slash", "search", "Search log", key_display="/", id="log.search"),
         Binding("r", "rank", "Rank", id="log.rank"),
         Binding("ctrl+k", "stop", "Stop", id="session.stop"),
@@ -175,6 +187,8 @@ class SessionScreen(ChartScreen):
         self._session_id = session_id
         self._called = name_of_session
         self._first_tab = tab
+        self._offered: tuple[object, ...] = ()
+        """By what it is chosen which keys are offered."""
 
     def body(self) -> ComposeResult:
         """The tabs."""
@@ -261,7 +275,12 @@ class SessionScreen(ChartScreen):
         self._draw_log_state()
         set_text(self.query_one("#plot-state", Static), Text(f" {self.chart_words()}"))
         if self.tab is not None and row is not None:
+            self.subscribe_tab()
             self.tab.draw(self, row.session)
+        offered = self._runs, bool(row and open_change(row.session)), *self.key_titles().values()
+        if self._offered != offered:
+            self._offered = offered
+            self.refresh_bindings()
 
     def _draw_log_state(self) -> None:
         """Say below the log what was found in it, whether it goes on, and what of it is there."""
@@ -348,6 +367,8 @@ class SessionScreen(ChartScreen):
             return False
         if action == "search" and self.tab is not None:  # which shows a list, and no log
             return False
+        if action in {"hold", "set_knob"} and not self._runs:
+            return False
         if action == "pull" and self.app.is_web:
             return False
         return super().check_action(action, parameters)
@@ -365,13 +386,34 @@ class SessionScreen(ChartScreen):
             self.dashboard.actions.pull(self.tab.current)
 
     def _has_ranks(self) -> bool:
-        """Whether the log in front is one of several."""
+        """Whether the log or the processes in front are of one of several."""
         panes, row = self._panes, self.row
-        is_front = panes is not None and panes.active == "logs"
+        is_front = panes is not None and panes.active in {"logs", ProcessesTab.key_of}
         return is_front and row is not None and row.session.spec.replica_count > 1
 
+    @property
+    def _runs(self) -> bool:
+        """Whether its program can be changed."""
+        return self.row is not None and self.row.session.state in RUNS
+
+    def key_titles(self) -> Mapping[str, str]:
+        """Whether a program is paused, or goes on."""
+        row = self.row
+        hold = "Continue" if row is not None and is_held(row.session) else "Pause"
+        return {"hold": hold, "set_knob": "Set"}
+
+    def action_hold(self) -> None:
+        """Pause its program, or let it go on, once that is confirmed."""
+        self.dashboard.actions.hold(self.chosen())
+
+    def action_set_knob(self) -> None:
+        """Ask for other values of its knobs."""
+        if not self.dashboard.refuses_action("set"):
+            self.action_tab("knobs")
+            self.query_one(KnobsTab).ask()
+
     def action_rank(self) -> None:
-        """Choose the replica whose log is shown."""
+        """Choose the replica whose log and processes are shown."""
         if (row := self.row) is None:
             return
         nodes = {one.rank: one.node for one in row.session.replicas}
@@ -383,9 +425,10 @@ class SessionScreen(ChartScreen):
         def go(keys: tuple[str, ...] | None) -> None:
             if keys:
                 self.dashboard.log_of(int(keys[0]))
+                self.subscribe_tab()
 
         chosen = [str(self.model.shown.rank)]
-        self.app.push_screen(Picker("Log of", choices, chosen=chosen), go)
+        self.app.push_screen(Picker("Replica", choices, chosen=chosen), go)
 
     def action_shell(self) -> None:
         """Start a shell in it; where the log of a replica is in front, in that one."""

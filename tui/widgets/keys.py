@@ -10,10 +10,9 @@ from textual.widgets import Footer
 from textual.widgets._footer import FooterKey  # what Footer makes of each key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from textual.app import ComposeResult
-    from textual.binding import Binding
     from textual.screen import Screen
 
 ALWAYS: Final = ("help", "quit")
@@ -25,20 +24,30 @@ class Keys(Footer):
 
     Args:
         without: actions that are not offered.
+        titles: by action what a key is called now, where its name says too little.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
     Keys > HorizontalGroup { dock: right; width: auto; height: 1; background: $footer-background; }
     """
 
-    def __init__(self, *, without: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        without: Collection[str] = (),
+        titles: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         super().__init__(show_command_palette=False)
         self._without = without
-        self._made_of: tuple[list[tuple[Binding, bool, str]], int, bool] | None = None
+        self._titles = titles
+        self._made_of: object = None
 
     def compose(self) -> ComposeResult:
         """Those that are always there apart from the others."""
         offered = [key for key in super().compose() if isinstance(key, FooterKey)]
+        titles = self._titles()
+        for key in offered:
+            key.description = titles.get(key.action, key.description)
         always = {key.action: key for key in offered if key.action in ALWAYS}
         room = self.size.width - sum(map(_width, always.values()))
         for key in offered:
@@ -58,7 +67,7 @@ class Keys(Footer):
             return
         active = self.screen.active_bindings.values()
         keys = [(key.binding, key.enabled, key.tooltip) for key in active if key.binding.show]
-        made_of = keys, self.size.width, self._is_slash_typed
+        made_of = keys, self._titles(), self.size.width, self._is_slash_typed
         if made_of != self._made_of:
             self._made_of = made_of
             await super().recompose()

@@ -21,6 +21,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, TabbedContent
 
 from nsml.common.clock import SystemClock
+from nsml.v1 import sessions_pb2 as pb
 from nsml.view.series import Axis
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, parts, running
@@ -119,6 +120,22 @@ async def devices(pilot):
     await session(pilot)
     pilot.app.screen.action_tab("gpu")
     await until(pilot, lambda: pilot.app.screen.query_one("#tabs", TabbedContent).active == "gpu")
+
+
+async def changing(pilot):
+    """One with a change that waits."""
+    await session(pilot)
+    app = pilot.app
+    app.screen.action_tab("knobs")
+    await until(pilot, lambda: isinstance(app.focused, Table) and app.focused.items)
+    app.screen.row.session.changes.add(phase=pb.PROGRAM_CHANGE_PHASE_PREPARE)
+    app.screen.redraw()
+
+
+async def stacks(pilot):
+    await session(pilot)
+    pilot.app.screen.action_tab("stacks")
+    await until(pilot, lambda: "MainThread" in said(pilot.app))
 
 
 async def datasets(pilot):
@@ -251,6 +268,8 @@ PLACES = {
         log,
         models,
         devices,
+        changing,
+        stacks,
         datasets,
         nodes,
         heat,
@@ -373,6 +392,13 @@ CASES = {
     "evaluate.limit": Case("evaluate", lambda app: "time limit 15s" in said(app), True),
     "evaluate.leave": Case("evaluate", lambda app: app.answers, [None]),
     "session.events": Case("session", tab, "events"),
+    "session.knobs": Case("session", tab, "knobs"),
+    "session.processes": Case("session", tab, "processes"),
+    "session.stacks": Case("session", tab, "stacks"),
+    "session.hold": Case("session", lambda app: "can be paused" in str(told(app)), True),
+    "session.set": Case("session", lambda app: "can be set" in str(told(app)), True),
+    "knobs.withdraw": Case("changing", lambda app: "can be withdrawn" in str(told(app)), True),
+    "stacks.locals": Case("stacks", lambda app: "batch = " in said(app), True),
     "session.media": Case("session", tab, "media"),
     "session.files": Case("session", tab, "files"),
     "plot.metrics": Case("session", lambda app: on(app, Picker), True),
@@ -505,7 +531,7 @@ DOCUMENTED = {
     "Lists": ("table",),
     "Sessions": ("sessions",),
     "A session": ("session",),
-    "The tabs of a session": ("session", "models", "gpu"),
+    "The tabs of a session": ("session", "models", "gpu", "knobs", "stacks", "log"),
     "Charts": ("plot",),
     "The log": ("log",),
     "Side by side": ("compare",),

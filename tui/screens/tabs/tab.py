@@ -33,12 +33,20 @@ class TabScreen(Protocol):
         """The tab in front; None for the first, which has the charts."""
         ...
 
+    def chosen(self) -> Sequence[Session]:
+        """The session that it shows."""
+        ...
+
     def subscribe_tab(self) -> None:
         """Receive what the tab in front shows."""
         ...
 
     def redraw(self) -> None:
         """Draw what is known."""
+        ...
+
+    def action_set_knob(self) -> None:
+        """Ask for another value of a knob."""
         ...
 
     def action_pull(self) -> None:

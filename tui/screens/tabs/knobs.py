@@ -1,0 +1,186 @@
+"""The knobs of a session's running program, and what was changed in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final, cast
+
+from rich.text import Text
+from textual.binding import Binding
+from textual.containers import Horizontal
+from textual.widgets import Input, Static
+
+from nsml.common.text import visible
+from nsml.common.units import counted, short_moment
+from nsml.view.knobs import COLUMNS, history_lines, knob_line, rows
+from nsml.view.program_changes import MADE, RUNS, open_change, step_text, what
+from tui.commands import CommandError, settings_of
+from tui.hints import key_of
+from tui.model import Detail, KnobsReceived
+from tui.screens.frame import set_text
+from tui.screens.tabs.tab import SessionTab
+from tui.sources import Topic
+from tui.widgets.field import Field
+from tui.widgets.table import Table
+from tui.widgets.text_view import TextView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.widget import Widget
+
+    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.knobs import Knob
+    from tui.screens.frame import Frame
+    from tui.screens.tabs.tab import TabScreen
+    from tui.shell import Shell
+
+
+NONE: Final = 'its program has no knob: lr = nsml.knob("lr", 0.01) declares one'
+
+
+class KnobsTab(SessionTab):
+    """A table of knobs, what was changed below it, and a line for other values."""
+
+    name_of, key_of = "Knobs", "knobs"
+    DEFAULT_CSS: ClassVar[str] = """
+    KnobsTab {
+        & Table { height: auto; min-height: 2; max-height: 50%; }
+        & TextView { height: 1fr; }
+        & .head { height: 1; text-style: bold; }
+        & .line { height: 1; display: none; }
+        & .lead { width: 5; text-style: bold; }
+        & Field { width: 1fr; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("w", "withdraw", "Withdraw", id="knobs.withdraw"),
+    ]
+
+    def body(self) -> ComposeResult:
+        """Both, and the line."""
+        yield Table(COLUMNS, key=lambda knob: knob.name, clock=self.now)
+        yield Static(classes="head")
+        changes = TextView(has_titles=True)
+        changes.is_wrapped = True
+        yield changes
+        with Horizontal(classes="line"):
+            yield Static(" set", classes="lead")
+            form = "NAME=VALUE [NAME=VALUE]... [--at STEP]"
+            yield Field(placeholder=form, compact=True, select_on_focus=False)
+
+    def details(self, session: Session) -> Sequence[Detail]:
+        """What a program that runs says; once more after each change that was made."""
+        if session.state not in RUNS:
+            return ()
+        made = [str(one.number) for one in session.changes if one.phase in MADE]
+        return (Detail(Topic.KNOBS, made[-1] if made else ""),)
+
+    def command(self, session: Session) -> Sequence[str]:
+        """That shows the same."""
+        return () if self.is_asking else ("nsml", "set", session.name)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what waits is withdrawn."""
+        if action == "withdraw" and not any(map(open_change, self._screen().chosen())):
+            return False
+        return super().check_action(action, parameters)
+
+    def action_withdraw(self) -> None:
+        """Withdraw the change that waits, once that is confirmed."""
+        cast("Shell", self.app).actions.withdraw(self._screen().chosen())
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the line for other values is there."""
+        return self.query_one(".line").display
+
+    def front(self) -> Widget | None:
+        """The line while it is there, else the table."""
+        return self.query_one(Field if self.is_asking else Table)
+
+    def back(self) -> bool:
+        """Out of the line."""
+        was_asking = self.is_asking
+        if was_asking:
+            self._close()
+        return was_asking
+
+    def ask(self) -> None:
+        """Ask for another value of the knob under the cursor, or of any."""
+        knob: Knob | None = self.query_one(Table).current
+        field = self.query_one(Field)
+        field.value = f"{knob.name}=" if knob is not None else ""
+        field.cursor_position = len(field.value)
+        self.query_one(".line").display = True  # at once, so that what is typed next goes there
+        self.screen.set_focus(field)
+
+    def _close(self) -> None:
+        self.query_one(".line").display = False
+        self.query_one(Table).focus()
+        self._screen().redraw()
+
+    def _screen(self) -> TabScreen:
+        return cast("TabScreen", self.screen)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Say what is known of the knob that is typed."""
+        event.stop()
+        self._screen().redraw()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Have it set, as `nsml set` does."""
+        event.stop()
+        app = cast("Shell", self.app)
+        try:
+            settings = settings_of(event.value)
+        except CommandError as error:
+            app.say(error.message, is_bad=True)
+            return
+        self._close()
+        app.actions.set_knobs(self._screen().chosen(), settings)
+
+    def on_table_chosen(self, event: Table.Chosen) -> None:
+        """Ask for another value of it."""
+        event.stop()
+        self._screen().action_set_knob()
+
+    def draw(self, frame: Frame, session: Session) -> None:
+        """Show them."""
+        received = frame.model.shown.detail(KnobsReceived)
+        runs = session.state in RUNS
+        found = rows(session, received.knobs if received is not None and runs else {})
+        table, view = self.query_one(Table), self.query_one(TextView)
+        table.none = frame.none(Topic.KNOBS, NONE) if runs else "no knob was set"
+        table.show(found)
+        changes = session.changes
+        set_text(self.query_one(".head", Static), Text("Changes, newest first" if changes else ""))
+        nothing = (
+            f"nothing was changed: {key_of(self.app, 'session.set')} sets a knob" if runs else ""
+        )
+        lines = [visible(line) for line in history_lines(changes, self.now())]
+        view.show_text(lines, of=session.id, none=f"  {nothing}")
+        self.say(
+            frame, session, self._words(session, found, received), Topic.KNOBS if runs else None
+        )
+
+    def _words(
+        self, session: Session, found: Sequence[Knob], received: KnobsReceived | None
+    ) -> Sequence[str]:
+        if self.is_asking:
+            typed = [word.partition("=")[0] for word in self.query_one(Field).value.split()]
+            known = {one.name: knob_line(one) for one in found}
+            last = next((known[name] for name in reversed(typed) if name in known), "")
+            leave = key_of(self.app, "charts.back")
+            return [last, f"enter sets · {leave} leaves"]
+        words = [counted(len(found), "knob")] if found else []
+        if (change := open_change(session)) is not None:
+            where = step_text(change) or "a safe point"
+            withdraw = key_of(self.app, "knobs.withdraw")
+            words.append(f"{what(change)} waits for {where}: {withdraw} withdraws")
+        elif session.state not in RUNS:
+            words.append("as they were set last")
+        elif received is not None:
+            words.append(f"as of {short_moment(received.at, self.now(), has_seconds=True)}")
+        return words
