@@ -282,6 +282,7 @@ class Agent:
                 pb.AGENT_ABILITY_PORTS,
                 pb.AGENT_ABILITY_SERVICES,
                 pb.AGENT_ABILITY_NODE_SERVICES,
+                pb.AGENT_ABILITY_SSH_ENTRANCE,
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )

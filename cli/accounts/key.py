@@ -27,7 +27,8 @@ _STDIN: Final = "-"
 def key() -> None:
     """Public keys: how ssh knows you on machines without nsml.
 
-    The holder of the private half is you, for the platform's jump host.
+    The holder of the private half reaches your running sessions through the platform's jump host:
+    see nsml ssh-config --jump.
     """
 
 
@@ -97,6 +98,8 @@ def add(app: App, *, file: str, name: str) -> None:
         ) from error
     made = app.call(lambda client: client.ssh_keys.add(line, name))
     write_one(app, _record(made), [f"key {made.name} added ({made.fingerprint})"])
+    if app.is_for_people:
+        app.say("  use: nsml ssh-config --jump    prints what ssh needs on a machine without nsml")
 
 
 def _read(app: App, file: str) -> str:

@@ -85,6 +85,7 @@ def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
         (CONTROL_PLANE, "--port", before.port, after.port),
         (CONTROL_PLANE, "--listen", before.listen, after.listen),
         (CONTROL_PLANE, "--http", before.http, after.http),
+        (CONTROL_PLANE, "--ssh", before.ssh, after.ssh),
         (CONTROL_PLANE, "--history", before.history, after.history),
         (CONTROL_PLANE, "--objects", before.objects, after.objects),
         (AGENT, "--simulate-gpus", before.simulate_gpus, after.simulate_gpus),

@@ -65,6 +65,7 @@ class Choices:
         listen: HOST:PORT with TLS for everybody else; agents dial the next port, tunnels pass by the third. Empty:
             nobody.
         http: HOST:PORT for browsers, health and metrics; "none": nowhere; empty: not chosen yet.
+        ssh: HOST:PORT of the jump host; empty: there is none.
         server: a joined node only: HOST:PORT of the platform.
         agents: a joined node only: HOST:PORT of its listener for agents, once joined.
         node: name of this machine as a node.
@@ -87,6 +88,7 @@ class Choices:
     port: int = DEFAULT_PORT
     listen: str = ""
     http: str = ""
+    ssh: str = ""
     server: str = ""
     agents: str = ""
     node: str = ""

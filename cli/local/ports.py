@@ -85,6 +85,23 @@ def parse_http(text: str) -> tuple[str, int]:
     Raises:
         CommandError: it is neither.
     """
+    return _parsed(
+        text,
+        "--http 127.0.0.1:18555   for this machine, without TLS\n"
+        "--http 0.0.0.0:18555     for others too, with TLS",
+    )
+
+
+def parse_ssh(text: str) -> tuple[str, int]:
+    """Read HOST:PORT or [IPV6]:PORT of the jump host.
+
+    Raises:
+        CommandError: it is neither.
+    """
+    return _parsed(text, "--ssh 0.0.0.0:18557   all addresses of this machine")
+
+
+def _parsed(text: str, advice: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_port = port.isascii() and port.isdigit() and 0 < int(port) <= 65535
@@ -92,8 +109,7 @@ def parse_http(text: str) -> tuple[str, int]:
         raise CommandError(
             f"{text!r} is not HOST:PORT",
             code=ExitCode.USAGE,
-            advice="--http 127.0.0.1:18555   for this machine, without TLS\n"
-            "--http 0.0.0.0:18555     for others too, with TLS",
+            advice=advice,
         )
     return host, int(port)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -52,6 +52,7 @@ DEFAULT_HTTP_PORT = 18_555
 _MOVES = 4
 """So often a start that finds a port taken is repeated on another one: twice for each of two."""
 F = TypeVar("F", bound="Callable[..., Any]")
+NO_SSH: Final = "none"
 _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
 
@@ -93,6 +94,7 @@ def standing_options(function: F) -> F:
         "nsml up --simulate-gpus 8 --isolation container",
         "nsml up --listen 0.0.0.0:18600",
         "nsml up --http 127.0.0.1:18555",
+        "nsml up --listen 0.0.0.0:18553 --ssh 0.0.0.0:18557",
         "nsml up --etcd https://a:2379,https://b:2379 --history postgresql:///nsml --objects s3://nsml",
     ],
 )
@@ -111,6 +113,11 @@ def standing_options(function: F) -> F:
     "--http",
     metavar="HOST:PORT",
     help="Serve browsers, health and metrics there, or none; default, without --listen: 127.0.0.1:18555.",
+)
+@click.option(
+    "--ssh",
+    metavar="HOST:PORT",
+    help="Serve a jump host there, for ssh from machines without nsml; or none, the default.",
 )
 @click.option("--no-agent", is_flag=True, help="Run no sessions on this machine.")
 @pass_app
@@ -159,6 +166,7 @@ def _chosen(
     port: int | None,
     listen: str | None,
     http: str | None,
+    ssh: str | None,
     has_agent: bool,
     **elsewhere: str | None,
 ) -> Choices:
@@ -195,6 +203,10 @@ def _chosen(
         http = NO_HTTP
     if http and http != NO_HTTP:
         ports.parse_http(http)
+    if ssh == NO_SSH:
+        ssh = ""
+    if ssh:
+        ports.parse_ssh(ssh)
     changed = replace(
         choices,
         coordination=wanted,
@@ -203,6 +215,7 @@ def _chosen(
         port=port or choices.port,
         listen=choices.listen if listen is None else listen,
         http=choices.http if http is None else http,
+        ssh=choices.ssh if ssh is None else ssh,
         has_agent=has_agent,
         **{name: value for name, value in elsewhere.items() if value is not None},
     )
@@ -256,6 +269,11 @@ def _with_ports(
             held.hold(listener.host, port)
         if listener.covers(choices.port):
             reason = f"--listen {listener} takes it"
+    if choices.ssh:
+        host, port = ports.parse_ssh(choices.ssh)
+        if taken := ports.obstacle(host, port):
+            raise ports.refusal(choices.ssh, taken, "--ssh HOST:ANOTHER_PORT")
+        held.hold(host, port)
     if reason:
         if is_fixed:
             address = f"{ports.LOOPBACK}:{choices.port}"
@@ -335,6 +353,8 @@ def control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str,
     settings.update({name: value for name, value in elsewhere.items() if value})
     if choices.http_address:
         settings["http"] = choices.http_address
+    if choices.ssh:
+        settings["listen_ssh"] = choices.ssh
     if choices.listen:
         listener = ports.parse_listener(choices.listen)
         settings["listen"] = str(listener)
@@ -505,6 +525,8 @@ def _tell_up(
         app.write_text(
             f"  http           {said['http']}  in a browser: nsml dashboard; also /healthz /readyz /metrics"
         )
+    if said.get("listen_ssh"):
+        app.write_text(f"  jump host      {said['listen_ssh']}  for ssh without nsml: nsml key add")
     tell_node(app, choices, agent)
     app.write_text(f"  you            {choices.admin}, context {CONTEXT_NAME}")
     app.write_text(f"  data           {folder.path}")

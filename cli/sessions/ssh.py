@@ -19,6 +19,7 @@ from cli.sessions import ssh_files
 from cli.sessions.byte_streams import ByteInput, ByteOutput, widen
 from cli.sessions.replicas import replica_of
 from nsml.client import contexts
+from nsml.spec.ssh_hosts import host_of
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
@@ -74,7 +75,7 @@ def ssh(app: App, *, session: str, words: tuple[str, ...]) -> None:
             )
         return found.id
 
-    host = ssh_files.host_of(app.call(find), rank)
+    host = host_of(app.call(find), rank)
     given = [f"-o{name}={value}" for name, value in ssh_files.options(app, host)]
     app.stdout.flush()
     app.stderr.flush()
@@ -138,11 +139,12 @@ async def _joined(app: App, server: SshServer) -> None:
 
 @command(
     "ssh-config",
-    examples=["nsml ssh-config", "nsml ssh-config --install"],
+    examples=["nsml ssh-config", "nsml ssh-config --install", "nsml ssh-config --jump"],
 )
 @click.option("--install", "installs", is_flag=True, help="Include it in ~/.ssh/config.")
+@click.option("--jump", "jumps", is_flag=True, help="For a machine without nsml: a jump host.")
 @pass_app
-def ssh_config(app: App, *, installs: bool) -> None:
+def ssh_config(app: App, *, installs: bool, jumps: bool) -> None:
     """Print the configuration of ssh for sessions.
 
     With it, SESSION.nsml is a host for ssh, scp, sftp, rsync, and for editors that use ssh:
@@ -151,7 +153,16 @@ def ssh_config(app: App, *, installs: bool) -> None:
 
     --install writes it to a file of its own, and a line that includes it at the top of
     ~/.ssh/config, after asking.
+
+    --jump prints lines for ~/.ssh/config and ~/.ssh/known_hosts of a machine without nsml, if the
+    platform has a jump host (nsml up --ssh). There a public key says who you are: nsml key add.
     """
+    if jumps:
+        if installs:
+            raise click.UsageError("--jump is for another machine: --install cannot write there")
+        found = app.call(lambda client: client.ssh_keys.jump_host())
+        app.stdout.write(ssh_files.jump_block(found))
+        return
     text = ssh_files.block(app)
     if not installs:
         app.stdout.write(text)

@@ -12,35 +12,28 @@ from typing import TYPE_CHECKING, Final
 
 from cli.exits import CommandError, ExitCode
 from nsml.client import contexts
+from nsml.spec import ssh_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cli.app import App
+    from nsml.v1.ssh_keys_pb2 import GetJumpHostResponse
 
-_HOST: Final = re.compile(r"(?:([0-9]{1,9})\.)?([^\x00-\x20\x7f]{1,200})\.nsml", re.IGNORECASE)
-_LAST: Final = "last"
-"""A host cannot begin with @: ssh takes what is before that for a user."""
+_SAFE_ADDRESS: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\]-]{0,260}:[0-9]{1,5}")
+_SAFE_KEY: Final = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{1,200}={0,2}")
+"""They become lines of files that ssh reads."""
+_USUAL_PORT: Final = "22"
 _MOST_KEYS: Final = 500
 _UNSAFE: Final = re.compile(r'["\n\r\\]|\$\{')
 
 
-def host_of(session_id: str, rank: int) -> str:
-    """The name of a replica as a host; with a session's id it has no character that is special anywhere."""
-    return f"{rank}.{session_id}.nsml"
-
-
 def replica_at(host: str) -> tuple[str, int]:
-    """The session and rank that a host means: SESSION.nsml, or RANK.SESSION.nsml."""
-    found = _HOST.fullmatch(host)
-    if found is None:
-        raise CommandError(
-            f"{host!r} is not a session as a host",
-            code=ExitCode.USAGE,
-            why="it is written SESSION.nsml, or RANK.SESSION.nsml for a replica other than the first",
-        )
-    reference = f"@{_LAST}" if found[2] == _LAST else found[2]
-    return reference, int(found[1] or 0)
+    """The session and rank that a host means."""
+    try:
+        return ssh_hosts.replica_at(host)
+    except ValueError as error:
+        raise CommandError(str(error), code=ExitCode.USAGE, why=ssh_hosts.RULE) from error
 
 
 def options(app: App, host: str) -> list[tuple[str, str]]:
@@ -82,6 +75,30 @@ def block(app: App) -> str:
     lines = [f"    {name} {value}" for name, value in options(app, "'%n'")]
     # %n is within quotes, which a name with one would leave. What matches no block leads nowhere.
     return "\n".join(['Host *.nsml "!*\'*"', *lines, ""])
+
+
+def jump_block(found: GetJumpHostResponse) -> str:
+    """What ssh of a machine without nsml has to be told: two parts, each for a file of its own."""
+    host, _, port = found.address.rpartition(":")
+    if not _SAFE_ADDRESS.fullmatch(found.address) or not all(
+        map(_SAFE_KEY.fullmatch, (found.host_key, found.authority))
+    ):
+        raise CommandError("the platform's jump host cannot be understood")
+    bare = host.removeprefix("[").removesuffix("]")
+    known = bare if port == _USUAL_PORT else f"[{bare}]:{port}"
+    return f"""\
+# ~/.ssh/config
+Host *.nsml
+    ProxyJump {found.address}
+    HostKeyAlgorithms ssh-ed25519-cert-v01@openssh.com
+    CanonicalizeHostname no
+    ForwardAgent no
+    ForwardX11 no
+
+# ~/.ssh/known_hosts: the jump host, and the platform that vouches for each session
+{known} {found.host_key}
+@cert-authority *.nsml {found.authority}
+"""
 
 
 def _known_hosts(app: App) -> Path:

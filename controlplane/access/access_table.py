@@ -21,6 +21,7 @@ from controlplane.domain.errors import Denied, NotSignedIn, NsmlError
 from controlplane.domain.identity import (
     AnonymousCaller,
     Caller,
+    JumpHostCaller,
     NodeCaller,
     PeerCaller,
     UserCaller,
@@ -45,6 +46,8 @@ class AllowedCallers(enum.Flag):
     """Agents, by certificate or token."""
     PEER = enum.auto()
     """Other control planes, by certificate: with calls of agents that they pass on."""
+    JUMP_HOST = enum.auto()
+    """Jump hosts, for the users of public keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ _CALLERS = {
     pb.CALLER_ADMIN: AllowedCallers.ADMIN,
     pb.CALLER_NODE: AllowedCallers.NODE,
     pb.CALLER_PEER: AllowedCallers.PEER,
+    pb.CALLER_JUMP_HOST: AllowedCallers.JUMP_HOST,
 }
 _NOBODY = AllowedCallers(0)
 
@@ -172,5 +176,7 @@ def _doors_of(who: Caller) -> AllowedCallers:
             return AllowedCallers.NODE
         case PeerCaller():
             return AllowedCallers.PEER
+        case JumpHostCaller():
+            return AllowedCallers.JUMP_HOST
         case AnonymousCaller():
             return AllowedCallers.ANONYMOUS

@@ -8,7 +8,7 @@ import grpc
 
 from controlplane.access.auditing import OK, UNKNOWN
 from controlplane.access.current import current_call
-from controlplane.domain.identity import NodeCaller, PeerCaller, UserCaller
+from controlplane.domain.identity import JumpHostCaller, NodeCaller, PeerCaller, UserCaller
 from controlplane.history.values import AuditRow
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def row_of(who: Caller, method: str, request: Any, outcome: str) -> AuditRow:
 def actor_of(who: Caller) -> str:
     """Who it was: a user's name, `node NAME`, `control plane NAME`, or "" for nobody known."""
     match who:
-        case UserCaller(user=user):
+        case UserCaller(user=user) | JumpHostCaller(user=user):
             return user.name
         case NodeCaller(node=node):
             return f"node {node}"

@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane.access.files import read_private, write_private
@@ -134,6 +135,16 @@ class Authority:
             key=_pem_of(key),
             expires_at=certificate.not_valid_after_utc,
         )
+
+    def derived_key(self, purpose: str) -> bytes:
+        """32 bytes that only who has the authority's key can know, always the same ones for a purpose."""
+        secret = self._key.private_bytes(
+            serialization.Encoding.DER,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        kdf = HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=f"nsml {purpose}".encode())
+        return kdf.derive(secret)
 
     def needs_renewal(self, pair: KeyPair) -> bool:
         """Whether it is time to replace a certificate."""

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import Denied, NotSignedIn
-from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, PeerCaller, UserCaller
+from controlplane.domain.identity import (
+    AnonymousCaller,
+    Caller,
+    JumpHostCaller,
+    NodeCaller,
+    PeerCaller,
+    UserCaller,
+)
 from controlplane.domain.names import check_node
 
 if TYPE_CHECKING:
@@ -80,7 +87,7 @@ def caller() -> Caller:
 def by_whom() -> str:
     """Who makes the current call, for logs: a user's name, `node NAME`, or `the control plane` outside of one."""
     match caller():
-        case UserCaller(user=user):
+        case UserCaller(user=user) | JumpHostCaller(user=user):
             return user.name
         case NodeCaller(node=node):
             return f"node {node}"
@@ -104,8 +111,18 @@ def require_user() -> UserCaller:
             raise Denied("only users may do this", why=f"the caller is node {node}")
         case PeerCaller(member=member):
             raise Denied("only users may do this", why=f"the caller is control plane {member}")
+        case JumpHostCaller():
+            raise Denied("only users may do this", why="the caller is a jump host")
         case AnonymousCaller():
             raise NotSignedIn("you are not signed in", attempt="nsml login HOST")
+
+
+def require_jump_host() -> JumpHostCaller:
+    """The jump host that makes the current call, for a user. Raises Denied."""
+    match caller():
+        case JumpHostCaller() as who:
+            return who
+    raise Denied("only jump hosts may do this")
 
 
 def require_agent() -> NodeCaller:
@@ -132,7 +149,7 @@ def require_node(who: Caller, node: str) -> NodeCaller:
             raise Denied(f"node {own} cannot act for node {node}")
         case PeerCaller(member=member):
             raise Denied("only agents may do this", why=f"the caller is control plane {member}")
-        case UserCaller(user=user):
+        case UserCaller(user=user) | JumpHostCaller(user=user):
             raise Denied("only agents may do this", why=f"the caller is user {user.name}")
         case AnonymousCaller():
             raise NotSignedIn("a node's certificate or token is needed", attempt="nsml join HOST")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from controlplane.access.authority import PEER_PREFIX, ShownCertificate, read_certificate
-from controlplane.access.records import JOINED, TOKENS, USERS, Joined
+from controlplane.access.records import JOINED, SSH_KEYS, TOKENS, USERS, Joined
 from controlplane.domain.errors import RETRY_AFTER_S, Unavailable
-from controlplane.domain.identity import Caller, NodeCaller, PeerCaller, UserCaller
+from controlplane.domain.identity import Caller, JumpHostCaller, NodeCaller, PeerCaller, UserCaller
 from controlplane.store.cache import TableCache
 from controlplane.store.interface import KeyValueStore, StoreError
 
@@ -37,10 +38,11 @@ class Identities:
     def __init__(self, store: KeyValueStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._cache = TableCache(store, (USERS, TOKENS, JOINED), clock=clock)
+        self._cache = TableCache(store, (USERS, TOKENS, JOINED, SSH_KEYS), clock=clock)
         self._certificates: dict[bytes, ShownCertificate] = {}
         # Of nodes that joined before their records said it, by their keys.
         self._ends: dict[str, float] = {}
+        self._jump_host: Secret | None = None
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
@@ -61,6 +63,30 @@ class Identities:
         if token.value.node:
             return await self._of_node(token, thorough=thorough)
         return await self._of_user(token, thorough=thorough)
+
+    def admit_jump_host(self, secret: Secret) -> None:
+        """Take this for the secret of this control plane's own jump host, and no other any more."""
+        self._jump_host = secret
+
+    def is_jump_host(self, secret: Secret) -> bool:
+        """Whether it is that."""
+        known = self._jump_host
+        return known is not None and hmac.compare_digest(known.fingerprint, secret.fingerprint)
+
+    async def of_ssh_key(self, digest: str) -> JumpHostCaller | None:
+        """Return for whom a jump host calls with a public key, by its SHA-256; None if it is nobody's (any more).
+
+        Raises:
+            Unavailable: the store would have to be asked and does not answer.
+        """
+        key = await self._record(SSH_KEYS, digest, thorough=True)
+        if key is None:
+            return None
+        user = await self._record(USERS, key.value.user, thorough=True)
+        # As of tokens.
+        if user is None or key.create_revision < user.create_revision:
+            return None
+        return JumpHostCaller(user=user.value, key=key.key, key_name=key.value.name)
 
     async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
         """Return the node whose verified certificate (PEM) this is; None if it is valid no more.

@@ -39,6 +39,7 @@ from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller, Us
 from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, may
 from controlplane.limits.concurrency_limits import Turns
 from controlplane.limits.ordinary_calls import OrdinaryCalls
+from nsml.spec.metadata import SSH_KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -65,6 +66,14 @@ if TYPE_CHECKING:
 
         async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
             """Return the node whose verified certificate (PEM) this is; None if it is valid no more."""
+            ...
+
+        def is_jump_host(self, secret: Secret) -> bool:
+            """Whether this control plane's own jump host has this secret."""
+            ...
+
+        async def of_ssh_key(self, digest: str) -> Caller | None:
+            """Return for whom a jump host calls with a public key; None if it is nobody's."""
             ...
 
 
@@ -154,6 +163,8 @@ class AccessInterceptor(Wrapper):
         return who, refused
 
     async def _identify(self, shown: _Shown) -> Caller:
+        if shown.ssh_key:
+            return await self._of_ssh_key(shown)
         if shown.has_token:
             return await self._of_token(shown.secret, shown.address)
         if shown.certificate is None:
@@ -168,6 +179,20 @@ class AccessInterceptor(Wrapper):
             )
         if isinstance(who, PeerCaller):
             return replace(who, node=shown.on_behalf_of)
+        return who
+
+    async def _of_ssh_key(self, shown: _Shown) -> Caller:
+        """Whose key a jump host names: our own, or that of a control plane which passes its call on."""
+        if shown.secret is not None:
+            is_trusted = self._identities.is_jump_host(shown.secret)
+        else:
+            peer = shown.certificate and await self._identities.of_certificate(*shown.certificate)
+            is_trusted = isinstance(peer, PeerCaller)
+        if not is_trusted:
+            raise _not_valid(is_limited=False)
+        who = await self._identities.of_ssh_key(shown.ssh_key)
+        if who is None:
+            raise NotSignedIn("this ssh key is no user's", attempt="nsml key add FILE")
         return who
 
     async def _of_token(self, secret: Secret | None, address: str) -> Caller:
@@ -206,18 +231,20 @@ class _Shown:
     secret: Secret | None
     certificate: tuple[str, bytes] | None
     on_behalf_of: str
+    ssh_key: str
     address: str
 
     @classmethod
     def by(cls, context: Context) -> Self:
         # gRPC makes a copy of all metadata for each question.
-        said = _metadata_of(context, {"authorization", ON_BEHALF_OF})
+        said = _metadata_of(context, {"authorization", ON_BEHALF_OF, SSH_KEY})
         authorization = said.get("authorization")
         return cls(
             authorization is not None,
             None if authorization is None else parse_secret(_bearer(authorization)),
             _certificate(context) if authorization is None else None,
             said.get(ON_BEHALF_OF, ""),
+            said.get(SSH_KEY, ""),
             address_of(context.peer()),
         )
 

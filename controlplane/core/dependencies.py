@@ -91,6 +91,7 @@ class MemberConfig:
         address: where agents and other control planes reach it.
         user_address: where other machines call with TLS; "" for nowhere.
         agent_address: where joined agents dial with mutual TLS; "" for nowhere.
+        jump_address: where its jump host for ssh is reached; "" for nowhere.
         local_address: where programs of its own machine call; "" for nowhere.
         instance: of its data folder: another one with the same `member` is refused.
         coordination: "etcd" or "embedded", for display.
@@ -114,6 +115,7 @@ class MemberConfig:
     address: str = ""
     user_address: str = ""
     agent_address: str = ""
+    jump_address: str = ""
     local_address: str = ""
     instance: str = ""
     coordination: str = "embedded"

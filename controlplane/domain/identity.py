@@ -71,18 +71,32 @@ class PeerCaller:
     node: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JumpHostCaller:
+    """A jump host, for the user of a public key: it may only lead to ssh servers that ask for such a key themselves.
+
+    Attributes:
+        key: SHA-256 of the public key, in hexadecimal.
+        key_name: as its user calls it.
+    """
+
+    user: User
+    key: str
+    key_name: str
+
+
 @dataclass(frozen=True, slots=True)
 class AnonymousCaller:
     """Nobody."""
 
 
-Caller = UserCaller | NodeCaller | PeerCaller | AnonymousCaller
+Caller = UserCaller | NodeCaller | PeerCaller | JumpHostCaller | AnonymousCaller
 
 
 def identity_of(caller: Caller) -> str:
     """Who calls, as a key: of nobody else, even after the name went to another user or node."""
     match caller:
-        case UserCaller(user=user):
+        case UserCaller(user=user) | JumpHostCaller(user=user):
             return f"user {user.id}"
         case NodeCaller(id=node_id):
             return f"node {node_id}"

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 import grpc.aio
 
 from controlplane.access.access_table import TABLE
-from controlplane.access.current import current_call
+from controlplane.access.current import caller, current_call
 from controlplane.access.interceptor import ON_BEHALF_OF, metadata_of
 from controlplane.access.wrapping import Wrapper, method_of, with_method
 from controlplane.domain.errors import NotLeader, NsmlError, Unavailable
+from controlplane.domain.identity import JumpHostCaller
 from controlplane.wire.errors import DETAILS, refuse
-from nsml.spec.metadata import RELAY, REVISION
+from nsml.spec.metadata import RELAY, REVISION, SSH_KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -274,9 +275,12 @@ class Relay:
         leader = self._leading.elsewhere()
         if leader is None or _was_passed(context):
             raise NotLeader(self._leading.leader_address())
-        metadata = [(PASSED, "1")]
+        metadata, who = [(PASSED, "1")], caller()
         if node is not None and leader.is_tls:
             metadata.append((ON_BEHALF_OF, node.node))
+        elif isinstance(who, JumpHostCaller) and leader.is_tls:
+            # its own credential is known to us alone
+            metadata.append((SSH_KEY, who.key))
         else:
             metadata += _credential(context)
         opened = self._peers.channel(leader.address, is_tls=leader.is_tls).stream_stream(

@@ -365,6 +365,13 @@ def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
     relay = None
     if order.relay is not None:
         relay = sessions_pb2.RelayWay(address=order.relay.address, key=order.relay.key)
+    entrance = None
+    if order.ssh_entrance is not None:
+        entrance = agents_pb2.SshEntrance(
+            host_key=order.ssh_entrance.host_key,
+            certificate=order.ssh_entrance.certificate,
+            authorized_keys=order.ssh_entrance.authorized_keys,
+        )
     return agents_pb2.ControlResponse(
         open_tunnel=agents_pb2.OpenTunnel(
             tunnel_id=order.tunnel_id,
@@ -374,6 +381,7 @@ def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
             user=order.user,
             direct_key=order.direct_key,
             relay=relay,
+            ssh_entrance=entrance,
         )
     )
 

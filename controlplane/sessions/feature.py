@@ -33,6 +33,7 @@ from controlplane.sessions.session_views import Presenter
 from controlplane.sessions.stop import Stopper
 from controlplane.sessions.submit import Submitter
 from controlplane.sessions.update import Updater
+from controlplane.ssh_keys.feature import entrances
 from controlplane.tunnels.shared import tunnels
 from controlplane.usage.feature import usages
 from nsml.v1 import sessions_pb2_grpc
@@ -149,6 +150,7 @@ def _operations(core: Core, submitter: Submitter) -> SessionOperations:
         searches=Searches(followers=followers, run=core.offload),
         tunnels=core.shared(tunnels),
         relay=core.shared(relay),
+        entrances=core.shared(entrances),
         queue=QueueView(
             state=core.state,
             clock=core.clock,

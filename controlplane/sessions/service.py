@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from controlplane.access.current import note_target, require_user
-from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
+from controlplane.access.current import caller, note_target, require_user
+from controlplane.domain.errors import Denied, InvalidRequest, NotFound, TooLarge
+from controlplane.domain.identity import JumpHostCaller, UserCaller
 from controlplane.sessions.convert import to_filter, to_submission, to_summary_names, to_wanted
 from controlplane.sessions.convert_logs import (
     LAST_POSITION,
@@ -27,6 +28,7 @@ from controlplane.wire.errors import Context, answering, streaming
 from controlplane.wire.reported import point_message, series_message, to_series_query
 from controlplane.wire.resources import to_visibility
 from controlplane.wire.times import seconds_of, timestamp
+from nsml.spec import agent_services
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
 
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
     from controlplane.content.content import Content
     from controlplane.core.core import Core
-    from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Session
     from controlplane.history.values import Point, SeriesView
     from controlplane.leadership.leader_forwarding import Relay
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from controlplane.sessions.stop import Stopper
     from controlplane.sessions.submit import Submitter
     from controlplane.sessions.update import Updater
+    from controlplane.ssh_keys.entrances import SshEntrances
     from controlplane.tunnels.tunnels import Tunnels
 
 MOST_SESSIONS: Final = 1_000
@@ -73,6 +75,7 @@ class SessionOperations:
     searches: Searches
     tunnels: Tunnels
     relay: Relay
+    entrances: SshEntrances
     queue: QueueView
     content: Content
 
@@ -382,16 +385,28 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         relayed = await self._do.relay.where_needed(
             "SessionService/OpenTunnel", kinds, frames, context
         )
-        async with aclosing(relayed or self._tunnel(require_user(), frames)) as responses:
+        async with aclosing(relayed or self._tunnel(frames)) as responses:
             async for response in responses:
                 yield response
 
     async def _tunnel(
-        self, who: UserCaller, frames: AsyncIterator[pb.OpenTunnelRequest]
+        self, frames: AsyncIterator[pb.OpenTunnelRequest]
     ) -> AsyncGenerator[pb.OpenTunnelResponse, None]:
         target = (await first_frame(frames)).target
+        entrance, by_key = None, ""
+        match caller():
+            case JumpHostCaller() as jump_host:
+                if target.service != agent_services.SSH or target.only_checks:
+                    raise Denied("jump hosts lead to ssh servers alone")
+                who = UserCaller(user=jump_host.user)
+                entrance = await self._do.entrances.open(
+                    jump_host, target.ssh_host, (target.session, target.rank)
+                )
+                by_key = f" by ssh key {jump_host.key_name}"
+            case _:
+                who = require_user()
         session = await self._core.references.find(who, target.session)
-        note_target(f"{session.name} {target.service} in rank {target.rank}")
+        note_target(f"{session.name} {target.service} in rank {target.rank}{by_key}")
         opening = self._do.tunnels.opened(
             who,
             session,
@@ -399,6 +414,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             service=target.service,
             only_checks=target.only_checks,
             ways=ClientWays(boot_id=target.boot_id, uses_relay=target.uses_relay),
+            ssh_entrance=entrance,
         )
         async with opening as tunnel:
             yield pb.OpenTunnelResponse(direct=direct_way(tunnel))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from controlplane.access.ssh_authority import SshAuthority
 from controlplane.core.feature import Feature
-from controlplane.ssh_keys.service import SshKeyServicer
+from controlplane.ssh_keys.entrances import SshEntrances
+from controlplane.ssh_keys.service import JumpHost, SshKeyServicer
 from controlplane.ssh_keys.user_keys import UserKeys
 from nsml.v1 import ssh_keys_pb2_grpc
 
@@ -18,7 +20,23 @@ def user_keys(core: Core) -> UserKeys:
     return UserKeys(core.store, core.identities, clock=core.wall)
 
 
+def ssh_authority(core: Core) -> SshAuthority:
+    """Of the platform."""
+    return SshAuthority(core.backends.authority, core.wall)
+
+
+def entrances(core: Core) -> SshEntrances:
+    """For connections by jump hosts."""
+    return SshEntrances(core.shared(user_keys), core.shared(ssh_authority), core.random_bytes)
+
+
 def wire(core: Core) -> Feature:
     """Offer SshKeyService."""
-    servicer = SshKeyServicer(core.shared(user_keys))
+    authority = core.shared(ssh_authority)
+    jump_host = JumpHost(
+        address=core.config.jump_address,
+        host_key=authority.jump_host_public_key,
+        authority=authority.public_key,
+    )
+    servicer = SshKeyServicer(core.shared(user_keys), jump_host)
     return Feature(services=((ssh_keys_pb2_grpc.add_SshKeyServiceServicer_to_server, servicer),))

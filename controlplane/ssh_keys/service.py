@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from controlplane.access.current import note_target, require_user
+from controlplane.access.current import note_target, require_jump_host, require_user
 from controlplane.codec import encoder
-from controlplane.domain.errors import Denied
+from controlplane.domain.errors import Denied, StateConflict
 from controlplane.domain.policy import ACT_FOR, ALLOW, Personal, may
 from controlplane.ssh_keys.user_keys import KeyFacts
 from controlplane.wire.errors import Context, answering
@@ -17,11 +18,21 @@ if TYPE_CHECKING:
     from controlplane.ssh_keys.user_keys import UserKeys
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JumpHost:
+    """Where our jump host is, "" for nowhere; its public key, and that of who certifies sessions' host keys."""
+
+    address: str
+    host_key: str
+    authority: str
+
+
 class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
     """Users' public keys."""
 
-    def __init__(self, keys: UserKeys) -> None:
+    def __init__(self, keys: UserKeys, jump_host: JumpHost) -> None:
         self._keys = keys
+        self._jump_host = jump_host
 
     @answering
     async def AddSshKey(  # noqa: N802 - named by the contract, as all below
@@ -50,6 +61,29 @@ class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
             note_target(f"{request.user}/{request.name}")
         await self._keys.remove(_owner(request.user), request.name)
         return pb.RemoveSshKeyResponse()
+
+    @answering
+    async def CheckSshKey(  # noqa: N802
+        self, _request: pb.CheckSshKeyRequest, _: Context
+    ) -> pb.CheckSshKeyResponse:
+        """Whose key a jump host calls with."""
+        return pb.CheckSshKeyResponse(user=require_jump_host().user.name)
+
+    @answering
+    async def GetJumpHost(  # noqa: N802
+        self, _request: pb.GetJumpHostRequest, _: Context
+    ) -> pb.GetJumpHostResponse:
+        """Ours."""
+        host = self._jump_host
+        if not host.address:
+            raise StateConflict(
+                "this platform has no jump host",
+                why="its control plane was started without one",
+                attempt="an administrator runs nsml up --ssh HOST:PORT",
+            )
+        return pb.GetJumpHostResponse(
+            address=host.address, host_key=host.host_key, authority=host.authority
+        )
 
 
 def _owner(user: str) -> str:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_KEYS: Final = 50
 """Of one user."""
+_USED_EVERY_S: Final = 60.0
+"""How exactly it is known when a key was used."""
 _LIST: Final = "nsml key ls"
 
 _log = structlog.get_logger()
@@ -116,6 +118,22 @@ class UserKeys:
                 _log.info("ssh_key.removed", by=by_whom(), user=owner, name=facts.name)
                 return
         raise NotFound(f"{owner} has no key {name[:80]!r}", attempt=_LIST)
+
+    async def used(self, owner: str, digest: str) -> tuple[bytes, ...]:
+        """Note that somebody connects with a key; SHA-256 of each key of its owner.
+
+        NotFound: there is no such user (any more).
+        """
+        found = await self._of(await self._user(owner))
+        known = next((one for one in found if one.key == digest), None)
+        now = self._clock.time()
+        if known is not None and now - known.value.used_at >= _USED_EVERY_S:
+            record = SshKeyRecord()
+            record.CopyFrom(known.value)
+            record.used_at = now
+            # whoever wrote in between noted it, too, or has removed it
+            await self._write([SSH_KEYS.unchanged(known)], [SSH_KEYS.put(digest, record)])
+        return tuple(bytes.fromhex(one.key) for one in found)
 
     async def _user(self, name: str) -> Stored[User]:
         user = await USERS.get(self._store, name) if name else None

@@ -139,6 +139,7 @@ def _ports(settings: Settings) -> Iterator[Finding]:
         "listen": settings.listen,
         "listen_agents": settings.listen_agents,
         "listen_relay": settings.listen_relay,
+        "listen_ssh": settings.listen_ssh,
         "http": settings.http,
     }
     for name, place in places.items():

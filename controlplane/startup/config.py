@@ -44,6 +44,7 @@ OWN: Final = frozenset(
             "listen",
             "listen_agents",
             "listen_relay",
+            "listen_ssh",
             "hosts",
             "admin",
             "node",
@@ -169,6 +170,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Listener of the relay, a process of its own, where clients and agents of other machines meet to exchange the
     bytes of tunnels (nsml sh, ssh, cp, forward), encrypted from one to the other: HOST:PORT. Empty: none, and they pass
     through the control plane."""
+
+    listen_ssh: str = ""
+    """Listener of the jump host, a process of its own: by it OpenSSH reaches sessions from machines without nsml, for users
+    with a public key (`nsml key add`): HOST:PORT. It needs `socket` or `address`. Empty: none."""
 
     http: str = ""
     """Listener for /healthz, /readyz and /metrics: HOST:PORT, on the loopback without TLS, elsewhere
@@ -381,7 +386,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """`address` as HOST:PORT, "" for none."""
         if self.address != "auto":
             return self.address
-        others = (self.listen, self.listen_agents, self.listen_relay, self.http)
+        others = (self.listen, self.listen_agents, self.listen_relay, self.listen_ssh, self.http)
         return "" if any(_share_port(DEFAULT_ADDRESS, one) for one in others) else DEFAULT_ADDRESS
 
     @property
@@ -537,7 +542,7 @@ def _retention_rules(settings: Settings) -> tuple[_Rule, ...]:
 
 def _shared_ports(settings: Settings) -> Iterator[_Rule]:
     """Two listeners on one port: the second could not start, and the machine would not say why."""
-    names = ("listen", "listen_agents", "listen_relay", "http")
+    names = ("listen", "listen_agents", "listen_relay", "listen_ssh", "http")
     places = {"address": settings.plain_address} | {one: getattr(settings, one) for one in names}
     for (name, place), (other, taken) in combinations(places.items(), 2):
         yield (

@@ -45,6 +45,7 @@ from controlplane.domain.idle import WasteRule
 from controlplane.domain.values import DAY_S
 from controlplane.plane import ControlPlane
 from controlplane.scheduler import InClass, Rules
+from controlplane.ssh_keys.jump_host_process import jump_host_process
 from controlplane.startup.backends import standing_of, surroundings
 from controlplane.startup.config import (
     LEASE_ALONE_S,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from controlplane.access.authority import Authority
     from controlplane.access.wrapping import Handler
     from controlplane.core.dependencies import Backends
+    from controlplane.core.serving_process import ServingProcess
     from controlplane.domain.cluster import Cluster
     from controlplane.startup.web import Web
 
@@ -158,7 +160,9 @@ class Listeners:
         self.agents: Address | None = None
         self.http: Address | None = None
         self.relay: Address | None = None
+        self.ssh: Address | None = None
         self._relay_socket: socket.socket | None = None
+        self._ssh_socket: socket.socket | None = None
         self._http_socket: socket.socket | None = None
         self._identity: Identity | None = None
         self._open(authority)
@@ -174,6 +178,8 @@ class Listeners:
             self.http, self._http_socket = take_port(settings.http)
         if settings.listen_relay:
             self.relay, self._relay_socket = take_port(settings.listen_relay)
+        if settings.listen_ssh:
+            self.ssh, self._ssh_socket = take_port(settings.listen_ssh)
         if settings.listen or settings.listen_agents or self._has_https:
             identity = self._identity = Identity(authority, names_of_this_host(settings.hosts))
             if settings.listen:
@@ -232,6 +238,19 @@ class Listeners:
             clock=on.clock,
         )
 
+    def jump_host(self, plane: ControlPlane) -> ServingProcess | None:
+        """By what ssh reaches sessions; None where nobody listens for that."""
+        own = self.socket or self.plain
+        if self._ssh_socket is None or own is None:
+            return None
+        return jump_host_process(
+            plane.core, self._ssh_socket, address=self.for_ssh(), server=str(own)
+        )
+
+    def for_ssh(self) -> str:
+        """HOST:PORT of the jump host; "" when there is none."""
+        return self._reached(self.ssh)
+
     @property
     def primary(self) -> str:
         """Where this machine's own programs call."""
@@ -265,6 +284,7 @@ class Listeners:
             "listen": self.for_users(),
             "listen_agents": self.for_agents(),
             "listen_relay": self._reached(self.relay),
+            "listen_ssh": self.for_ssh(),
             "http": self._http_url(),
         }
         return {name: text for name, text in found.items() if text}
@@ -332,6 +352,7 @@ async def _serve(
         user_address=listeners.for_users(),
         agent_address=listeners.for_agents(),
         local_address=listeners.primary,
+        jump_address=listeners.for_ssh(),
         instance=_instance(settings.data),
         coordination=cluster.coordination,
         heartbeat_s=settings.heartbeat_s,
@@ -369,7 +390,8 @@ async def _serve(
     health_servicer = _add_standard_services(server)
     running = asyncio.create_task(plane.run(), name="controlplane")
     answering = asyncio.create_task(web.serve() if web else _nothing(), name="web")
-    relaying = asyncio.create_task(relay.run() if relay else _nothing(), name="relay")
+    programs = [one for one in (relay, listeners.jump_host(plane)) if one is not None]
+    beside = [asyncio.create_task(one.run(), name="beside") for one in programs]
     ready = settings.data / "ready.json"
     try:
         # The others find this very process by it.
@@ -395,13 +417,14 @@ async def _serve(
         plane.core.contacts.close_all(Unavailable("this control plane stops"))
         await server.stop(STOP_GRACE_S)
         running.cancel()
-        relaying.cancel()
+        for task in beside:
+            task.cancel()
         if web:
             web.stop()
-        await asyncio.wait({running, answering, relaying})
+        await asyncio.wait({running, answering, *beside})
         await _within(LEAVE_WITHIN_S, plane.core.members.leave())
         await peers.close()
-        for task in (running, answering, relaying):
+        for task in (running, answering, *beside):
             if not task.cancelled():
                 task.result()
 

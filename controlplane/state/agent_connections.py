@@ -40,6 +40,7 @@ class Ability(enum.Enum):
     DIRECT = "tunnels of its own machine"
     CHANGES = "knobs and pauses of running programs"
     RELAY = "tunnels by way of a relay"
+    SSH_ENTRANCE = "ssh servers behind a jump host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,18 @@ class RelayEnd:
     address: str
     """HOST:PORT."""
     key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshEntrance:
+    """How an ssh server proves itself to a client behind a jump host, and who may log in there."""
+
+    host_key: bytes = field(repr=False)
+    """Private half (Ed25519, 32 bytes), for one connection alone."""
+    certificate: str
+    """Of the platform for it, as in a file that ends in -cert.pub."""
+    authorized_keys: tuple[bytes, ...]
+    """SHA-256 of each public key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +81,8 @@ class TunnelOrder:
     """Who asks."""
     direct_key: bytes = b""
     relay: RelayEnd | None = None
+    ssh_entrance: SshEntrance | None = None
+    """Of an ssh server that does not take who comes for known already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from controlplane.domain.errors import NsmlError
     from controlplane.domain.policy import Action
     from controlplane.domain.values import Session
-    from controlplane.state.agent_connections import AgentConnections, RelayEnd
+    from controlplane.state.agent_connections import AgentConnections, RelayEnd, SshEntrance
     from nsml.common.clock import Clock
 
 MOST_OPEN: Final = 64
@@ -187,11 +187,12 @@ class Tunnels:
         service: str,
         only_checks: bool = False,
         ways: ClientWays = THROUGH_HERE,
+        ssh_entrance: SshEntrance | None = None,
     ) -> AsyncIterator[Tunnel]:
         """A tunnel to a session that the caller sees, while the context lasts.
 
         `only_checks`: nothing is passed on, it is only known that something listens. `ways`: those that the caller
-        can go past us.
+        can go past us. `ssh_entrance`: of an ssh server that lets in by it alone.
 
         Raises:
             Denied: the session is somebody else's.
@@ -210,6 +211,7 @@ class Tunnels:
             service=service,
             only_checks=only_checks,
             user=caller.user.name,
+            ssh_entrance=ssh_entrance,
         )
         is_look = service in agent_services.LOOKS or only_checks
         if is_look:  # a word or two, for which no connection to a relay is worth it
@@ -347,12 +349,8 @@ class Tunnels:
                 f"node {tunnel.node} is not connected",
                 why="its agent does not speak to this control plane now",
             )
-        if order.service.isdigit():
-            link.check(Ability.PORTS)
-        if order.service in AGENT_SERVICES:
-            link.check(Ability.SERVICES)
-        if order.service in NODE_SERVICES:
-            link.check(Ability.NODE_SERVICES)
+        for ability in _needed(order):
+            link.check(ability)
         link.open_tunnel(order)
         try:
             async with asyncio.timeout(self._answer_within_s):
@@ -400,6 +398,18 @@ class Tunnels:
             self._open[user, is_program] -= 1
             if not self._open[user, is_program]:
                 del self._open[user, is_program]
+
+
+def _needed(order: TunnelOrder) -> Iterator[Ability]:
+    """What an agent must be able to do."""
+    if order.service.isdigit():
+        yield Ability.PORTS
+    if order.service in AGENT_SERVICES:
+        yield Ability.SERVICES
+    if order.ssh_entrance is not None:
+        yield Ability.SSH_ENTRANCE  # an older one would ask for no key
+    if order.service in NODE_SERVICES:
+        yield Ability.NODE_SERVICES
 
 
 def _not_offered(service: str) -> NoSuchService:

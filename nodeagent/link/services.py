@@ -46,6 +46,8 @@ class RunningReplica:
     folder: ReplicaFolder
     user: str = ""
     """Who asks, as the control plane has it; "" from one that does not say."""
+    ssh_entrance: pb.SshEntrance | None = None
+    """How an ssh server for it proves itself, and who may log in; None: who asks is in already."""
 
 
 class Stream:

@@ -1,8 +1,9 @@
 """The service agent.ssh: an ssh server in a replica, of which the agent passes on the bytes.
 
 Each replica has a host key of its own, made here at the first connection. Its private half stays in the replica's
-folder, for the agent alone; its public half is told to the client within the tunnel, before any byte of ssh. A server in a container
-has the agent sign what the key is to sign, and start its programs by the engine.
+folder, for the agent alone; its public half is told to the client within the tunnel, before any byte of ssh. For a client
+behind a jump host the control plane gives a key for that connection alone, its certificate, and who may log in. A server
+in a container has the agent sign what the key is to sign, and start its programs by the engine.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from nodeagent.runtimes import contained_ssh
-from nodeagent.runtimes.visits import NotAdmitted
+from nodeagent.runtimes.visits import Login, NotAdmitted
 from nsml.common.concurrency import TaskGroup
 from nsml.spec.frames import framed
 from nsml.v1 import sessions_pb2 as pb
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from nodeagent.link.services import RunningReplica, Stream
     from nodeagent.runtimes.visits import Visits
+    from nsml.v1.agents_pb2 import SshEntrance
 
 _PIECE_BYTES: Final = 256 << 10
 
@@ -55,11 +57,15 @@ class SshServers:
         """Join a client to a server of its own, until one of them leaves."""
         try:
             plan = await asyncio.to_thread(_plan, replica.folder.spec)
-            key = await asyncio.to_thread(_host_key, replica.folder.ssh_host_key)
+            entrance = replica.ssh_entrance
+            key = await asyncio.to_thread(_host_key, replica.folder.ssh_host_key, entrance)
+            login = _login(entrance)
             servers = (
-                self._visits.ssh_server(replica.folder, key.private)
+                self._visits.ssh_server(replica.folder, key.private, login=login)
                 if plan is None
-                else contained_ssh.server(self._visits, replica.folder, plan, key.pair, self._room)
+                else contained_ssh.server(
+                    self._visits, replica.folder, plan, key.pair, self._room, login=login
+                )
             )
             async with servers as server:
                 await _say(stream, pb.SshAnswer(host_key=key.public))
@@ -81,14 +87,22 @@ def _plan(spec: Path) -> dict[str, Any] | None:
     return plan or None
 
 
-def _host_key(path: Path) -> _HostKey:
-    """That of a replica, made if there is none. Raises NotAdmitted."""
+def _login(entrance: SshEntrance | None) -> Login | None:
+    if entrance is None:
+        return None
+    keys = [one.hex() for one in entrance.authorized_keys]
+    return Login(certificate=entrance.certificate, authorized_keys=keys)
+
+
+def _host_key(path: Path, entrance: SshEntrance | None) -> _HostKey:
+    """That of a replica, made if there is none; or of one connection. Raises NotAdmitted."""
     try:
+        if entrance is not None:
+            pair = Ed25519PrivateKey.from_private_bytes(entrance.host_key)
+            return _read(_written(pair))
         with suppress(FileNotFoundError):
             return _read(path.read_bytes())
-        made = Ed25519PrivateKey.generate().private_bytes(
-            Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
-        )
+        made = _written(Ed25519PrivateKey.generate())
         # whole at once: two clients may come first
         staged = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
         try:
@@ -103,6 +117,10 @@ def _host_key(path: Path) -> _HostKey:
         return _read(path.read_bytes())
     except (OSError, ValueError) as error:
         raise NotAdmitted(f"its host key: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _written(pair: Ed25519PrivateKey) -> bytes:
+    return pair.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 
 def _read(private: bytes) -> _HostKey:

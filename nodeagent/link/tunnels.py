@@ -179,7 +179,7 @@ class Tunnels:
         with ExitStack() as held:
             try:
                 if order.HasField("replica"):
-                    replica = self._running(replica_id, order.user)
+                    replica = self._running(replica_id, order)
                     offered = self._services.taken(order.service, replica.id)
                     service = partial(held.enter_context(offered), replica)
                 else:
@@ -242,7 +242,7 @@ class Tunnels:
         self, replica_id: ReplicaId | None, order: pb.OpenTunnel
     ) -> UserConnection | None:
         """The program's end; None where only whether it serves was asked."""
-        replica = self._running(replica_id, order.user)
+        replica = self._running(replica_id, order)
         if sum(not way.to_agent for way in self._open.values()) > _MOST_OPEN:
             raise ServiceUnreachable(f"the node has {_MOST_OPEN} tunnels open already")
         folder, replica_id = replica.folder, replica.id
@@ -256,12 +256,17 @@ class Tunnels:
             return None
         return UserConnection(program)
 
-    def _running(self, replica_id: ReplicaId | None, user: str) -> RunningReplica:
+    def _running(self, replica_id: ReplicaId | None, order: pb.OpenTunnel) -> RunningReplica:
         """A replica to which a tunnel may lead. Raises ServiceUnreachable."""
         folder = None if replica_id is None else self._folders.get(replica_id)
         if replica_id is None or folder is None or not self._has_sockets:
             raise ServiceUnreachable("its program does not run here")
-        return RunningReplica(id=replica_id, folder=folder, user=user)
+        return RunningReplica(
+            id=replica_id,
+            folder=folder,
+            user=order.user,
+            ssh_entrance=order.ssh_entrance if order.HasField("ssh_entrance") else None,
+        )
 
 
 def _is_agents(service: str) -> bool:

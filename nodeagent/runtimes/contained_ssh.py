@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from nodeagent.folders import ReplicaFolder
     from nodeagent.runtimes.container_visits import ContainerVisit
-    from nodeagent.runtimes.visits import Visit, Visits
+    from nodeagent.runtimes.visits import Login, Visit, Visits
 
     Start = Callable[[VisitOrder], AbstractAsyncContextManager[ContainerVisit]]
     Sign = Callable[[bytes], bytes]
@@ -90,10 +90,12 @@ async def server(
     plan: Mapping[str, Any],
     host_key: Ed25519PrivateKey,
     room: Room,
+    *,
+    login: Login | None = None,
 ) -> AsyncIterator[socket.socket]:
     """A connection to an ssh server in a replica's container, while the context lasts. Raises NotAdmitted.
 
-    `plan` says which container of which engine.
+    `plan` says which container of which engine; `login` is as for `Visits.ssh_server`.
     """
     container = str(plan["name"])
     start = partial(ContainerVisits(Path(plan["socket"])).started, container)
@@ -102,7 +104,7 @@ async def server(
     with ours, theirs:
         async with (
             beside_each_other() as group,
-            visits.ssh_server(folder, public.decode(), theirs) as connection,
+            visits.ssh_server(folder, public.decode(), theirs, login=login) as connection,
         ):
             theirs.close()
             serving = group.create_task(serve(ours, container, start, host_key.sign, room))

@@ -12,7 +12,7 @@ import struct
 import sys
 import termios
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -230,6 +230,23 @@ class ProcessVisit:
         self._end.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """What an ssh server shows to clients that do not know its host key, and asks of those who are not known yet.
+
+    Attributes:
+        certificate: for its host key.
+        authorized_keys: SHA-256 of each public key that may log in, in hexadecimal.
+    """
+
+    certificate: str
+    authorized_keys: Sequence[str]
+
+    def beside(self, host_key: str) -> str:
+        """Both as one text: shims of earlier versions pass on the text of a host key, and nothing else."""
+        return json.dumps({"host_key": host_key, **asdict(self)})
+
+
 class Visits:
     """Starts programs in replicas; `boot_id` is of this boot."""
 
@@ -251,13 +268,20 @@ class Visits:
 
     @asynccontextmanager
     async def ssh_server(
-        self, folder: ReplicaFolder, host_key: str, asking: socket.socket | None = None
+        self,
+        folder: ReplicaFolder,
+        host_key: str,
+        asking: socket.socket | None = None,
+        *,
+        login: Login | None = None,
     ) -> AsyncIterator[socket.socket]:
         """A connection to an ssh server in a replica, which ends with the context. Raises NotAdmitted.
 
         `host_key` is the private half, in OpenSSH's form. In a container it is the public one, and `asking` is where the
-        server asks for the rest (`nodeagent/shim/contained_ssh.py`).
+        server asks for the rest (`nodeagent/shim/contained_ssh.py`). `login`: the server asks for it.
         """
+        if login is not None:
+            host_key = login.beside(host_key)
         end = await self._entered(folder, SSH if asking is None else CONTAINED_SSH)
         try:
             stand_in = await self._zygote.stand_in()

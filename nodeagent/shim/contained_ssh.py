@@ -101,7 +101,7 @@ class HostKey(asyncssh.SSHKeyPair):
 
     def sign(self, data: bytes) -> bytes:
         """As the protocol has it: the algorithm's name, and the signature."""
-        return String(self.algorithm) + String(self._agent.signature(data))
+        return String(self.key_algorithm) + String(self._agent.signature(data))
 
 
 class ContainedLoop(GatheringLoop):

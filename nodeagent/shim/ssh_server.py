@@ -2,7 +2,8 @@
 
 A visitor becomes it (`visitor.py`): imported before that enters the replica's namespaces, where nothing of the
 agent's is to be seen, and run after all rights were given up. So whatever a client makes of it, it can do what the
-replica's program can. It asks for no user: who reaches it was let in by the control plane. It shows its host key.
+replica's program can. It asks for no user: who reaches it was let in by the control plane. It shows its host key. Who
+comes by a jump host has to prove a public key, and is shown a certificate of the platform for the host key.
 
 Programs, files and connections are those of this process: its descendants, its user's files, its network. Streams are
 moved between descriptors and channels here: asyncssh's own redirection loses output where a client is slow, and where
@@ -21,6 +22,7 @@ import asyncio
 import contextlib
 import fcntl
 import gc
+import hashlib
 import importlib
 import json
 import logging
@@ -117,7 +119,15 @@ def run(
     os.environ["HOME"] = environment.get("HOME", "/")
     asked = None if agent is None else Agent(agent)
     place = _Place(environment, shells, asked)
-    key: Any = asyncssh.import_private_key(host_key) if asked is None else HostKey(asked, host_key)
+    login = _login(host_key)
+    host_key = login.host_key
+    key: Any = (
+        asyncssh.load_keypairs([asyncssh.import_private_key(host_key)])[0]
+        if asked is None
+        else HostKey(asked, host_key)
+    )
+    if login.certificate:
+        key.set_certificate(asyncssh.import_certificate(login.certificate))
     if asked is not None:
         _find_nothing()
 
@@ -125,7 +135,24 @@ def run(
         return GatheringLoop(connection) if asked is None else ContainedLoop(connection, asked)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(connection, key, place, begun))
+        runner.run(_serve(connection, key, _Server(place, login.authorized_keys), begun))
+
+
+class _Login(NamedTuple):
+    """Keys of both sides."""
+
+    host_key: str
+    certificate: str = ""
+    authorized_keys: frozenset[str] | None = None
+    """SHA-256 of each that may log in, in hexadecimal; None: who comes is known already."""
+
+
+def _login(given: str) -> _Login:
+    """Of what the agent gives as the host key (`runtimes/visits.py`)."""
+    if not given.startswith("{"):
+        return _Login(given)
+    words = json.loads(given)
+    return _Login(words["host_key"], words["certificate"], frozenset(words["authorized_keys"]))
 
 
 def _find_nothing() -> None:
@@ -137,9 +164,8 @@ def _find_nothing() -> None:
 
 
 async def _serve(
-    connection: socket.socket, key: Any, place: _Place, begun: Callable[[], None]
+    connection: socket.socket, key: Any, server: _Server, begun: Callable[[], None]
 ) -> None:
-    server = _Server(place)
     # the agent has left: programs are told so by the end of the connection
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.leave)
     connection.setblocking(False)  # noqa: FBT003
@@ -165,8 +191,9 @@ async def _serve(
 class _Server(asyncssh.SSHServer):
     """What the client of one connection may."""
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, place: _Place, authorized_keys: frozenset[str] | None) -> None:
         self._place = place
+        self._authorized_keys = authorized_keys
         self._connection: asyncssh.SSHServerConnection | None = None
         self._programs: set[_Channel] = set()
         self.over = asyncio.Event()
@@ -192,7 +219,15 @@ class _Server(asyncssh.SSHServer):
             self._connection.abort()
 
     def begin_auth(self, _username: str) -> bool:
-        return False
+        return self._authorized_keys is not None
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def validate_public_key(self, _username: str, key: asyncssh.SSHKey) -> bool:
+        """Whether a key may log in; that the client has it is checked after this."""
+        digest = hashlib.sha256(key.public_data).hexdigest()
+        return self._authorized_keys is not None and digest in self._authorized_keys
 
     def session_requested(self) -> Any:
         if len(self._programs) >= _MOST_PROGRAMS:

@@ -912,6 +912,14 @@ class SshKeys:
         request = pb.RemoveSshKeyRequest(name=name, user=user)
         await self._rpc.unary("SshKeyService/RemoveSshKey", request, pb.RemoveSshKeyResponse)
 
+    async def jump_host(self) -> ssh_keys.GetJumpHostResponse:
+        """Where ssh of machines without nsml goes; StateConflict: the platform has none."""
+        from nsml.v1 import ssh_keys_pb2 as pb
+
+        return await self._rpc.unary(
+            "SshKeyService/GetJumpHost", pb.GetJumpHostRequest(), pb.GetJumpHostResponse
+        )
+
 
 class Webhooks:
     """WebhookService: the caller's own."""

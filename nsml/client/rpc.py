@@ -12,7 +12,7 @@ import grpc
 from nsml.client.endpoints import Endpoints, asked_of_any, asked_once
 from nsml.client.errors import TooLarge, Unavailable, translate
 from nsml.client.idempotency import is_idempotent, only_reads
-from nsml.spec.metadata import REVISION
+from nsml.spec.metadata import REVISION, SSH_KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable
@@ -64,6 +64,8 @@ class Rpc:
 
     `method` is "Service/Method". All methods raise `nsml.client.errors.ClientError`.
 
+    `ssh_key`: of jump hosts, for whose user they call (`nsml.spec.metadata`).
+
     Attributes:
         seen: the newest revision of the store that an answer was made from: no later answer is older.
         patience: makes the patience of one call that only reads, or `is_retried`; None: each is tried once.
@@ -77,9 +79,11 @@ class Rpc:
         token: str | None = None,
         deadline_s: float = DEADLINE_S,
         seen: int = 0,
+        ssh_key: str = "",
     ) -> None:
         self.ways = channel if isinstance(channel, Endpoints) else Endpoints.alone(channel)
-        self._authorization = (("authorization", f"Bearer {token}"),) if token else ()
+        shown = {"authorization": f"Bearer {token}" if token else "", SSH_KEY: ssh_key}
+        self._authorization = tuple((name, word) for name, word in shown.items() if word)
         self.deadline_s = deadline_s
         self.seen = seen
         self.patience: Callable[[], Patience] | None = None

@@ -62,8 +62,12 @@ class SshServer:
 
 
 @asynccontextmanager
-async def open_ssh(rpc: Rpc, reference: str, *, rank: int = 0) -> AsyncIterator[SshServer]:
+async def open_ssh(
+    rpc: Rpc, reference: str, *, rank: int = 0, ssh_host: str = ""
+) -> AsyncIterator[SshServer]:
     """A new server in a replica, for one connection, while the context lasts.
+
+    `ssh_host`: from jump hosts, the name under which their client connects.
 
     Raises:
         StateConflict: there can be none.
@@ -71,7 +75,12 @@ async def open_ssh(rpc: Rpc, reference: str, *, rank: int = 0) -> AsyncIterator[
         ClientError: as `nsml.client.tunnels.open_tunnel`.
     """
     async with open_agent_service(
-        rpc, reference, agent_services.SSH, rank=rank, what="ssh into sessions"
+        rpc,
+        reference,
+        agent_services.SSH,
+        rank=rank,
+        what="ssh into sessions",
+        ssh_host=ssh_host,
     ) as tunnel:
         try:
             async with asyncio.timeout(rpc.deadline_s):

@@ -159,9 +159,9 @@ class Tunnel:
 
 @asynccontextmanager
 async def open_tunnel(
-    rpc: Rpc, reference: str, service: str, *, rank: int = 0
+    rpc: Rpc, reference: str, service: str, *, rank: int = 0, ssh_host: str = ""
 ) -> AsyncIterator[Tunnel]:
-    """A tunnel to `service` of one replica, while the context lasts.
+    """A tunnel to `service` of one replica, while the context lasts. `ssh_host`: as in TunnelTarget, of jump hosts.
 
     When it is left without an error and after `end`, everything that was written has been passed
     on. Otherwise the tunnel is broken off.
@@ -172,7 +172,7 @@ async def open_tunnel(
         NotEnough: too many tunnels.
         Unavailable: the node does not answer; or the tunnel broke.
     """
-    target = pb.TunnelTarget(session=reference, rank=rank, service=service)
+    target = pb.TunnelTarget(session=reference, rank=rank, service=service, ssh_host=ssh_host)
     async with _open(rpc, _TO_SESSION, target) as tunnel:
         yield tunnel
 
@@ -255,11 +255,11 @@ async def _asked_agent(
 
 @asynccontextmanager
 async def open_agent_service(
-    rpc: Rpc, reference: str, service: str, *, rank: int, what: str
+    rpc: Rpc, reference: str, service: str, *, rank: int, what: str, ssh_host: str = ""
 ) -> AsyncIterator[Tunnel]:
     """As `open_tunnel`, to what the agent itself serves. Raises Unsupported, too: the control plane is too old."""
     try:
-        async with open_tunnel(rpc, reference, service, rank=rank) as tunnel:
+        async with open_tunnel(rpc, reference, service, rank=rank, ssh_host=ssh_host) as tunnel:
             yield tunnel
     except NoSuchService as error:
         if service in error.message:  # the control plane does not know it

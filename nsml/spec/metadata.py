@@ -11,3 +11,7 @@ LEADER = "leader"
 
 RELAY = "nsml-relay"
 """In a request of an agent that cannot reach the leader, "1": pass this stream on to it."""
+
+SSH_KEY = "nsml-ssh-key"
+"""In a request of a jump host, or of a control plane that passes one on: SHA-256 of the public key for whose user it
+calls, in hexadecimal. Of nobody else it is accepted."""

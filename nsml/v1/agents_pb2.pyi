@@ -23,6 +23,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_DIRECT: _ClassVar[AgentAbility]
     AGENT_ABILITY_CHANGES: _ClassVar[AgentAbility]
     AGENT_ABILITY_RELAY: _ClassVar[AgentAbility]
+    AGENT_ABILITY_SSH_ENTRANCE: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -54,6 +55,7 @@ AGENT_ABILITY_NODE_SERVICES: AgentAbility
 AGENT_ABILITY_DIRECT: AgentAbility
 AGENT_ABILITY_CHANGES: AgentAbility
 AGENT_ABILITY_RELAY: AgentAbility
+AGENT_ABILITY_SSH_ENTRANCE: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
@@ -440,7 +442,7 @@ class ReportsAcknowledged(_message.Message):
     def __init__(self, reports: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class OpenTunnel(_message.Message):
-    __slots__ = ("tunnel_id", "replica", "service", "only_checks", "user", "direct_key", "relay")
+    __slots__ = ("tunnel_id", "replica", "service", "only_checks", "user", "direct_key", "relay", "ssh_entrance")
     TUNNEL_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
@@ -448,6 +450,7 @@ class OpenTunnel(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     DIRECT_KEY_FIELD_NUMBER: _ClassVar[int]
     RELAY_FIELD_NUMBER: _ClassVar[int]
+    SSH_ENTRANCE_FIELD_NUMBER: _ClassVar[int]
     tunnel_id: str
     replica: ReplicaId
     service: str
@@ -455,7 +458,18 @@ class OpenTunnel(_message.Message):
     user: str
     direct_key: bytes
     relay: _sessions_pb2.RelayWay
-    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., user: _Optional[str] = ..., direct_key: _Optional[bytes] = ..., relay: _Optional[_Union[_sessions_pb2.RelayWay, _Mapping]] = ...) -> None: ...
+    ssh_entrance: SshEntrance
+    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., user: _Optional[str] = ..., direct_key: _Optional[bytes] = ..., relay: _Optional[_Union[_sessions_pb2.RelayWay, _Mapping]] = ..., ssh_entrance: _Optional[_Union[SshEntrance, _Mapping]] = ...) -> None: ...
+
+class SshEntrance(_message.Message):
+    __slots__ = ("host_key", "certificate", "authorized_keys")
+    HOST_KEY_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    host_key: bytes
+    certificate: str
+    authorized_keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, host_key: _Optional[bytes] = ..., certificate: _Optional[str] = ..., authorized_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class StreamKey(_message.Message):
     __slots__ = ("replica", "channel", "writer")

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/options.proto\x12\x07nsml.v1\x1a google/protobuf/descriptor.proto\"8\n\x06\x41\x63\x63\x65ss\x12 \n\x07\x63\x61llers\x18\x01 \x03(\x0e\x32\x0f.nsml.v1.Caller\x12\x0c\n\x04rule\x18\x02 \x01(\t\"M\n\x05\x41udit\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\t\x12\x13\n\x0bis_frequent\x18\x04 \x01(\x08*{\n\x06\x43\x61ller\x12\x16\n\x12\x43\x41LLER_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43\x41LLER_ANONYMOUS\x10\x01\x12\x0f\n\x0b\x43\x41LLER_USER\x10\x02\x12\x10\n\x0c\x43\x41LLER_ADMIN\x10\x03\x12\x0f\n\x0b\x43\x41LLER_NODE\x10\x04\x12\x0f\n\x0b\x43\x41LLER_PEER\x10\x05*N\n\x08Throttle\x12\x18\n\x14THROTTLE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTHROTTLE_STORE\x10\x01\x12\x14\n\x10THROTTLE_HISTORY\x10\x02:I\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\xd1\x86\x03 \x01(\x0b\x32\x0f.nsml.v1.AccessR\x06\x61\x63\x63\x65ss:F\n\x05\x61udit\x12\x1e.google.protobuf.MethodOptions\x18\xd2\x86\x03 \x01(\x0b\x32\x0e.nsml.v1.AuditR\x05\x61udit:E\n\rprefer_leader\x12\x1e.google.protobuf.MethodOptions\x18\xd3\x86\x03 \x01(\x08R\x0cpreferLeader:O\n\x08throttle\x12\x1e.google.protobuf.MethodOptions\x18\xd4\x86\x03 \x01(\x0e\x32\x11.nsml.v1.ThrottleR\x08throttleb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/options.proto\x12\x07nsml.v1\x1a google/protobuf/descriptor.proto\"8\n\x06\x41\x63\x63\x65ss\x12 \n\x07\x63\x61llers\x18\x01 \x03(\x0e\x32\x0f.nsml.v1.Caller\x12\x0c\n\x04rule\x18\x02 \x01(\t\"M\n\x05\x41udit\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\t\x12\x13\n\x0bis_frequent\x18\x04 \x01(\x08*\x91\x01\n\x06\x43\x61ller\x12\x16\n\x12\x43\x41LLER_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43\x41LLER_ANONYMOUS\x10\x01\x12\x0f\n\x0b\x43\x41LLER_USER\x10\x02\x12\x10\n\x0c\x43\x41LLER_ADMIN\x10\x03\x12\x0f\n\x0b\x43\x41LLER_NODE\x10\x04\x12\x0f\n\x0b\x43\x41LLER_PEER\x10\x05\x12\x14\n\x10\x43\x41LLER_JUMP_HOST\x10\x06*N\n\x08Throttle\x12\x18\n\x14THROTTLE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTHROTTLE_STORE\x10\x01\x12\x14\n\x10THROTTLE_HISTORY\x10\x02:I\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\xd1\x86\x03 \x01(\x0b\x32\x0f.nsml.v1.AccessR\x06\x61\x63\x63\x65ss:F\n\x05\x61udit\x12\x1e.google.protobuf.MethodOptions\x18\xd2\x86\x03 \x01(\x0b\x32\x0e.nsml.v1.AuditR\x05\x61udit:E\n\rprefer_leader\x12\x1e.google.protobuf.MethodOptions\x18\xd3\x86\x03 \x01(\x08R\x0cpreferLeader:O\n\x08throttle\x12\x1e.google.protobuf.MethodOptions\x18\xd4\x86\x03 \x01(\x0e\x32\x11.nsml.v1.ThrottleR\x08throttleb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.options_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CALLER']._serialized_start=205
-  _globals['_CALLER']._serialized_end=328
-  _globals['_THROTTLE']._serialized_start=330
-  _globals['_THROTTLE']._serialized_end=408
+  _globals['_CALLER']._serialized_start=206
+  _globals['_CALLER']._serialized_end=351
+  _globals['_THROTTLE']._serialized_start=353
+  _globals['_THROTTLE']._serialized_end=431
   _globals['_ACCESS']._serialized_start=68
   _globals['_ACCESS']._serialized_end=124
   _globals['_AUDIT']._serialized_start=126

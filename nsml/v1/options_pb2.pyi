@@ -16,6 +16,7 @@ class Caller(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CALLER_ADMIN: _ClassVar[Caller]
     CALLER_NODE: _ClassVar[Caller]
     CALLER_PEER: _ClassVar[Caller]
+    CALLER_JUMP_HOST: _ClassVar[Caller]
 
 class Throttle(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -28,6 +29,7 @@ CALLER_USER: Caller
 CALLER_ADMIN: Caller
 CALLER_NODE: Caller
 CALLER_PEER: Caller
+CALLER_JUMP_HOST: Caller
 THROTTLE_UNSPECIFIED: Throttle
 THROTTLE_STORE: Throttle
 THROTTLE_HISTORY: Throttle

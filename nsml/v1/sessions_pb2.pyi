@@ -1040,20 +1040,22 @@ class ListMetricsResponse(_message.Message):
     def __init__(self, metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., let_go: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TunnelTarget(_message.Message):
-    __slots__ = ("session", "rank", "service", "only_checks", "boot_id", "uses_relay")
+    __slots__ = ("session", "rank", "service", "only_checks", "boot_id", "uses_relay", "ssh_host")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     ONLY_CHECKS_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     USES_RELAY_FIELD_NUMBER: _ClassVar[int]
+    SSH_HOST_FIELD_NUMBER: _ClassVar[int]
     session: str
     rank: int
     service: str
     only_checks: bool
     boot_id: str
     uses_relay: bool
-    def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., boot_id: _Optional[str] = ..., uses_relay: _Optional[bool] = ...) -> None: ...
+    ssh_host: str
+    def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ..., boot_id: _Optional[str] = ..., uses_relay: _Optional[bool] = ..., ssh_host: _Optional[str] = ...) -> None: ...
 
 class DirectWay(_message.Message):
     __slots__ = ("socket", "key", "relay")

@@ -60,3 +60,27 @@ class RemoveSshKeyRequest(_message.Message):
 class RemoveSshKeyResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class CheckSshKeyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CheckSshKeyResponse(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...
+
+class GetJumpHostRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetJumpHostResponse(_message.Message):
+    __slots__ = ("address", "host_key", "authority")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HOST_KEY_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    host_key: str
+    authority: str
+    def __init__(self, address: _Optional[str] = ..., host_key: _Optional[str] = ..., authority: _Optional[str] = ...) -> None: ...

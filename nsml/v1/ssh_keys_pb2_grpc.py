@@ -51,6 +51,16 @@ class SshKeyServiceStub:
                 request_serializer=nsml_dot_v1_dot_ssh__keys__pb2.RemoveSshKeyRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.RemoveSshKeyResponse.FromString,
                 _registered_method=True)
+        self.CheckSshKey = channel.unary_unary(
+                '/nsml.v1.SshKeyService/CheckSshKey',
+                request_serializer=nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyResponse.FromString,
+                _registered_method=True)
+        self.GetJumpHost = channel.unary_unary(
+                '/nsml.v1.SshKeyService/GetJumpHost',
+                request_serializer=nsml_dot_v1_dot_ssh__keys__pb2.GetJumpHostRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.GetJumpHostResponse.FromString,
+                _registered_method=True)
 
 
 class SshKeyServiceServicer:
@@ -84,6 +94,21 @@ class SshKeyServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckSshKey(self, request, context):
+        """Whether the caller's public key is one of a user's: PERMISSION_DENIED or UNAUTHENTICATED if it is not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetJumpHost(self, request, context):
+        """Where this control plane's jump host is, and by which keys ssh knows it and the sessions behind it.
+        FAILED_PRECONDITION: it has none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SshKeyServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -101,6 +126,16 @@ def add_SshKeyServiceServicer_to_server(servicer, server):
                     servicer.RemoveSshKey,
                     request_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.RemoveSshKeyRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_ssh__keys__pb2.RemoveSshKeyResponse.SerializeToString,
+            ),
+            'CheckSshKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckSshKey,
+                    request_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyResponse.SerializeToString,
+            ),
+            'GetJumpHost': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetJumpHost,
+                    request_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.GetJumpHostRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_ssh__keys__pb2.GetJumpHostResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -186,6 +221,60 @@ class SshKeyService:
             '/nsml.v1.SshKeyService/RemoveSshKey',
             nsml_dot_v1_dot_ssh__keys__pb2.RemoveSshKeyRequest.SerializeToString,
             nsml_dot_v1_dot_ssh__keys__pb2.RemoveSshKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckSshKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.SshKeyService/CheckSshKey',
+            nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyRequest.SerializeToString,
+            nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetJumpHost(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.SshKeyService/GetJumpHost',
+            nsml_dot_v1_dot_ssh__keys__pb2.GetJumpHostRequest.SerializeToString,
+            nsml_dot_v1_dot_ssh__keys__pb2.GetJumpHostResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,6 +12,7 @@ def test_a_key_is_added_listed_and_removed(nsml, state, tmp_path):
     file.write_text(f"{LAPTOP}\n")
     added = nsml("key", "add", str(file))
     assert added.stdout.startswith("key laptop added (SHA256:")
+    assert "nsml ssh-config --jump" in added.stderr
     listed = nsml("key", "ls")
     assert "laptop" in listed.stdout
     assert "never" in listed.stdout

@@ -12,6 +12,7 @@ import pytest
 from cli.app import App
 from cli.exits import CommandError
 from cli.sessions import ssh_files
+from nsml.spec.ssh_hosts import host_of
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.test_process import NSML, ROOT
 from tests.unit.cli.test_sh import done
@@ -55,7 +56,7 @@ def test_another_host_is_none(host):
 
 
 def test_the_host_of_a_session_leads_to_it():
-    host = ssh_files.host_of("sabcdefgh234567ab", 3)
+    host = host_of("sabcdefgh234567ab", 3)
     assert ssh_files.replica_at(host) == ("sabcdefgh234567ab", 3)
 
 
@@ -191,3 +192,33 @@ def test_the_proxy_writes_the_key_before_the_first_byte(environ, session):
     file = Path(environ["NSML_CONFIG_DIR"]) / "ssh_known_hosts"
     assert file.read_text() == f"{SESSION}.nsml {KEY}\n"
     assert done(environ, "ssh-proxy", "kim/mnist/7.nsml").returncode == 5
+
+
+def test_a_machine_without_nsml_is_told_of_the_jump_host(nsml, state, tmp_path):
+    found = nsml("ssh-config", "--jump").stdout
+    config, known_hosts = found.split("\n\n")
+    assert f"[jump.lab]:18557 {state.jump_host.host_key}\n" in known_hosts
+    assert f"@cert-authority *.nsml {state.jump_host.authority}\n" in known_hosts
+    file = tmp_path / "config"
+    file.write_text(config)
+    if shutil.which("ssh"):
+        said = subprocess.run(
+            ["ssh", "-G", "-F", str(file), "12.nsml"], capture_output=True, text=True, check=True
+        )
+        assert "proxyjump jump.lab:18557\n" in said.stdout
+    both = nsml("ssh-config", "--jump", "--install", check=False)
+    assert (both.code, both.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("field", "word"),
+    [
+        ("address", "x\n    ProxyCommand id:1"),
+        ("address", "-oX:22"),
+        ("host_key", "ssh-ed25519 A\nB"),
+    ],
+)
+def test_what_a_platform_says_of_it_adds_no_line(nsml, state, field, word):
+    setattr(state.jump_host, field, word)
+    refused = nsml("ssh-config", "--jump", check=False)
+    assert (refused.code, refused.stdout) == (1, "")

@@ -25,7 +25,7 @@ from controlplane.domain.identity import (
 from nsml.v1 import options_pb2
 
 # Written a second time, by hand: who changes the table says so here too.
-# a = anybody, u = every user, A = administrators, n = nodes, p = other control planes
+# a = anybody, u = every user, A = administrators, n = nodes, p = other control planes, j = jump hosts
 DECLARED = {
     "grpc.health.v1.Health": {"Check": "aunp", "List": "aunp", "Watch": "aunp"},
     "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": "un"},
@@ -75,7 +75,13 @@ DECLARED = {
         "RemoveWebhook": "u",
         "TestWebhook": "u",
     },
-    "nsml.v1.SshKeyService": {"AddSshKey": "u", "ListSshKeys": "u", "RemoveSshKey": "u"},
+    "nsml.v1.SshKeyService": {
+        "AddSshKey": "u",
+        "ListSshKeys": "u",
+        "RemoveSshKey": "u",
+        "GetJumpHost": "u",
+        "CheckSshKey": "j",
+    },
     "nsml.v1.SecretService": {"SetSecret": "u", "ListSecrets": "u", "RemoveSecret": "u"},
     "nsml.v1.NodeService": {
         "ListNodes": "u",
@@ -107,7 +113,7 @@ DECLARED = {
         "ListMetrics": "u",
         "ExplainSession": "u",
         "ListQueue": "u",
-        "OpenTunnel": "u",
+        "OpenTunnel": "uj",
     },
 }
 
@@ -131,7 +137,14 @@ def methods_of(files: list[FileDescriptor]) -> set[str]:
 
 
 def letters(row: Row) -> str:
-    names = {"ANONYMOUS": "a", "USER": "u", "ADMIN": "A", "NODE": "n", "PEER": "p"}
+    names = {
+        "ANONYMOUS": "a",
+        "USER": "u",
+        "ADMIN": "A",
+        "NODE": "n",
+        "PEER": "p",
+        "JUMP_HOST": "j",
+    }
     return "".join(letter for name, letter in names.items() if name in str(row.doors))
 
 

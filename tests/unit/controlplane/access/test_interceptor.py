@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -22,18 +23,23 @@ from controlplane.access.identities import Identities
 from controlplane.access.incoming_memory import Arriving
 from controlplane.access.interceptor import MOST_REQUESTS, AccessInterceptor, _Ending
 from controlplane.access.listeners import Identity, listen_agents
-from controlplane.access.secret import Secret
+from controlplane.access.records import SSH_KEYS
+from controlplane.access.secret import Secret, new_secret
 from controlplane.domain.errors import InvalidRequest, NotSignedIn, NsmlError, Unavailable
 from controlplane.domain.identity import (
     AnonymousCaller,
     Caller,
+    JumpHostCaller,
     NodeCaller,
     PeerCaller,
     Role,
     UserCaller,
 )
+from controlplane.store.interface import Transaction
+from controlplane.stored.v1.records_pb2 import SshKeyRecord
 from controlplane.wire.errors import DETAILS, refuse
 from nsml.common.clock import SystemClock
+from nsml.spec.metadata import SSH_KEY
 
 from .conftest import Door, HandClock, open_door
 from .test_access_table import contract_files
@@ -47,7 +53,14 @@ CELLS = {
         *(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
         *(DENIED, DENIED, DENIED, OPEN),
     ),
-    AllowedCallers.USER: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, OPEN, OPEN, OPEN, DENIED),
+    **dict.fromkeys(
+        (AllowedCallers.USER, AllowedCallers.USER | AllowedCallers.JUMP_HOST),
+        (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, OPEN, OPEN, OPEN, DENIED),
+    ),
+    AllowedCallers.JUMP_HOST: (
+        *(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
+        *(DENIED, DENIED, DENIED, DENIED),
+    ),
     AllowedCallers.ADMIN: (
         UNKNOWN,
         UNKNOWN,
@@ -122,6 +135,8 @@ def name_of_caller() -> bytes:
             return f"node {node}".encode()
         case PeerCaller(member=member, node=node):
             return f"peer {member} for {node or 'itself'}".encode()
+        case JumpHostCaller(user=user, key_name=name):
+            return f"{name} of {user.name}".encode()
         case AnonymousCaller():
             return b"nobody"
 
@@ -200,9 +215,12 @@ async def tokens_of_everybody(door: Door) -> dict[str, str | None]:
     return {**texts, "anonymous": None, "garbage": "nsml_" + "x" * 43}
 
 
-async def outcome(channel: grpc.aio.Channel, method: str, token: str | None) -> str:
-    """`open`, or the reason of the refusal."""
-    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+async def outcome(
+    channel: grpc.aio.Channel, method: str, token: str | None, *, key: str = ""
+) -> str:
+    """`open`, or the reason of the refusal; `key` is the ssh key that the caller names."""
+    said = {"authorization": f"Bearer {token}" if token else "", SSH_KEY: key}
+    metadata = tuple((name, word) for name, word in said.items() if word)
     for _ in range(20):
         try:
             return f"{OPEN}: {(await reply(channel, method, metadata)).decode()}"
@@ -306,6 +324,65 @@ async def test_nobody_else_speaks_for_a_node(clock: HandClock) -> None:
             metadata = ((("authorization", f"Bearer {token}"),) if token else ()) + (behalf,)
             with pytest.raises(grpc.aio.AioRpcError):
                 await reply(channel, "/nsml.v1.AgentService/Control", metadata)
+
+
+FOR_JUMP_HOSTS = {"/nsml.v1.SessionService/OpenTunnel", "/nsml.v1.SshKeyService/CheckSshKey"}
+KEY = "ab" * 32
+
+
+async def with_key(door: Door, user: str = "kim") -> Secret:
+    """The secret of the jump host; `user` has a key."""
+    record = SshKeyRecord(user=user, name="laptop", public_key="ssh-ed25519 AAAA")
+    await door.store.commit(Transaction(compares=(), success=(SSH_KEYS.put(KEY, record),)))
+    secret = new_secret(secrets.token_bytes)
+    door.identities.admit_jump_host(secret)
+    return secret
+
+
+async def test_a_jump_host_leads_the_users_of_keys_and_does_nothing_else(clock: HandClock) -> None:
+    async with open_door(clock) as door, serving(door) as channel:
+        tokens = await tokens_of_everybody(door)
+        secret = await with_key(door)
+        for method in TABLE:
+            found = await outcome(channel, method, secret.text, key=KEY)
+            expected = f"{OPEN}: laptop of kim" if method in FOR_JUMP_HOSTS else DENIED
+            assert (method, found) == (method, expected)
+            if method in FOR_JUMP_HOSTS:
+                for who in WHO:  # nobody else speaks for a key
+                    assert await outcome(channel, method, tokens[who], key=KEY) == UNKNOWN, who
+        tunnel = "/nsml.v1.SessionService/OpenTunnel"
+        assert await outcome(channel, tunnel, secret.text) == UNKNOWN
+        assert await outcome(channel, tunnel, secret.text, key="cd" * 32) == UNKNOWN
+        door.identities.admit_jump_host(new_secret(secrets.token_bytes))  # it was started again
+        assert await outcome(channel, tunnel, secret.text, key=KEY) == UNKNOWN
+
+
+async def test_a_key_goes_with_its_user(clock: HandClock) -> None:
+    async with open_door(clock) as door, serving(door) as channel:
+        await door.accounts.create_user("root", Role.ADMIN, "")
+        await door.accounts.create_user("kim", Role.MEMBER, "")
+        secret = await with_key(door)
+        tunnel = "/nsml.v1.SessionService/OpenTunnel"
+        assert await outcome(channel, tunnel, secret.text, key=KEY) == f"{OPEN}: laptop of kim"
+        record = await SSH_KEYS.get(door.store, KEY)
+        assert record is not None
+        await door.accounts.delete_user("kim")
+        assert await outcome(channel, tunnel, secret.text, key=KEY) == UNKNOWN
+        # one that a removal has left, before a new user of the name
+        await door.store.commit(
+            Transaction(compares=(), success=(SSH_KEYS.put(KEY, record.value),))
+        )
+        await door.accounts.create_user("kim", Role.MEMBER, "", restore=True)
+        assert await outcome(channel, tunnel, secret.text, key=KEY) == UNKNOWN
+
+
+async def test_another_control_plane_passes_on_what_its_jump_host_asks() -> None:
+    async with open_door(SystemClock()) as door, as_peer(door) as channel:
+        await door.accounts.create_user("kim", Role.MEMBER, "")
+        await with_key(door)
+        for method in FOR_JUMP_HOSTS:
+            assert await outcome(channel, method, None, key=KEY) == f"{OPEN}: laptop of kim"
+        assert await outcome(channel, "/nsml.v1.SessionService/GetSession", None, key=KEY) == DENIED
 
 
 async def test_a_control_plane_of_another_authority_is_none() -> None:

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
+import os
+from typing import Any
 
+import asyncssh
 import grpc
 import pytest
+from asyncssh.public_key import CERT_TYPE_HOST
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from controlplane.access.records import SSH_KEYS
+from controlplane.access.secret import new_secret
 from controlplane.domain.identity import Role
+from controlplane.ssh_keys.feature import ssh_authority
 from controlplane.ssh_keys.user_keys import MOST_KEYS
+from controlplane.tunnels import tunnels
+from nsml.spec import agent_services
+from nsml.spec.metadata import SSH_KEY
+from nsml.spec.ssh_keys import parse_public_key
+from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import ssh_keys_pb2 as pb
-from tests.unit.controlplane.rig import Rig, Stubs, platform
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import refusal, refused
+from tests.unit.controlplane.services.test_tunnels import dial, failure, running
 
 
 @pytest.fixture
@@ -128,3 +142,112 @@ async def test_what_a_removal_left_belongs_to_nobody(rig: Rig, monkeypatch) -> N
     assert (await refused(remove(again, "laptop")))[0] == "NOT_FOUND"
     await add(eve, key(1), "found")
     assert await names(eve) == ["found"]
+
+
+# -- by a jump host -------------------------------------------------------------------------------
+
+
+def for_key(rig: Rig, user: Stubs, line: str) -> Stubs:
+    """The jump host's calls for the user of a key."""
+    secret = new_secret(os.urandom)
+    rig.plane.core.identities.admit_jump_host(secret)
+    said = (("authorization", f"Bearer {secret.text}"), (SSH_KEY, parse_public_key(line).digest))
+    made = copy.copy(user)
+    made.metadata = said
+    made.sessions = type(user.sessions)(user.sessions._stub, said)
+    made.ssh_keys = type(user.ssh_keys)(user.ssh_keys._stub, said)
+    return made
+
+
+async def opened(
+    jump_host: Stubs, session: str, host: str, service: str = agent_services.SSH
+) -> Any:
+    call = jump_host.sessions._stub.OpenTunnel(metadata=jump_host.metadata, timeout=20)
+    target = sessions_pb2.TunnelTarget(session=session, service=service, ssh_host=host)
+    await call.write(sessions_pb2.OpenTunnelRequest(target=target))
+    return call
+
+
+async def test_the_server_asks_for_the_users_own_keys_and_has_a_certificate(rig: Rig) -> None:
+    kim, eve = await rig.user("kim"), await rig.user("eve")
+    for number, user in ((1, kim), (2, kim), (3, eve)):
+        await add(user, key(number), f"k{number}")
+    agent, session = await running(rig, kim)
+    jump_host = for_key(rig, kim, key(1))
+    checked = await jump_host.ssh_keys.CheckSshKey(pb.CheckSshKeyRequest())
+    assert checked.user == "kim"
+    call = await opened(jump_host, session.id, f"{session.id}.nsml")
+    await until(lambda: _asked(agent), "the agent is asked")
+    [order] = agent.tunnels
+    assert (order.service, order.user) == (agent_services.SSH, "kim")
+    entrance = order.ssh_entrance
+    digests = {parse_public_key(key(number)).digest for number in (1, 2)}
+    assert {one.hex() for one in entrance.authorized_keys} == digests
+    certificate = asyncssh.import_certificate(entrance.certificate)
+    authority = rig.plane.core.shared(ssh_authority).public_key
+    assert certificate.signing_key == asyncssh.import_public_key(authority)
+    certificate.validate(CERT_TYPE_HOST, f"{session.id}.nsml")
+    with pytest.raises(ValueError, match="principal"):
+        certificate.validate(CERT_TYPE_HOST, "12.nsml")
+    pair = Ed25519PrivateKey.from_private_bytes(entrance.host_key).public_key()
+    assert certificate.key.public_data.endswith(pair.public_bytes_raw())
+    call.cancel()
+    # each connection has another key; that it was used is known
+    again = await opened(jump_host, session.id, f"{session.id}.nsml")
+    await until(lambda: _asked_twice(agent), "the agent is asked again")
+    assert agent.tunnels[1].ssh_entrance.host_key != entrance.host_key
+    again.cancel()
+    listed = await kim.ssh_keys.ListSshKeys(pb.ListSshKeysRequest())
+    assert [one.HasField("used_at") for one in listed.keys] == [True, False]
+
+
+async def _asked(agent: Agent) -> bool:
+    return bool(agent.tunnels)
+
+
+async def _asked_twice(agent: Agent) -> bool:
+    return len(agent.tunnels) == 2
+
+
+async def test_it_leads_to_nothing_else(rig: Rig) -> None:
+    kim, eve = await rig.user("kim"), await rig.user("eve")
+    await add(kim, key(1), "laptop")
+    await add(eve, key(2), "laptop")
+    agent, session = await running(rig, kim)
+    own, other = for_key(rig, kim, key(1)), f"{session.id}.nsml"
+    for service in (agent_services.PROGRAM, agent_services.FILES, "web", "8888"):
+        call = await opened(own, session.id, other, service)
+        assert (await failure(call))[0] == "PERMISSION_DENIED", service
+    # a certificate for one name never leads to another session
+    for host in ("", "last.nsml", "1.12.nsml", f"1.{session.id}.nsml", "x"):
+        assert (await failure(await opened(own, session.id, host)))[0] == "INVALID_ARGUMENT", host
+    of_eve = for_key(rig, eve, key(2))
+    assert (await failure(await opened(of_eve, session.id, other)))[0] == "NOT_FOUND"
+    assert agent.tunnels == []
+
+
+async def test_a_removed_key_ends_what_is_open(rig: Rig, monkeypatch) -> None:
+    monkeypatch.setattr(tunnels, "LOOKS_EVERY_S", 0.05)
+    kim = await rig.user("kim")
+    await add(kim, key(1), "laptop")
+    agent, session = await running(rig, kim)
+    call = await opened(for_key(rig, kim, key(1)), session.id, f"{session.id}.nsml")
+    program = await dial(agent)
+    assert await call.read() == sessions_pb2.OpenTunnelResponse()
+    await remove(kim, "laptop")
+    assert (await failure(call))[0] == "UNAUTHENTICATED"
+    program.cancel()
+
+
+async def test_an_older_agent_would_let_anybody_in(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await add(kim, key(1), "laptop")
+    abilities = [agents_pb2.AGENT_ABILITY_SERVICES]
+    agent = await (await rig.agent("old", abilities=abilities, agent_version="0.1.0")).connect()
+    session = await kim.submit()
+    [assignment] = await agent.assignments(1)
+    await agent.report(assignment.replica, "RUNNING")
+    await kim.reaches(session.id, "RUNNING")
+    call = await opened(for_key(rig, kim, key(1)), session.id, f"{session.id}.nsml")
+    assert (await failure(call))[0] == "FAILED_PRECONDITION"
+    assert agent.tunnels == []

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from controlplane.core import serving_process
 from controlplane.state.agent_connections import RelayEnd
-from controlplane.tunnels import relay_process
 from controlplane.tunnels.relay_process import RelayProcess
 from nsml.common.clock import SystemClock
 from nsml.common.tunnel_keys import prove_on
@@ -22,7 +22,7 @@ from nsml.common.tunnel_keys import prove_on
 @pytest.fixture
 async def relay(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RelayProcess]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for the relay")
-    monkeypatch.setattr(relay_process, "_RESTARTED_AFTER_S", 0.01)
+    monkeypatch.setattr(serving_process, "_RESTARTED_AFTER_S", 0.01)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
@@ -110,9 +110,10 @@ async def test_while_there_is_none_nobody_is_sent_there() -> None:
 
 async def test_it_ends_with_its_control_plane(relay: RelayProcess) -> None:
     """Whose end of its input a killed one's is, too."""
-    assert relay._process is not None
-    assert relay._process.stdin is not None
+    process = relay._process._process
+    assert process is not None
+    assert process.stdin is not None
     started = relay.pid
-    relay._process.stdin.close()
+    process.stdin.close()
     await until(lambda: relay.pid != started)
     assert not psutil.pid_exists(started)

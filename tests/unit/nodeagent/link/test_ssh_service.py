@@ -7,16 +7,20 @@ import json
 import socket
 import threading
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.link.services import RunningReplica
 from nodeagent.link.ssh_service import SshServers
-from nodeagent.runtimes.visits import NotAdmitted
+from nodeagent.runtimes.visits import Login, NotAdmitted
 from nsml.spec.frames import first_of
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.agents_pb2 import SshEntrance
 from tests.support.scripted_platform import session_id
 
 if TYPE_CHECKING:
@@ -53,8 +57,10 @@ class Echo:
         self.keys: list[str] = []
 
     @asynccontextmanager
-    async def ssh_server(self, _folder: ReplicaFolder, key: str) -> AsyncIterator[socket.socket]:
-        self.keys.append(key)
+    async def ssh_server(
+        self, _folder: ReplicaFolder, key: str, *, login: Login | None = None
+    ) -> AsyncIterator[socket.socket]:
+        self.keys.append(key if login is None else login.beside(key))
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
 
@@ -103,6 +109,22 @@ async def test_bytes_pass_behind_it(replica: RunningReplica) -> None:
     assert client.answer[1] == b"".join(sent)
 
 
+async def test_who_comes_by_a_jump_host_is_asked_for_a_key(replica: RunningReplica) -> None:
+    visits = Echo()
+    pair = Ed25519PrivateKey.generate()
+    entrance = SshEntrance(
+        host_key=pair.private_bytes_raw(), certificate="cert", authorized_keys=[b"\1" * 32]
+    )
+    client = await served(replace(replica, ssh_entrance=entrance), visits)
+    public = pair.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    assert client.answer[0].host_key == public
+    told = json.loads(visits.keys[0])
+    assert (told["certificate"], told["authorized_keys"]) == ("cert", ["01" * 32])
+    assert "OPENSSH PRIVATE KEY" in told["host_key"]
+    # that of the replica is another one, which no jump host's client is shown
+    assert not replica.folder.ssh_host_key.exists()
+
+
 async def test_a_damaged_key_is_no_new_one(replica: RunningReplica) -> None:
     replica.folder.ssh_host_key.write_text("half of")
     client = await served(replica, Echo())
@@ -111,7 +133,7 @@ async def test_a_damaged_key_is_no_new_one(replica: RunningReplica) -> None:
 
 async def test_why_there_is_none_is_told(replica: RunningReplica) -> None:
     class Closed:
-        def ssh_server(self, _folder: ReplicaFolder, _key: str, *_asking: object) -> None:
+        def ssh_server(self, *_: object, login: None) -> None:
             raise NotAdmitted("it lets nobody in")
 
     assert (await served(replica, Closed())).answer[0].refused == "it lets nobody in"

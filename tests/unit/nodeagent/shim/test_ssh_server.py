@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
+import json
 import os
 import socket
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import asyncssh
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from nodeagent.shim import ssh_server
 
@@ -40,6 +51,99 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     with ours:
         yield ours
     os.waitpid(pid, 0)
+
+
+@contextmanager
+def served(host_key: str, agent: socket.socket | None = None) -> Iterator[socket.socket]:
+    """A connection to a server, which has ended afterwards; with `agent` as in a container."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            shells = {"/bin/sh": "$ "}
+            environment = {"PATH": os.environ["PATH"]}
+            ssh_server.run(theirs, host_key, environment, shells, lambda: None, agent=agent)
+        finally:
+            os._exit(0)
+    theirs.close()
+    with ours:
+        yield ours
+    os.waitpid(pid, 0)
+
+
+async def test_who_comes_by_a_jump_host_proves_a_key_and_checks_a_certificate() -> None:
+    authority, mine, another = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(3))
+    certificate = authority.generate_host_certificate(
+        asyncssh.import_private_key(KEY).convert_to_public(), "12", principals=["12.nsml"]
+    )
+    login = json.dumps(
+        {
+            "host_key": KEY,
+            "certificate": certificate.export_certificate().decode(),
+            "authorized_keys": [hashlib.sha256(mine.public_data).hexdigest()],
+        }
+    )
+
+    async def said(trusted: asyncssh.SSHKey, *keys: asyncssh.SSHKey, host: str = "12.nsml") -> str:
+        with served(login) as connection:
+            client = await asyncssh.connect(
+                host,
+                sock=connection,
+                username="anybody",
+                client_keys=list(keys) or None,
+                known_hosts=([], [trusted.convert_to_public()], []),
+                config=None,
+                agent_path=None,
+            )
+            async with client:
+                return str((await client.run("echo in")).stdout)
+
+    assert await said(authority, mine) == "in\n"
+    assert await said(authority, another, mine) == "in\n"
+    for keys in ([another], []):
+        with pytest.raises(asyncssh.PermissionDenied):
+            await said(authority, *keys)
+    for trusted, host in ((another, "12.nsml"), (authority, "13.nsml")):
+        with pytest.raises((asyncssh.HostKeyNotVerifiable, ValueError)):
+            await said(trusted, mine, host=host)
+
+
+async def test_in_a_container_the_agent_signs_with_the_certified_key() -> None:
+    authority, mine = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
+    pair = Ed25519PrivateKey.generate()
+    public = pair.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    certificate = authority.generate_host_certificate(
+        asyncssh.import_public_key(public), "12", principals=["12.nsml"]
+    )
+    login = {
+        "host_key": public,
+        "certificate": certificate.export_certificate().decode(),
+        "authorized_keys": [hashlib.sha256(mine.public_data).hexdigest()],
+    }
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def sign() -> None:
+        while asked := ours.recv(1 << 16):
+            data = base64.b64decode(json.loads(asked)["sign"])
+            signature = base64.b64encode(pair.sign(data)).decode()
+            ours.send(json.dumps({"signature": signature}).encode())
+
+    with ours, served(json.dumps(login), theirs) as connection:
+        theirs.close()
+        signing = asyncio.create_task(asyncio.to_thread(sign))
+        client = await asyncssh.connect(
+            "12.nsml",
+            sock=connection,
+            username="anybody",
+            client_keys=[mine],
+            known_hosts=([], [authority.convert_to_public()], []),
+            config=None,
+            agent_path=None,
+        )
+        client.close()
+        await client.wait_closed()
+        await signing
 
 
 def test_one_that_says_a_byte_at_a_time_is_not_waited_for(connection: socket.socket) -> None:

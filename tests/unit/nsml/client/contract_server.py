@@ -202,6 +202,10 @@ class State:
         self.tokens = {TOKEN: "kim"}
         self.secrets = {}
         self.keys = {}
+        key = LAPTOP.rpartition(" ")[0]
+        self.jump_host = ssh_keys_pb2.GetJumpHostResponse(
+            address="jump.lab:18557", host_key=key, authority=key
+        )
         self.views = {}
         self.webhook = ""
         self.webhook_events: list[int] = []
@@ -1282,6 +1286,9 @@ class SshKeys(ssh_keys_pb2_grpc.SshKeyServiceServicer):
         if self.state.keys.pop(request.name, None) is None:
             refuse(context, grpc.StatusCode.NOT_FOUND, "there is no such key", "NOT_FOUND")
         return ssh_keys_pb2.RemoveSshKeyResponse()
+
+    def GetJumpHost(self, request, context):
+        return self.state.jump_host
 
 
 class Webhooks(webhooks_pb2_grpc.WebhookServiceServicer):

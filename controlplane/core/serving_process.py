@@ -1,0 +1,111 @@
+"""A program beside this control plane that serves a listening socket: started again when it dies, gone when we are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from nsml.common.clock import Clock
+
+_RESTARTED_AFTER_S: Final = 0.5
+_STOPPED_WITHIN_S: Final = 2.0
+_BACKLOG: Final = 512
+_INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TEST_RUN_FOLDER")
+"""Of our environment, which may have keys of stores."""
+
+_log = structlog.get_logger()
+
+
+class ServingProcess:
+    """Runs `python -m MODULE DESCRIPTOR` on the listener. It is told things by its standard input, and ends with that.
+
+    Connections that come while it is started again wait in the listener, which stays ours.
+
+    Args:
+        name: of it in the log.
+        address: for the log, where others reach the listener.
+        first: what each new process is told first; a line, or nothing.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        listener: socket.socket,
+        *,
+        name: str,
+        address: str,
+        clock: Clock,
+        first: Callable[[], bytes] = bytes,
+    ) -> None:
+        self._module = module
+        self._listener = listener
+        self._name = name
+        self._address = address
+        self._clock = clock
+        self._first = first
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id while it runs, else 0."""
+        return self._process.pid if self._process is not None else 0
+
+    def tell(self, line: bytes) -> None:
+        """Say something, if it runs."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(line)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._listener.listen(_BACKLOG)
+        try:
+            while True:
+                try:
+                    await self._live()
+                except OSError as error:
+                    _log.error("process.not_started", name=self._name, error=str(error))
+                await self._clock.sleep(_RESTARTED_AFTER_S)
+        finally:
+            self._listener.close()
+
+    async def _live(self) -> None:
+        """One process, from its start to its end. Raises OSError."""
+        process = self._process = await self._started()
+        try:
+            self.tell(self._first())
+            _log.error("process.died", name=self._name, code=await process.wait())
+        finally:
+            self._process = None
+            await _stop(process)
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        descriptor = self._listener.fileno()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", self._module, str(descriptor)),
+            stdin=asyncio.subprocess.PIPE,
+            env={name: os.environ[name] for name in _INHERITED if name in os.environ},
+            pass_fds=[descriptor],
+            process_group=0,
+        )
+        _log.info("process.started", name=self._name, pid=process.pid, address=self._address)
+        return process
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """Have it end, if it has not."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(_STOPPED_WITHIN_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

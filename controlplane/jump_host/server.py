@@ -1,0 +1,324 @@
+"""Who may come to a jump host, and how one connection reaches an ssh server in a session.
+
+A client logs in with a public key, and may then open connections to port 22 of sessions as hosts, and nothing else: no
+shell, no program, no file, no port, no agent. The control plane decides on each connection, for the user of the key;
+what passes is ssh between the client and the session, which asks for the key itself and proves itself by a certificate.
+So whoever holds this process reads nothing, and gets into nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncssh
+import structlog
+from asyncssh.stream import SSHTCPStreamSession
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from nsml.client.errors import ClientError, ConnectionLost, NotSignedIn
+from nsml.client.rpc import Rpc
+from nsml.client.ssh import open_ssh
+from nsml.spec.ssh_hosts import RULE, replica_at
+from nsml.v1 import ssh_keys_pb2 as pb
+
+if TYPE_CHECKING:
+    from nsml.client.endpoints import Endpoints
+    from nsml.client.ssh import SshServer
+    from nsml.common.concurrency import TaskGroup
+
+LOGIN_WITHIN_S: Final = 20.0
+MOST_CONNECTIONS: Final = 1000
+MOST_STRANGERS: Final = 64
+MOST_STRANGERS_OF_ADDRESS: Final = 16
+"""Connections that have not logged in: of all together, and of one address."""
+_MOST_OF_USER: Final = 64
+_MOST_KEYS: Final = 20
+"""That a client may offer: more than OpenSSH takes, since agents have many."""
+_MOST_PASSAGES: Final = 16
+"""Of one connection at once."""
+IDLE_S: Final = 30.0
+"""How long a connection that leads nowhere stays."""
+_JOINED_WITHIN_S: Final = 10.0
+_PIECE_BYTES: Final = 64 << 10
+_PORT: Final = 22
+_CIPHERS: Final = (
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "chacha20-poly1305@openssh.com",
+)
+_log = structlog.get_logger()
+
+_USE: Final = "it leads to sessions alone: ssh -J HOST:PORT SESSION.nsml"
+
+
+class JumpHost:
+    """All connections of a jump host.
+
+    Args:
+        ways: to the control plane.
+        secret: by which that knows us.
+        group: where what goes on in connections runs.
+    """
+
+    def __init__(self, ways: Endpoints, secret: str, group: TaskGroup) -> None:
+        self._ways = ways
+        self._secret = secret
+        self.group = group
+        self.open = 0
+        self.strangers: Counter[str] = Counter()
+        self.of_user: Counter[str] = Counter()
+
+    def options(self, host_key: bytes) -> dict[str, Any]:
+        """Of `asyncssh.listen`; `host_key` is the private half (Ed25519, 32 bytes)."""
+        return {
+            "server_factory": lambda: _Connection(self),
+            "server_host_keys": [_private_key(host_key)],
+            "server_version": "nsml",
+            "encoding": None,
+            "line_editor": False,
+            "agent_forwarding": False,
+            "x11_forwarding": False,
+            "gss_host": None,
+            "password_auth": False,
+            "kbdint_auth": False,
+            "host_based_auth": False,
+            "login_timeout": LOGIN_WITHIN_S,
+            "keepalive_interval": 30,
+            "keepalive_count_max": 3,
+            "compression_algs": ["none"],
+            "encryption_algs": list(_CIPHERS),
+        }
+
+    def rpc(self, key: str) -> Rpc:
+        """Calls for the user of a public key, by its SHA-256 in hexadecimal."""
+        return Rpc(self._ways, token=self._secret, ssh_key=key)
+
+    async def user_of(self, key: str) -> str:
+        """Whose key it is; "" for nobody's, and while that cannot be known."""
+        try:
+            answer = await self.rpc(key).unary(
+                "SshKeyService/CheckSshKey", pb.CheckSshKeyRequest(), pb.CheckSshKeyResponse
+            )
+        except ClientError:
+            return ""
+        return answer.user
+
+
+def _private_key(seed: bytes) -> asyncssh.SSHKey:
+    pair = Ed25519PrivateKey.from_private_bytes(seed)
+    text = pair.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return asyncssh.import_private_key(text)
+
+
+class _Connection(asyncssh.SSHServer):
+    """What the client of one connection may."""
+
+    def __init__(self, jump_host: JumpHost) -> None:
+        self._jump_host = jump_host
+        self._connection: Any = None
+        self._address = ""
+        self._is_stranger = False
+        self._offered = 0
+        self._key = ""
+        self._user = ""
+        self._passages: set[asyncio.Task[bool]] = set()
+        self._ending: asyncio.TimerHandle | None = None
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+        peer = conn.get_extra_info("peername")
+        self._address = str(peer[0]) if peer else ""
+        host, self._is_stranger = self._jump_host, True
+        host.open += 1
+        host.strangers[self._address] += 1
+        is_full = host.open > MOST_CONNECTIONS or host.strangers.total() > MOST_STRANGERS
+        if is_full or host.strangers[self._address] > MOST_STRANGERS_OF_ADDRESS:
+            conn.abort()
+            return
+        validate = conn.validate_public_key
+
+        async def validate_public_key(username: str, key: bytes, msg: bytes, sig: bytes) -> bool:
+            is_valid = await validate(username, key, msg, sig)
+            if is_valid and msg:  # it has signed; without, a client only asks whether it should
+                self._key = _digest(key)
+            return is_valid
+
+        vars(conn)["validate_public_key"] = validate_public_key
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._jump_host.open -= 1
+        self._no_stranger()
+        if self._user:
+            _less(self._jump_host.of_user, self._user)
+        if self._ending is not None:
+            self._ending.cancel()
+        for one in self._passages:
+            one.cancel()
+
+    def _no_stranger(self) -> None:
+        if self._is_stranger:
+            self._is_stranger = False
+            _less(self._jump_host.strangers, self._address)
+
+    # who comes
+
+    def begin_auth(self, _username: str) -> bool:
+        return True
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    async def validate_public_key(self, _username: str, key: asyncssh.SSHKey) -> bool:
+        """Whether a key is a user's: that says who comes, whatever name is given."""
+        self._offered += 1
+        if self._offered > _MOST_KEYS:
+            self._connection.abort()
+            return False
+        return bool(await self._jump_host.user_of(_digest(key.public_data)))
+
+    def auth_completed(self) -> None:
+        self._no_stranger()
+        self._jump_host.group.create_task(self._note_user())
+        self._end_if_idle()
+
+    async def _note_user(self) -> None:
+        """Count it as one of the user's."""
+        user = await self._jump_host.user_of(self._key)
+        if not user or self._jump_host.of_user[user] >= _MOST_OF_USER:
+            self._connection.abort()
+        elif not self._connection.is_closed():
+            self._user = user
+            self._jump_host.of_user[user] += 1
+
+    # where it leads
+
+    def session_requested(self) -> Any:
+        raise _Refused(f"this is a jump host: {_USE}")
+
+    def server_requested(self, _listen_host: str, _listen_port: int) -> bool:
+        return False
+
+    def connection_requested(
+        self, dest_host: str, dest_port: int, _orig_host: str, _orig_port: int
+    ) -> Any:
+        try:
+            reference, rank = replica_at(dest_host)
+        except ValueError as error:
+            raise _Refused(f"{error}: {RULE}") from error
+        if dest_port != _PORT:
+            raise _Refused(f"port {dest_port}: {_USE}, and ssh there forwards ports (-L)")
+        if not self._key or len(self._passages) >= _MOST_PASSAGES:
+            raise _Refused(f"{_MOST_PASSAGES} connections to sessions are open already")
+        passage = _Passage(self._jump_host.rpc(self._key), reference, rank, dest_host)
+        task = self._jump_host.group.create_task(passage.live())
+        self._passages.add(task)
+        task.add_done_callback(self._is_over)
+        return passage.session()
+
+    def _is_over(self, task: asyncio.Task[bool]) -> None:
+        self._passages.discard(task)
+        if not task.cancelled() and task.result():
+            self._connection.abort()
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = asyncio.get_running_loop().call_later(IDLE_S, self._end_idle)
+
+    def _end_idle(self) -> None:
+        if not self._passages:
+            self._connection.close()
+
+
+class _Refused(asyncssh.ChannelOpenError):
+    """ssh prints the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, reason)
+
+
+class _Passage:
+    """The way of one connection to a session."""
+
+    def __init__(self, rpc: Rpc, reference: str, rank: int, host: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._rpc = rpc
+        self._reference = reference
+        self._rank = rank
+        self._host = host
+        self._opened: asyncio.Future[ClientError | None] = loop.create_future()
+        self._streams: asyncio.Future[tuple[Any, Any]] = loop.create_future()
+        self._over: asyncio.Future[None] = loop.create_future()
+
+    async def session(self) -> asyncssh.SSHTCPSession[bytes]:
+        """The client's end, once the session's is there. Raises ChannelOpenError: the control plane refuses it."""
+        error = await self._opened
+        if error is not None:
+            why = f" ({error.why})" if error.why else ""
+            raise _Refused(f"{error.message}{why}")
+        return SSHTCPStreamSession[bytes](self._take)
+
+    async def _take(self, reader: Any, writer: Any) -> None:
+        if not self._streams.done():
+            self._streams.set_result((reader, writer))
+        with suppress(asyncio.CancelledError):
+            await self._over
+        writer.close()
+
+    async def live(self) -> bool:
+        """Until either end leaves; whether the key is nobody's any more. A defect in one must not end the others."""
+        failure: ClientError = ConnectionLost("the connection to the session broke")
+        try:
+            async with open_ssh(
+                self._rpc, self._reference, rank=self._rank, ssh_host=self._host
+            ) as server:
+                self._opened.set_result(None)
+                async with asyncio.timeout(_JOINED_WITHIN_S):
+                    reader, writer = await self._streams
+                await _pass(server, reader, writer)
+        except ClientError as error:
+            failure = error
+        except (OSError, TimeoutError, asyncssh.Error):
+            pass
+        except Exception:  # noqa: BLE001 - what one sends must not end the others
+            _log.exception("passage.failed")
+        finally:
+            if not self._opened.done():
+                self._opened.set_result(failure)
+            self._streams.cancel()
+            self._over.cancel()
+        return isinstance(failure, NotSignedIn)
+
+
+async def _pass(server: SshServer, reader: Any, writer: Any) -> None:
+    """Pass on what both say until the session's end has ended."""
+
+    async def give() -> None:
+        with suppress(ClientError):  # who takes learns it, too
+            while data := await reader.read(_PIECE_BYTES):
+                await server.write(data)
+            await server.end()
+
+    giving = asyncio.create_task(give())
+    try:
+        while data := await server.read():
+            writer.write(data)
+            await writer.drain()
+    finally:
+        giving.cancel()
+
+
+def _digest(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
+
+
+def _less(counter: Counter[str], name: str) -> None:
+    counter[name] -= 1
+    if counter[name] <= 0:
+        del counter[name]
