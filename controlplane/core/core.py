@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controlplane.core.dependencies import Backends, MemberConfig
+    from controlplane.core.serving_process import ServingProcess
     from nsml.common.clock import Clock
 
 T = TypeVar("T")
@@ -64,12 +65,14 @@ class Core:
         process: an id of this very process.
         reading: turns of those who read pages of the history.
         leading: who leads.
+        beside: programs that this control plane runs beside it, as its start adds them.
     """
 
     def __init__(self, backends: Backends, config: MemberConfig, cluster_id: str) -> None:
         self.config = config
         self.cluster_id = cluster_id
         self._shared: dict[Callable[[Core], Any], Any] = {}
+        self.beside: list[ServingProcess] = []
         self.reading = Turns(
             "to read", slots=_READING, each=_READING_EACH, most_waiting=WAIT_TO_READ
         )

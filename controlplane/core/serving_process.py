@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _RESTARTED_AFTER_S: Final = 0.5
 _STOPPED_WITHIN_S: Final = 2.0
+STEADY_AFTER_S: Final = 60.0
+"""What ran for so long began well."""
+_FAILS_AFTER: Final = 3
+"""Processes one after another that ended sooner."""
 _BACKLOG: Final = 512
 _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TEST_RUN_FOLDER")
 """Of our environment, which may have keys of stores."""
@@ -52,6 +56,20 @@ class ServingProcess:
         self._clock = clock
         self._first = first
         self._process: asyncio.subprocess.Process | None = None
+        self._began_at = 0.0
+        self._ended_early = 0
+        self._end = ""
+
+    @property
+    def name(self) -> str:
+        """Of it in the log."""
+        return self._name
+
+    @property
+    def failing(self) -> str:
+        """How it ended last, where it has ended again and again soon after its start; else ""."""
+        is_steady = self.pid and self._clock.monotonic() >= self._began_at + STEADY_AFTER_S
+        return "" if is_steady or self._ended_early < _FAILS_AFTER else self._end
 
     @property
     def pid(self) -> int:
@@ -68,20 +86,24 @@ class ServingProcess:
         self._listener.listen(_BACKLOG)
         try:
             while True:
+                self._began_at = self._clock.monotonic()
                 try:
-                    await self._live()
+                    self._end = f"ended with code {await self._live()}"
                 except OSError as error:
-                    _log.error("process.not_started", name=self._name, error=str(error))
+                    self._end = f"could not be started: {error}"
+                is_early = self._clock.monotonic() < self._began_at + STEADY_AFTER_S
+                self._ended_early = self._ended_early + 1 if is_early else 0
+                _log.error("process.over", name=self._name, end=self._end)
                 await self._clock.sleep(_RESTARTED_AFTER_S)
         finally:
             self._listener.close()
 
-    async def _live(self) -> None:
-        """One process, from its start to its end. Raises OSError."""
+    async def _live(self) -> int:
+        """One process, from its start to its end; its exit code. Raises OSError."""
         process = self._process = await self._started()
         try:
             self.tell(self._first())
-            _log.error("process.died", name=self._name, code=await process.wait())
+            return await process.wait()
         finally:
             self._process = None
             await _stop(process)

@@ -30,6 +30,7 @@ class ConditionName(StrEnum):
     SETTINGS_DIFFER = "SETTINGS_DIFFER"
     CLOCK_WRONG = "CLOCK_WRONG"
     CERTIFICATE_ENDING = "CERTIFICATE_ENDING"
+    PROCESS_FAILING = "PROCESS_FAILING"
     JOIN_REFUSED = "JOIN_REFUSED"
 
 
@@ -103,6 +104,10 @@ _WORDS: Final[Mapping[ConditionName, tuple[str, str]]] = {
     ConditionName.CERTIFICATE_ENDING: (
         "once it has expired, connections that need it are refused",
         "a node's agent renews its own while it runs, else: nsml join with a new token; others: docs/control-planes.md",
+    ),
+    ConditionName.PROCESS_FAILING: (
+        "without a relay, tunnels pass through the control plane, slower; without a jump host, ssh of machines without nsml fails",
+        "it is started again each time: the log of that control plane says why it ends",
     ),
     ConditionName.JOIN_REFUSED: (
         "a machine tried to become a node, and was refused",

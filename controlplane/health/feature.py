@@ -48,6 +48,10 @@ def _warnings(core: Core) -> Warnings:
                 lambda: warnings.wrong_clocks(core.contacts.clocks_ahead_s()),
             ),
             (
+                ConditionName.PROCESS_FAILING,
+                lambda: warnings.failing_processes(core.beside),
+            ),
+            (
                 ConditionName.JOIN_REFUSED,
                 lambda: warnings.refused_joins(
                     joins.refused, joins.refused_at, joins.last_refusal, core.wall.time()

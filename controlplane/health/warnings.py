@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from controlplane.core.serving_process import ServingProcess
     from controlplane.state.members import Member
 
 FILE_WARNING_S: Final = 30 * 86_400.0
@@ -48,6 +49,11 @@ def wrong_clocks(ahead_s: Mapping[str, float]) -> Found:
         for node, off in sorted(ahead_s.items())
         if abs(off) > WRONG_CLOCK_S
     }
+
+
+def failing_processes(programs: Iterable[ServingProcess]) -> Found:
+    """Programs beside this control plane that end again and again, with how they ended last."""
+    return {one.name: one.failing for one in programs if one.failing}
 
 
 def ending_certificates(

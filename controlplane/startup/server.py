@@ -333,6 +333,11 @@ def _tell_starting(file: Path, awaits: str) -> None:
         file.unlink(missing_ok=True)
 
 
+def _programs(relay: RelayProcess | None, jump_host: ServingProcess | None) -> list[ServingProcess]:
+    """Those that run beside this one."""
+    return [one for one in (relay.process if relay else None, jump_host) if one is not None]
+
+
 async def _serve(
     settings: Settings,
     stood: tuple[Backends, Cluster],
@@ -390,8 +395,8 @@ async def _serve(
     health_servicer = _add_standard_services(server)
     running = asyncio.create_task(plane.run(), name="controlplane")
     answering = asyncio.create_task(web.serve() if web else _nothing(), name="web")
-    programs = [one for one in (relay, listeners.jump_host(plane)) if one is not None]
-    beside = [asyncio.create_task(one.run(), name="beside") for one in programs]
+    plane.core.beside += _programs(relay, listeners.jump_host(plane))
+    beside = [asyncio.create_task(one.run(), name="beside") for one in plane.core.beside]
     ready = settings.data / "ready.json"
     try:
         # The others find this very process by it.

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from controlplane.state.members import Member
     from nsml.common.clock import Clock
 
-_OF_ONE: Final = frozenset({ConditionName.CERTIFICATE_ENDING, ConditionName.JOIN_REFUSED})
+_OF_ONE: Final = frozenset(
+    {
+        ConditionName.CERTIFICATE_ENDING,
+        ConditionName.PROCESS_FAILING,
+        ConditionName.JOIN_REFUSED,
+    }
+)
 MOST_EVIDENCE: Final = 300
 """Characters of what a failing part said."""
 

@@ -29,28 +29,28 @@ class RelayProcess:
     ) -> None:
         self._address = address
         self._random_bytes = random_bytes
-        self._process = ServingProcess(
+        self.process = ServingProcess(
             "controlplane.relay.main", listener, name="relay", address=address, clock=clock
         )
 
     @property
     def pid(self) -> int:
         """Process id while it runs, else 0."""
-        return self._process.pid
+        return self.process.pid
 
     def expect(self, tunnel_id: str, user: str) -> tuple[RelayEnd, RelayEnd] | None:
         """The ways of a client and of an agent who are to meet there; None while it does not run."""
-        if not self._process.pid:
+        if not self.process.pid:
             return None
         keys = self._random_bytes(KEY_BYTES), self._random_bytes(KEY_BYTES)
-        self._process.tell(encode(Expect(tunnel_id=tunnel_id, user=user, keys=keys)))
+        self.process.tell(encode(Expect(tunnel_id=tunnel_id, user=user, keys=keys)))
         client, agent = (RelayEnd(address=self._address, key=key) for key in keys)
         return client, agent
 
     def forget(self, tunnel_id: str) -> None:
         """The tunnel is over: what still passes is broken off soon."""
-        self._process.tell(encode(Forget(tunnel_id=tunnel_id)))
+        self.process.tell(encode(Forget(tunnel_id=tunnel_id)))
 
     async def run(self) -> None:
         """Until cancelled."""
-        await self._process.run()
+        await self.process.run()

@@ -39,6 +39,7 @@ class ConditionName(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONDITION_NAME_CLOCK_WRONG: _ClassVar[ConditionName]
     CONDITION_NAME_CERTIFICATE_ENDING: _ClassVar[ConditionName]
     CONDITION_NAME_JOIN_REFUSED: _ClassVar[ConditionName]
+    CONDITION_NAME_PROCESS_FAILING: _ClassVar[ConditionName]
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_READY: NodeState
 NODE_STATE_DRAINING: NodeState
@@ -60,6 +61,7 @@ CONDITION_NAME_SETTINGS_DIFFER: ConditionName
 CONDITION_NAME_CLOCK_WRONG: ConditionName
 CONDITION_NAME_CERTIFICATE_ENDING: ConditionName
 CONDITION_NAME_JOIN_REFUSED: ConditionName
+CONDITION_NAME_PROCESS_FAILING: ConditionName
 
 class NodeTunnelTarget(_message.Message):
     __slots__ = ("node", "service", "boot_id", "uses_relay")

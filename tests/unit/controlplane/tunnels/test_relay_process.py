@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from controlplane.core import serving_process
+from controlplane.health.warnings import failing_processes
 from controlplane.state.agent_connections import RelayEnd
 from controlplane.tunnels.relay_process import RelayProcess
 from nsml.common.clock import SystemClock
@@ -101,6 +102,24 @@ async def test_one_that_is_killed_breaks_tunnels_and_is_started_again(relay: Rel
     assert await is_closed(other)
 
 
+async def test_one_that_ends_again_and_again_is_said_to(
+    relay: RelayProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until another has run for long enough."""
+    killed = set[int]()
+    while not relay.process.failing:
+        assert failing_processes([relay.process]) == {}
+        await until(lambda: relay.pid not in {0, *killed} or bool(relay.process.failing))
+        if relay.pid:
+            killed.add(relay.pid)
+            os.kill(relay.pid, signal.SIGKILL)
+            await until(lambda: relay.pid not in killed)
+    assert len(killed) == 3
+    assert failing_processes([relay.process]) == {"relay": "ended with code -9"}
+    monkeypatch.setattr(serving_process, "STEADY_AFTER_S", 0.1)
+    await until(lambda: not relay.process.failing)
+
+
 async def test_while_there_is_none_nobody_is_sent_there() -> None:
     with socket.socket() as listener:
         relay = RelayProcess(listener, "x:1", random_bytes=os.urandom, clock=SystemClock())
@@ -110,7 +129,7 @@ async def test_while_there_is_none_nobody_is_sent_there() -> None:
 
 async def test_it_ends_with_its_control_plane(relay: RelayProcess) -> None:
     """Whose end of its input a killed one's is, too."""
-    process = relay._process._process
+    process = relay.process._process
     assert process is not None
     assert process.stdin is not None
     started = relay.pid
