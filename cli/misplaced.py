@@ -17,6 +17,7 @@ _REFERENCE = re.compile(r"@last|@[1-9]\d*|s[a-z2-7]{16}|(?:[^/\s]+/){0,2}[1-9]\d
 _FILTER = re.compile(r"^!?[a-z_]+:\S|[<>=]", re.IGNORECASE)
 _SESSION = "session"
 """The type of arguments that name one (`cli.arguments.SESSION`)."""
+_CODE = "expression"
 _NO_SESSION = ("does not name a session", "no session ")
 
 
@@ -40,6 +41,8 @@ def meant(context: click.Context, words: Sequence[str], message: str) -> str:
     elif arguments and arguments[-1].type is click.UNPROCESSED:
         pass  # words of a program, among which no session is
     elif len(arguments) > 1 and arguments[0].type.name == _SESSION:
+        if arguments[-1].name == _CODE and _REFERENCE.fullmatch(words[0] if words else ""):
+            return ""  # a number is code, too
         first, *others = (values.get(str(one.name)) for one in arguments)
         corrected = _session_first(words, str(first), _flat(others), message)
     elif any(text in message for text in _NO_SESSION):

@@ -131,6 +131,8 @@ def _usage_problem(error: click.ClickException) -> Problem:
             advice.append(
                 _moved_behind(error.ctx) or f"{path} ENTRY -- ARGS    for arguments of the program"
             )
+        if path == "nsml cp" and message.startswith(_UNEXPECTED):
+            advice.append("copy one source at a time, or the folder that has them all")
         advice = [*dict.fromkeys([*advice, f"{path} --help"])]
     why = error.why if isinstance(error, BadValue) else _usage_why(error)
     code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED

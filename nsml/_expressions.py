@@ -26,7 +26,11 @@ _ENDS_WITHIN_S = 0.5
 _MOST_CALLS = 50
 _INTERRUPTED_EVERY_S = 0.05
 _TURNS = 100
-_BUSY = "an expression that did not stop at its time limit still runs in this process"
+_MOST_HIDDEN = 5
+_BUSY = (
+    "error: what nsml exec began {:.0f} s ago did not stop at its time limit, and still runs in this process,"
+    " which evaluates one thing at a time (where it is: nsml stacks)"
+)
 _STILL_RUNS = "error: it did not stop at its time limit: it goes on in the process, beside training"
 
 
@@ -41,12 +45,13 @@ class Evaluator:
         self.own: Dict[str, Any] = {}
         """What was assigned and not deleted."""
         self._run: Optional[_Run] = None
+        self._began = 0.0
 
     def evaluate(self, text: str, names: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
-        """The answer: `value`, `output`, `error`, `is_cut`, `is_late`, and `took_s` in seconds.
+        """The answer: `value`, `output`, `error`, `is_cut`, `is_late`, `hides`, and `took_s` in seconds.
 
         Names that are assigned are those of later expressions, and no variables of the program: it is changed
-        through its objects. `value` is the `repr` of a last line that is an expression and not None.
+        through its objects. `hides` are those of them that are names of the program's, too. `value` is the `repr` of a last line that is an expression and not None.
 
         Args:
             text: an expression, or statements.
@@ -57,8 +62,8 @@ class Evaluator:
             RuntimeError: there is no room for another thread.
         """
         if self._run is not None and self._run.is_running:
-            return {"error": _BUSY}
-        began = time.monotonic()
+            return {"error": _BUSY.format(time.monotonic() - self._began)}
+        began = self._began = time.monotonic()
         run = _Run(self, text, names)
         del names
         self._run = run
@@ -93,6 +98,7 @@ class _Run:
         self._value: Optional[str] = None
         self._error = ""
         self._is_cut = False
+        self._hides: List[str] = []
         self._printed = _Printed()
         self._thread = threading.Thread(target=self._run, name="nsml exec", daemon=True)
         # Of a thread that runs `is_alive` says that it does not, once an exception came up in `join` (bpo-45274).
@@ -152,6 +158,7 @@ class _Run:
             "output": output,
             "error": (_STILL_RUNS if self.is_running else "") if is_late else self._error,
             "is_late": is_late,
+            "hides": self._hides,
             "is_cut": self._is_cut or is_output_cut or self._printed.is_cut,
         }
 
@@ -169,7 +176,8 @@ class _Run:
     def _evaluate(self) -> None:
         _use_cuda_device(self._device)
         before, self._names = self._names, {}
-        names = {**before, **self._evaluator.own, "__builtins__": builtins}
+        own = self._evaluator.own
+        names = {**before, **own, "__builtins__": builtins}
         try:
             value = self._evaluated(names)
             if value is not None:
@@ -180,6 +188,10 @@ class _Run:
                 for name, value in names.items()
                 if name != "__builtins__" and (name not in before or before[name] is not value)
             }
+            now = self._evaluator.own
+            assigned = (one for one in now if one not in own or own[one] is not now[one])
+            self._hides = [one for one in assigned if type(one) is str and one in before]
+            del self._hides[_MOST_HIDDEN:]
 
     def _evaluated(self, names: Dict[str, Any]) -> Optional[str]:
         """Run all of it; the `repr` of its last line, if that is an expression and not None."""

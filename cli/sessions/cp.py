@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PATTERN = re.compile(r"[*?\[]")
 _RANK = re.compile(r"([0-9]{1,9}):(.*)", re.DOTALL)
+_SESSION = re.compile(r"@last|@[1-9]\d*|s[a-z2-7]{16}")
+"""What is hardly ever the name of a file."""
 _SHOWN_IN_ERROR = 3
 
 
@@ -126,14 +128,24 @@ def _sides(source: str, target: str) -> tuple[_Remote, str]:
     remotes = _remote(source), _remote(target)
     match remotes:
         case (None, _Remote() as there):
+            _check_local(source)
             return there, source
         case (_Remote() as there, None):
+            _check_local(target)
             return there, target
         case (None, None):
             raise click.UsageError("neither is in a session: write SESSION:PATH")
     raise click.UsageError(
         "both are in a session: copy to a local file first; a local name with a colon is written ./NAME"
     )
+
+
+def _check_local(text: str) -> None:
+    """Raise for what names a session and no file that is there: its colon was forgotten."""
+    if _SESSION.fullmatch(text) and not os.path.lexists(text):
+        raise click.UsageError(
+            f"{text!r} names a session and no path in it: write {text}: for its folder, ./{text} for a local file"
+        )
 
 
 def _remote(text: str) -> _Remote | None:
@@ -152,8 +164,7 @@ def _check_home(path: str) -> None:
         raise CommandError(
             "~ is not expanded in the session",
             code=ExitCode.USAGE,
-            why="the home folder of its program is /tmp, at the isolation levels user and none another"
-            " (printenv HOME)",
+            why="the home folder of a program is /tmp in most sessions; nsml sh SESSION -- printenv HOME says it",
             advice=f"SESSION:/tmp{path[1:]} for that folder; SESSION:./{path} for what is called so",
         )
 

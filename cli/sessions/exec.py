@@ -224,5 +224,6 @@ def _record(result: _Result) -> dict[str, Any]:
         "error": (result.why_not if found is None else found.error) or None,
         "is_late": None if found is None else found.is_late,
         "is_cut": None if found is None else found.is_cut,
+        "hides": None if found is None else [*found.hides],
         "took_s": None if found is None else found.took.ToNanoseconds() / 1e9,
     }

@@ -153,7 +153,7 @@ def _check(wanted: Wanted) -> None:
         )
     if wanted.kind is ChangeKind.PAUSE and not 0 < wanted.limit_s <= knobs.LONGEST_PAUSE_S:
         raise InvalidRequest(
-            f"a pause of {wanted.limit_s:g} s",
+            f"a pause of {duration_text(wanted.limit_s) if wanted.limit_s > 1 else f'{wanted.limit_s:g} s'}",
             why=f"{duration_text(knobs.LONGEST_PAUSE_S)} is the longest",
         )
 

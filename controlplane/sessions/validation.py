@@ -367,9 +367,9 @@ def _check_idle_limit(seconds: float) -> float:
         raise InvalidRequest(
             f"an idle limit of {duration_text(seconds)}",
             why=f"{duration_text(LEAST_IDLE_S)} is the shortest",
-            attempt=f"nsml run --idle-limit {duration_text(LEAST_IDLE_S)} ...",
+            attempt=f"--idle-limit {duration_text(LEAST_IDLE_S)}",
         )
-    return _check_span(seconds, "idle limit", LONGEST_S, "nsml run --idle-limit {} ...")
+    return _check_span(seconds, "idle limit", LONGEST_S, "--idle-limit {}")
 
 
 def _check_span(seconds: float, what: str, most: float, attempt: str) -> float:

@@ -445,8 +445,9 @@ def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> s
         )
     node = next((one.node for one in session.replicas if one.rank == rank), "")
     if not node:
+        last = len(session.replicas) - 1
         raise InvalidRequest(
             f"session {session.name} has no replica {rank}",
-            why=f"its ranks are 0 to {len(session.replicas) - 1}",
+            why=f"its ranks are 0 to {last}" if last else "its only rank is 0",
         )
     return node

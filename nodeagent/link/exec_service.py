@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from nodeagent.replica.orders import ProgramOrders, ReplicaOrders
 
 _MOST_REQUEST: Final = evaluation.MOST_BYTES + 1024
+_MOST_NAMES: Final = 5
+_MOST_NAME_CHARS: Final = 100
 _BEYOND_LIMIT_S: Final = 5.0
 """So long after its time limit a process may take to say that it was interrupted: what is in C may hold all threads."""
 
@@ -107,10 +109,16 @@ def _evaluated(answer: dict[str, Any]) -> pb.Evaluated:
         error=_text(answer.get("error")),
         is_late=answer.get("is_late") is True,
         is_cut=answer.get("is_cut") is True,
+        hides=_names(answer.get("hides")),
     )
     if isinstance(took, float) and 0 <= took < evaluation.LONGEST_WAIT_S:
         message.took.FromNanoseconds(round(took * 1e9))
     return message
+
+
+def _names(value: Any) -> list[str]:
+    found = value[:_MOST_NAMES] if isinstance(value, list) else []
+    return [one[:_MOST_NAME_CHARS] for one in map(_text, found) if one]
 
 
 def _text(value: Any) -> str:

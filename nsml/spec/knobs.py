@@ -110,7 +110,9 @@ def setting_of(word: str) -> tuple[str, str, int | None]:
     if not is_name(name):
         raise ValueError(f"{name[:80]!r} is not the name of a knob: {NAME_RULE}")
     if not has_value:
-        raise ValueError(f"knob {name} has no value: it takes NAME=VALUE, or NAME=VALUE@STEP")
+        raise ValueError(
+            f"knob {name} has no value: it takes NAME=VALUE, or NAME=VALUE@STEP, without spaces around ="
+        )
     before, has_step, step = value.rpartition("@")
     at = None
     if has_step and step.isascii() and step.isdigit() and len(step) < _STEP_DIGITS:

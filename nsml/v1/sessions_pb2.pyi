@@ -1309,20 +1309,22 @@ class EvaluateResponse(_message.Message):
     def __init__(self, behind: _Optional[str] = ..., waits: _Optional[bool] = ..., runs: _Optional[bool] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., refused: _Optional[str] = ...) -> None: ...
 
 class Evaluated(_message.Message):
-    __slots__ = ("value", "output", "error", "is_late", "is_cut", "took")
+    __slots__ = ("value", "output", "error", "is_late", "is_cut", "took", "hides")
     VALUE_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     IS_LATE_FIELD_NUMBER: _ClassVar[int]
     IS_CUT_FIELD_NUMBER: _ClassVar[int]
     TOOK_FIELD_NUMBER: _ClassVar[int]
+    HIDES_FIELD_NUMBER: _ClassVar[int]
     value: str
     output: str
     error: str
     is_late: bool
     is_cut: bool
     took: _duration_pb2.Duration
-    def __init__(self, value: _Optional[str] = ..., output: _Optional[str] = ..., error: _Optional[str] = ..., is_late: _Optional[bool] = ..., is_cut: _Optional[bool] = ..., took: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    hides: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, value: _Optional[str] = ..., output: _Optional[str] = ..., error: _Optional[str] = ..., is_late: _Optional[bool] = ..., is_cut: _Optional[bool] = ..., took: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., hides: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SshAnswer(_message.Message):
     __slots__ = ("host_key", "refused")

@@ -46,6 +46,12 @@ def answer_lines(found: Evaluated, limit_s: float) -> Iterator[tuple[AnswerKind,
         yield AnswerKind.NOTE, f"there was more: {MOST_BYTES >> 10} KiB of each text are shown"
     if found.is_late and not found.error:
         yield AnswerKind.NOTE, f"error: it was interrupted after {limit_s:g} s"
+    if found.hides:
+        names = ", ".join(map(visible, found.hides))
+        yield (
+            AnswerKind.NOTE,
+            f"{names}: assigned for later calls of exec alone; in the program it is as it was (del {names}: see that again)",
+        )
     yield from ((AnswerKind.ERROR, line) for line in _lines(found.error))
 
 

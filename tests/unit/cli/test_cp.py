@@ -117,6 +117,16 @@ def test_one_side_is_in_a_session(nsml, state, words):
     assert state.files.requests == []
 
 
+def test_a_session_without_a_path_is_no_local_file(nsml, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["@last:main.py", "@last"], ["s" + "a" * 16, "@last:"]):
+        result = nsml("cp", *words, check=False)
+        assert result.code == 2
+        assert "names a session and no path" in result.stderr
+    result = nsml("cp", "one", "two", "@last:", check=False)
+    assert (result.code, "one source at a time" in result.stderr) == (2, True)
+
+
 def test_who_means_a_local_name_with_a_colon_is_told_how_to_write_it(nsml):
     result = nsml("cp", "a:b", "@last:", check=False)
     assert result.code == 2

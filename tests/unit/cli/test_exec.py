@@ -16,6 +16,14 @@ def test_the_value_is_printed_behind_what_was_printed(nsml, everything, state):
     assert (asked.limit.seconds, asked.wait.seconds) == (30, 60)
 
 
+def test_a_variable_that_hides_the_programs_is_said(nsml, everything, state):
+    state.evaluated = pb.Evaluated(hides=["lr", "\x1bl"])
+    done = nsml("exec", "@last", "lr = 0.5")
+    assert done.stdout == ""
+    assert "in the program it is as it was (del lr" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
 def test_code_comes_from_standard_input(nsml, everything, state):
     nsml("exec", "@last", "-", stdin="x = 1\nx\n")
     assert state.asked_code[-1].expression == "x = 1\nx\n"

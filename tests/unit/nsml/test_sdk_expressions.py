@@ -54,9 +54,11 @@ def test_the_value_of_the_last_line_is_what_comes(evaluator, text, value):
 
 def test_objects_are_changed_and_names_are_ones_own(evaluator):
     optimizer, loss = Optimizer(), 0.5
-    evaluated(evaluator, "optimizer.rate = 0.3; loss = 7; seen = 1", optimizer=optimizer, loss=loss)
-    assert (optimizer.rate, loss) == (0.3, 0.5)
-    assert evaluated(evaluator, "loss, seen", loss=loss)["value"] == "(7, 1)"
+    text = "optimizer.rate = 0.3; loss = 7; seen = 1; globals()[1] = 2"
+    hides = evaluated(evaluator, text, optimizer=optimizer, loss=loss)["hides"]
+    assert (optimizer.rate, loss, hides) == (0.3, 0.5, ["loss"])
+    again = evaluated(evaluator, "loss, seen", loss=loss)
+    assert (again["value"], again["hides"]) == ("(7, 1)", [])
     evaluated(evaluator, "globals().clear()", loss=loss)
     assert evaluated(evaluator, "loss", loss=loss)["value"] == "0.5"
 

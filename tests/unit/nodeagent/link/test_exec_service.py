@@ -339,6 +339,8 @@ async def test_a_page_that_is_replaced_is_not_written(
         {"value": "x" * 500_000, "output": "\ud800" * 70_000, "took_s": 1e300},
         {"took_s": float("nan")},
         {"took_s": -1.0, "is_cut": 1},
+        {"hides": ["x" * 500, 7, None, *"abcdefg"]},
+        {"hides": "lr"},
     ],
 )
 async def test_a_program_that_lies_is_taken_as_far_as_it_makes_sense(node: Node, answer) -> None:
@@ -355,6 +357,8 @@ async def test_a_program_that_lies_is_taken_as_far_as_it_makes_sense(node: Node,
     found = client.heard[-1].evaluated
     assert len(found.value) <= 65_536
     assert not found.is_late
+    assert len(found.hides) <= 5
+    assert all(0 < len(one) <= 100 for one in found.hides)
     assert found.took.ToNanoseconds() == 0
 
 
