@@ -115,7 +115,9 @@ class ServingProcess:
             stdin=asyncio.subprocess.PIPE,
             env={name: os.environ[name] for name in _INHERITED if name in os.environ},
             pass_fds=[descriptor],
-            process_group=0,
+            # Linux shares the CPU among login sessions first (autogroup), and heeds `nice` within one alone: in ours it
+            # would use up the share of the process that decides.
+            start_new_session=True,
         )
         _log.info("process.started", name=self._name, pid=process.pid, address=self._address)
         return process

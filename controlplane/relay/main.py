@@ -19,7 +19,7 @@ from controlplane.relay.server import RelayServer
 
 _READ_BYTES = 64 << 10
 _NICENESS = 5
-"""Behind the control plane, which it never interrupts: what is decided comes before what people print."""
+"""Behind the control plane where the kernel has both in one group: what is decided comes before what people print."""
 
 
 class _Orders:

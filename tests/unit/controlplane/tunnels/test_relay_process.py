@@ -81,6 +81,10 @@ async def test_bytes_pass_until_the_tunnel_is_over(relay: RelayProcess) -> None:
     assert await is_closed(other)
 
 
+async def test_it_takes_no_cpu_time_of_the_control_planes_share(relay: RelayProcess) -> None:
+    assert os.getsid(relay.pid) == relay.pid
+
+
 async def test_it_knows_no_secrets_of_the_control_plane(relay: RelayProcess) -> None:
     assert b"AWS" not in environment_of(relay.pid)
 
