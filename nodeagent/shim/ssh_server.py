@@ -49,7 +49,7 @@ for _late in ("concurrent.futures.thread", "encodings.ascii", "encodings.idna", 
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 _CIPHERS: Final = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 """Clients would choose slower ones first. AEAD all."""
@@ -69,6 +69,9 @@ _SFTP_VERSION: Final = 3
 _LINGER_S: Final = 1.0
 """How long after a program's end what it has left in the background may be silent and hold its output open."""
 _LAST_CELL: Final = 10_000
+_USUAL_CELLS: Final = 80, 24
+"""Columns and rows of a terminal whose client does not know them, and says 0."""
+_LAST_PORT: Final = 65_535
 _NOT_THERE: Final = 127
 _NOT_STARTED: Final = 126
 _MOST_MESSAGE: Final = 64 << 10
@@ -236,18 +239,31 @@ class _Server(asyncssh.SSHServer):
         self._programs.add(channel)
         return channel
 
-    def connection_requested(self, *_whereto: object) -> bool:
+    def connection_requested(self, dest_host: str, dest_port: int, *_origin: object) -> Any:
         """Whatever the replica's program can reach: it is made from here."""
-        return True
+        connection: Any = self._connection
+        return _connected(connection.forward_connection(dest_host, dest_port))
 
-    def unix_connection_requested(self, _dest_path: str) -> bool:
-        return True
+    def unix_connection_requested(self, dest_path: str) -> Any:
+        connection: Any = self._connection
+        return _connected(connection.forward_unix_connection(dest_path))
 
-    def server_requested(self, listen_host: str, _listen_port: int) -> bool:
-        return listen_host in _LOOPBACK
+    def server_requested(self, listen_host: str, listen_port: int) -> bool:
+        return listen_host in _LOOPBACK and listen_port <= _LAST_PORT
 
     def unix_server_requested(self, _listen_path: str) -> bool:
         return False
+
+
+async def _connected(forwarding: Awaitable[Any]) -> Any:
+    """What asyncssh connects to; it would end all of the client's connection for what is no address at all."""
+    try:
+        return await forwarding
+    except (
+        ValueError,
+        OverflowError,
+    ) as error:  # such as a..b, which a browser behind -D may ask for
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from None
 
 
 class _Channel(SSHServerStreamSession[bytes]):
@@ -772,7 +788,8 @@ def _files(channel: Any) -> _Files:
 
 def _cells(width: int, height: int) -> tuple[int, int]:
     """Rows and columns of a terminal."""
-    rows, columns = (min(max(one, 1), _LAST_CELL) for one in (height, width))
+    said = zip((width, height), _USUAL_CELLS, strict=True)
+    columns, rows = (min(one or usual, _LAST_CELL) for one, usual in said)
     return rows, columns
 
 

@@ -167,3 +167,29 @@ def test_one_that_says_nothing_is_not_waited_for(connection: socket.socket) -> N
     while data := connection.recv(4096):
         found += data
     assert found.startswith(b"SSH-2.0-nsml")
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", ".", "\0", "127.0.0.1\0x", "x" * 5000])
+async def test_what_is_no_address_ends_no_other_channel(
+    connection: socket.socket, host: str
+) -> None:
+    async with asyncssh.connect(
+        "replica", 22, sock=connection, known_hosts=None, config=None, client_keys=None
+    ) as client:
+        for port in (9, 1 << 31):
+            with pytest.raises(asyncssh.ChannelOpenError):
+                await client.open_connection(host, port)
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await client.open_unix_connection(f"/{host}")
+        with pytest.raises(asyncssh.ChannelListenError):
+            await client.forward_remote_port("localhost", 1 << 31, "localhost", 9)
+        done = await client.run("true")
+        assert done.exit_status == 127, "there is no shell"
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "cells"),
+    [(101, 31, (31, 101)), (0, 0, (24, 80)), ((1 << 32) - 1, 1, (1, 10_000))],
+)
+def test_a_terminal_of_unknown_size_is_a_usual_one(width: int, height: int, cells: object) -> None:
+    assert ssh_server._cells(width, height) == cells
