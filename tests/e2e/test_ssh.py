@@ -334,6 +334,13 @@ def test_a_port_of_the_session_is_forwarded(ssh: Ssh, host: str) -> None:
         wait_for(lambda: not answers(), what="nobody answers")
 
 
+def test_no_port_of_the_machine_is_forwarded(ssh: Ssh, host: str) -> None:
+    with Held() as held, socket.create_server(("127.0.0.1", held.free())) as other:
+        code, out, err = ssh.run("ssh", "-W", f"127.0.0.1:{other.getsockname()[1]}", host)
+    assert (code, out) == (BROKEN, b"")
+    assert b"connect failed" in err
+
+
 def test_what_the_other_way_would_open_to_others_is_refused(ssh: Ssh, host: str) -> None:
     base = ["-o", "ExitOnForwardFailure=yes", host, "true"]
     assert ssh.run("ssh", "-R", "0.0.0.0:0:localhost:9", *base)[0] == BROKEN
