@@ -160,7 +160,7 @@ async def _running(client: Client, reference: str) -> Session:
 
 
 class _RequestRefused(Exception):
-    """The client sent an HTTP request that was refused; the refusal has been sent."""
+    """The client sent an HTTP request that is not passed on."""
 
 
 class _Ended(Exception):
@@ -294,29 +294,32 @@ async def _join(
     writer: asyncio.StreamWriter,
     names: Sequence[str],
 ) -> None:
+    is_answered = False
     try:
         async with TaskGroup() as group:
-            asking = group.create_task(_ask(tunnel, reader, writer, names))
+            asking = group.create_task(_ask(tunnel, reader, names))
             while data := await tunnel.read():
+                is_answered = True
                 writer.write(data)
                 await writer.drain()
+            is_answered = True
             writer.write_eof()
             await tunnel.wait_gone()
             asking.cancel()
     except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+        error = failed.exceptions[0]
+        if isinstance(error, _RequestRefused):
+            if is_answered:  # a page behind the program's own words would be taken for one of them
+                _reset(writer)
+            else:
+                writer.write(refused_page("nsml forward --host NAME"))
+                await writer.drain()
+        raise error from None
 
 
-async def _ask(
-    tunnel: Tunnel,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    names: Sequence[str],
-) -> None:
+async def _ask(tunnel: Tunnel, reader: asyncio.StreamReader, names: Sequence[str]) -> None:
     begun = await _first_bytes(reader, names)
     if begun is None:
-        writer.write(refused_page("nsml forward --host NAME"))
-        await writer.drain()
         raise _RequestRefused
     if begun:
         await tunnel.write(begun)
