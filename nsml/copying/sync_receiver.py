@@ -95,6 +95,7 @@ class _Coming:
 
     def __init__(self, folder: _Folder, order: s.Put) -> None:
         self._folder = folder
+        self._order = order
         self._file: _Placing | None = None
         self._result: s.Result | None = None
         try:
@@ -135,6 +136,11 @@ class _Coming:
             self._file.close()
             self._file = None
         self._folder.remove_made()
+        if (
+            self._result.outcome == s.KEPT
+            and self._folder.state(self._order.path) == self._order.file
+        ):
+            self._result = s.Result(s.DONE)  # somebody else put the same there meanwhile
 
 
 class _Changed(OSError):

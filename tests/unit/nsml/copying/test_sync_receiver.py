@@ -129,6 +129,22 @@ def test_a_file_is_put_together_from_the_one_in_its_place(client: Client, folder
     assert (folder / "a").read_bytes() == b"456789new012"
 
 
+def test_what_somebody_else_put_there_meanwhile_is_no_change_if_it_is_the_same(
+    client: Client, folder: Path
+) -> None:
+    for known in (None, b"old"):
+        for theirs, outcome in ((b"new", s.DONE), (b"else", s.KEPT)):
+            (folder / "a").unlink(missing_ok=True)
+            if known is not None:
+                (folder / "a").write_bytes(known)
+            begin, content, end = put(b"a", b"new", known)
+            assert client.say(begin + content) == b""
+            (folder / "a").write_bytes(theirs)
+            answer = client.heard(client.say(end + m.message(m.DONE)), s.RESULTS)
+            assert words(s.results_of(answer, 1)) == [outcome]
+            assert (folder / "a").read_bytes() == theirs
+
+
 @pytest.mark.parametrize(
     ("there", "pieces"),
     [
