@@ -140,6 +140,14 @@ class Preview(Horizontal):
         draw_log(frame, log, row)
 
 
+class Panes(TabbedContent):
+    """Of which the one in front gets the focus. Textual brings that to the front which has got it: one that got it late came back."""
+
+    def _on_tab_pane_focused(self, event: TabPane.Focused) -> None:
+        event.stop()
+        event.prevent_default()
+
+
 class SessionScreen(ChartScreen):
     """The session with an id."""
 
@@ -193,7 +201,7 @@ class SessionScreen(ChartScreen):
     def body(self) -> ComposeResult:
         """The tabs."""
         yield Static(id="title")
-        with TabbedContent(initial=self._first_tab, id="tabs"):
+        with Panes(initial=self._first_tab, id="tabs"):
             with TabPane("Overview", id="overview"), VerticalScroll(can_focus=True):
                 yield Static(id="words", classes="words")
             with TabPane("Plot", id="plot"):

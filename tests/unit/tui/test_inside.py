@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from textual.widgets import TabbedContent
+from textual.widgets import TabbedContent, TabPane
 
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
@@ -176,6 +176,17 @@ async def test_stacks_are_read_once_and_with_locals_when_that_is_asked(dashboard
         await shows(pilot, "step = 12", "$ nsml stacks kim/mnist/1 --locals")
         assert server.state.calls.count("OpenTunnel") == 2
         assert dashboard.screen.query_one("StacksTab TextView", TextView).has_focus
+
+
+async def test_a_focus_that_comes_late_brings_no_tab_back(dashboard, server):
+    server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "e", "W")
+        await shows(pilot, "python main.py")
+        tabs = dashboard.screen.query_one("#tabs", TabbedContent)
+        tabs.post_message(TabPane.Focused(tabs.get_pane("events")))
+        await pilot.press("v")
+        assert tabs.active == "processes"
 
 
 @pytest.mark.parametrize(("key", "tab"), [("K", "knobs"), ("W", "processes"), ("b", "stacks")])

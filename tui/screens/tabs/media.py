@@ -49,9 +49,10 @@ _COLUMNS: Final = {"name", "step", "kind", "size", "rank"}
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """What is in one of them, as it is drawn: by `paint` for a size, else as lines; else `why` not."""
+    """What is in one of them, as it is drawn: by `paint` for a size, else as lines for `columns`; else `why` not."""
 
     key: str = ""
+    columns: int = 0
     lines: Sequence[str] = ()
     paint: Callable[[int, int], Sequence[Sequence[Segment]]] | None = field(default=None)
     why: str = ""
@@ -65,7 +66,7 @@ class MediaTab(SplitTab):
     def __init__(self) -> None:
         super().__init__()
         self._ready = _Ready()
-        self._preparing = ""
+        self._preparing: tuple[str, int] | None = None
 
     def listed(self) -> ComposeResult:
         """The list."""
@@ -137,23 +138,24 @@ class MediaTab(SplitTab):
         key = medium_key(medium)
         if why := _why_not(medium):
             return _Ready(key, why=why)
-        if self._ready.key == key:
-            return self._ready
+        columns = max(self.query_one(TextView).size.width, self.size.width // 2)
+        before = self._ready if self._ready.key == key else _Ready(key, why="loading...")
+        if before is self._ready and before.columns in {0, columns}:
+            return before
         received = frame.model.shown.detail(ContentReceived)
         if received is None or received.what != key:
             return _Ready(key, why=frame.none(Topic.CONTENT, "loading..."))
-        if self._preparing != key:
-            self._preparing = key
-            in_background(self, "prepare", partial(self._prepare, medium, received.data))
-        return _Ready(key, why="loading...")
+        if self._preparing != (key, columns):
+            self._preparing = key, columns
+            in_background(self, "prepare", partial(self._prepare, medium, received.data, columns))
+        return before
 
-    async def _prepare(self, medium: Media, data: bytes) -> None:
+    async def _prepare(self, medium: Media, data: bytes, columns: int) -> None:
         is_plain = cast("Shell", self.app).is_without_colours
-        columns = max(self.query_one(TextView).size.width, self.size.width // 2)
         found = await in_thread(
             lambda: _ready(medium, data, columns, self._segments, is_plain=is_plain)
         )
-        self._ready, self._preparing = found, ""
+        self._ready, self._preparing = found, None
         self._look()
 
     def _segments(self, pieces: Sequence[Piece]) -> list[Segment]:
@@ -212,4 +214,4 @@ def _ready(
         ]
     except (NoPicture, ValueError) as error:
         return _Ready(key, why=str(error))
-    return _Ready(key, lines=told, why="" if told else "it is empty")
+    return _Ready(key, columns, lines=told, why="" if told else "it is empty")
