@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from nsml.common.time_zone import local, suffix
 from nsml.common.units import duration_text
 from nsml.v1 import sessions_pb2 as pb
-from tui.sources import OF_ONE, Topic
+from tui.sources import OF_ONE, State, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -160,7 +160,9 @@ class Player:
         if shown.groups is None:
             told.pop(Topic.SERIES, None)  # the query changed, and is now the same again
         for topic, what in self._sent.items():
-            after = self._known if told.get(topic) == what else None
+            # Left and looked at again between two steps, it is forgotten, though it is the same.
+            is_known = model.sources[topic].state(self._at) is not State.LOADING
+            after = self._known if is_known and told.get(topic) == what else None
             if after == self._at:
                 continue
             names = (model.inspected[topic],) if topic in OF_ONE else shown.session_ids

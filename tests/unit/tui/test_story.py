@@ -164,6 +164,18 @@ def test_a_log_of_the_demo_that_is_followed_is_the_one_that_is_read_at_once():
         assert lines[-200:] == whole.lines[-200:]
 
 
+def test_what_is_left_and_looked_at_again_at_one_moment_is_told_again():
+    player, model = Player(Demo(AT), Hands()), Model()
+    model = player.step(model)
+    name = model.projects[0].name
+    for _ in range(2):
+        model.inspect(Topic.PROJECT, name)
+        model = player.step(model)
+        assert model.project is not None
+        assert model.project.answer.project.name == name
+        model.inspected.clear()
+
+
 def test_a_story_says_when_it_stands_still_and_where_it_begins_and_ends():
     player = Player(Demo(AT), Hands())
     assert player.words() == "▶ demo, made up · 1x"
