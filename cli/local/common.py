@@ -97,7 +97,7 @@ def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
                 f"the platform runs with another {flag}: {old or 'none'}",
                 code=ExitCode.CONFLICT,
                 advice="nsml down --keep-sessions, then "
-                f"{start_again(folder, after) if after.is_joined else 'nsml up'} {flag} {new}",
+                f"{start_again(folder, after) if after.is_joined else 'nsml up'} {flag} {new or 'none'}",
             )
 
 

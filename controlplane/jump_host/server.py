@@ -102,7 +102,7 @@ class JumpHost:
         """Whose key it is; "" for nobody's, and while that cannot be known."""
         try:
             answer = await self.rpc(key).unary(
-                "SshKeyService/CheckSshKey", pb.CheckSshKeyRequest(), pb.CheckSshKeyResponse
+                "SshKeyService/GetSshKeyUser", pb.GetSshKeyUserRequest(), pb.GetSshKeyUserResponse
             )
         except ClientError:
             return ""

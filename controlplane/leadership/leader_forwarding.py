@@ -19,7 +19,7 @@ from controlplane.access.access_table import TABLE
 from controlplane.access.current import caller, current_call
 from controlplane.access.interceptor import ON_BEHALF_OF, metadata_of
 from controlplane.access.wrapping import Wrapper, method_of, with_method
-from controlplane.domain.errors import NotLeader, NsmlError, Unavailable
+from controlplane.domain.errors import NotLeader, NsmlError, StateConflict, Unavailable
 from controlplane.domain.identity import JumpHostCaller
 from controlplane.wire.errors import DETAILS, refuse
 from nsml.spec.metadata import RELAY, REVISION, SSH_KEY
@@ -270,6 +270,7 @@ class Relay:
         a user's.
 
         Raises:
+            StateConflict: a jump host calls, and the leader cannot be told for whom.
             NotLeader: nobody leads, or the call was passed on already; or the leader has been replaced.
         """
         leader = self._leading.elsewhere()
@@ -278,8 +279,13 @@ class Relay:
         metadata, who = [(PASSED, "1")], caller()
         if node is not None and leader.is_tls:
             metadata.append((ON_BEHALF_OF, node.node))
-        elif isinstance(who, JumpHostCaller) and leader.is_tls:
-            # its own credential is known to us alone
+        elif isinstance(who, JumpHostCaller):
+            if not leader.is_tls:  # its own credential is known to us alone
+                raise StateConflict(
+                    "the jump host of this control plane cannot be used now",
+                    why="another one leads, which listens for no other machines",
+                    attempt="nsml up --listen HOST:PORT on both",
+                )
             metadata.append((SSH_KEY, who.key))
         else:
             metadata += _credential(context)

@@ -63,11 +63,11 @@ class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
         return pb.RemoveSshKeyResponse()
 
     @answering
-    async def CheckSshKey(  # noqa: N802
-        self, _request: pb.CheckSshKeyRequest, _: Context
-    ) -> pb.CheckSshKeyResponse:
+    async def GetSshKeyUser(  # noqa: N802
+        self, _request: pb.GetSshKeyUserRequest, _: Context
+    ) -> pb.GetSshKeyUserResponse:
         """Whose key a jump host calls with."""
-        return pb.CheckSshKeyResponse(user=require_jump_host().user.name)
+        return pb.GetSshKeyUserResponse(user=require_jump_host().user.name)
 
     @answering
     async def GetJumpHost(  # noqa: N802

@@ -443,6 +443,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 bool(self.plain_address or self.socket or self.listen),
                 "nobody could call",
             ),
+            (
+                "listen_ssh",
+                bool(not self.listen_ssh or self.plain_address or self.socket),
+                "the jump host needs socket or address, to call us",
+            ),
             *_shared_ports(self),
             ("heartbeat_s", self.heartbeat_s > 0, "more than 0"),
             ("log_file_bytes", self.log_file_bytes > 0, "more than 0"),

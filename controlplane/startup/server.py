@@ -239,10 +239,12 @@ class Listeners:
         )
 
     def jump_host(self, plane: ControlPlane) -> ServingProcess | None:
-        """By what ssh reaches sessions; None where nobody listens for that."""
+        """By what ssh reaches sessions; None where nobody listens for that. ListenRefused: it could not call us."""
         own = self.socket or self.plain
-        if self._ssh_socket is None or own is None:
+        if self._ssh_socket is None:
             return None
+        if own is None:
+            raise ListenRefused("listen_ssh: the jump host needs socket or address, to call us")
         return jump_host_process(
             plane.core, self._ssh_socket, address=self.for_ssh(), server=str(own)
         )

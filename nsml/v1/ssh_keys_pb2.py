@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/ssh_keys.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9a\x01\n\x06SshKey\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npublic_key\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12,\n\x08\x61\x64\x64\x65\x64_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07used_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"4\n\x10\x41\x64\x64SshKeyRequest\x12\x12\n\npublic_key\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"1\n\x11\x41\x64\x64SshKeyResponse\x12\x1c\n\x03key\x18\x01 \x01(\x0b\x32\x0f.nsml.v1.SshKey\"\"\n\x12ListSshKeysRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"4\n\x13ListSshKeysResponse\x12\x1d\n\x04keys\x18\x01 \x03(\x0b\x32\x0f.nsml.v1.SshKey\"1\n\x13RemoveSshKeyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\"\x16\n\x14RemoveSshKeyResponse\"\x14\n\x12\x43heckSshKeyRequest\"#\n\x13\x43heckSshKeyResponse\x12\x0c\n\x04user\x18\x01 \x01(\t\"\x14\n\x12GetJumpHostRequest\"K\n\x13GetJumpHostResponse\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x10\n\x08host_key\x18\x02 \x01(\t\x12\x11\n\tauthority\x18\x03 \x01(\t2\xa5\x05\n\rSshKeyService\x12\x93\x01\n\tAddSshKey\x12\x19.nsml.v1.AddSshKeyRequest\x1a\x1a.nsml.v1.AddSshKeyResponse\"O\x8a\xb5\x18\x39\n\x01\x02\x12\x34\x46or oneself: nobody adds a key to another\'s account.\x92\xb5\x18\n\x12\x08key.name\xa0\xb5\x18\x01\x12\x81\x01\n\x0bListSshKeys\x12\x1b.nsml.v1.ListSshKeysRequest\x1a\x1c.nsml.v1.ListSshKeysResponse\"7\x90\x02\x01\x8a\xb5\x18\x30\n\x01\x02\x12+The caller\'s own; administrators anybody\'s.\x12\x8b\x01\n\x0cRemoveSshKey\x12\x1c.nsml.v1.RemoveSshKeyRequest\x1a\x1d.nsml.v1.RemoveSshKeyResponse\">\x8a\xb5\x18\x30\n\x01\x02\x12+The caller\'s own; administrators anybody\'s.\x92\xb5\x18\x06\n\x04name\x12y\n\x0b\x43heckSshKey\x12\x1b.nsml.v1.CheckSshKeyRequest\x1a\x1c.nsml.v1.CheckSshKeyResponse\"/\x90\x02\x01\x8a\xb5\x18(\n\x01\x06\x12#The key that the call itself names.\x12q\n\x0bGetJumpHost\x12\x1b.nsml.v1.GetJumpHostRequest\x1a\x1c.nsml.v1.GetJumpHostResponse\"\'\x90\x02\x01\x8a\xb5\x18 \n\x01\x02\x12\x1bPublic keys and an address.b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/ssh_keys.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9a\x01\n\x06SshKey\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npublic_key\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12,\n\x08\x61\x64\x64\x65\x64_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07used_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"4\n\x10\x41\x64\x64SshKeyRequest\x12\x12\n\npublic_key\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"1\n\x11\x41\x64\x64SshKeyResponse\x12\x1c\n\x03key\x18\x01 \x01(\x0b\x32\x0f.nsml.v1.SshKey\"\"\n\x12ListSshKeysRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"4\n\x13ListSshKeysResponse\x12\x1d\n\x04keys\x18\x01 \x03(\x0b\x32\x0f.nsml.v1.SshKey\"1\n\x13RemoveSshKeyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\"\x16\n\x14RemoveSshKeyResponse\"\x16\n\x14GetSshKeyUserRequest\"%\n\x15GetSshKeyUserResponse\x12\x0c\n\x04user\x18\x01 \x01(\t\"\x14\n\x12GetJumpHostRequest\"K\n\x13GetJumpHostResponse\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x10\n\x08host_key\x18\x02 \x01(\t\x12\x11\n\tauthority\x18\x03 \x01(\t2\xab\x05\n\rSshKeyService\x12\x93\x01\n\tAddSshKey\x12\x19.nsml.v1.AddSshKeyRequest\x1a\x1a.nsml.v1.AddSshKeyResponse\"O\x8a\xb5\x18\x39\n\x01\x02\x12\x34\x46or oneself: nobody adds a key to another\'s account.\x92\xb5\x18\n\x12\x08key.name\xa0\xb5\x18\x01\x12\x81\x01\n\x0bListSshKeys\x12\x1b.nsml.v1.ListSshKeysRequest\x1a\x1c.nsml.v1.ListSshKeysResponse\"7\x90\x02\x01\x8a\xb5\x18\x30\n\x01\x02\x12+The caller\'s own; administrators anybody\'s.\x12\x8b\x01\n\x0cRemoveSshKey\x12\x1c.nsml.v1.RemoveSshKeyRequest\x1a\x1d.nsml.v1.RemoveSshKeyResponse\">\x8a\xb5\x18\x30\n\x01\x02\x12+The caller\'s own; administrators anybody\'s.\x92\xb5\x18\x06\n\x04name\x12\x7f\n\rGetSshKeyUser\x12\x1d.nsml.v1.GetSshKeyUserRequest\x1a\x1e.nsml.v1.GetSshKeyUserResponse\"/\x90\x02\x01\x8a\xb5\x18(\n\x01\x06\x12#The key that the call itself names.\x12q\n\x0bGetJumpHost\x12\x1b.nsml.v1.GetJumpHostRequest\x1a\x1c.nsml.v1.GetJumpHostResponse\"\'\x90\x02\x01\x8a\xb5\x18 \n\x01\x02\x12\x1bPublic keys and an address.b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,8 +38,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SSHKEYSERVICE'].methods_by_name['ListSshKeys']._serialized_options = b'\220\002\001\212\265\0300\n\001\002\022+The caller\'s own; administrators anybody\'s.'
   _globals['_SSHKEYSERVICE'].methods_by_name['RemoveSshKey']._loaded_options = None
   _globals['_SSHKEYSERVICE'].methods_by_name['RemoveSshKey']._serialized_options = b'\212\265\0300\n\001\002\022+The caller\'s own; administrators anybody\'s.\222\265\030\006\n\004name'
-  _globals['_SSHKEYSERVICE'].methods_by_name['CheckSshKey']._loaded_options = None
-  _globals['_SSHKEYSERVICE'].methods_by_name['CheckSshKey']._serialized_options = b'\220\002\001\212\265\030(\n\001\006\022#The key that the call itself names.'
+  _globals['_SSHKEYSERVICE'].methods_by_name['GetSshKeyUser']._loaded_options = None
+  _globals['_SSHKEYSERVICE'].methods_by_name['GetSshKeyUser']._serialized_options = b'\220\002\001\212\265\030(\n\001\006\022#The key that the call itself names.'
   _globals['_SSHKEYSERVICE'].methods_by_name['GetJumpHost']._loaded_options = None
   _globals['_SSHKEYSERVICE'].methods_by_name['GetJumpHost']._serialized_options = b'\220\002\001\212\265\030 \n\001\002\022\033Public keys and an address.'
   _globals['_SSHKEY']._serialized_start=69
@@ -56,14 +56,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REMOVESSHKEYREQUEST']._serialized_end=469
   _globals['_REMOVESSHKEYRESPONSE']._serialized_start=471
   _globals['_REMOVESSHKEYRESPONSE']._serialized_end=493
-  _globals['_CHECKSSHKEYREQUEST']._serialized_start=495
-  _globals['_CHECKSSHKEYREQUEST']._serialized_end=515
-  _globals['_CHECKSSHKEYRESPONSE']._serialized_start=517
-  _globals['_CHECKSSHKEYRESPONSE']._serialized_end=552
-  _globals['_GETJUMPHOSTREQUEST']._serialized_start=554
-  _globals['_GETJUMPHOSTREQUEST']._serialized_end=574
-  _globals['_GETJUMPHOSTRESPONSE']._serialized_start=576
-  _globals['_GETJUMPHOSTRESPONSE']._serialized_end=651
-  _globals['_SSHKEYSERVICE']._serialized_start=654
-  _globals['_SSHKEYSERVICE']._serialized_end=1331
+  _globals['_GETSSHKEYUSERREQUEST']._serialized_start=495
+  _globals['_GETSSHKEYUSERREQUEST']._serialized_end=517
+  _globals['_GETSSHKEYUSERRESPONSE']._serialized_start=519
+  _globals['_GETSSHKEYUSERRESPONSE']._serialized_end=556
+  _globals['_GETJUMPHOSTREQUEST']._serialized_start=558
+  _globals['_GETJUMPHOSTREQUEST']._serialized_end=578
+  _globals['_GETJUMPHOSTRESPONSE']._serialized_start=580
+  _globals['_GETJUMPHOSTRESPONSE']._serialized_end=655
+  _globals['_SSHKEYSERVICE']._serialized_start=658
+  _globals['_SSHKEYSERVICE']._serialized_end=1341
 # @@protoc_insertion_point(module_scope)

@@ -61,11 +61,11 @@ class RemoveSshKeyResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class CheckSshKeyRequest(_message.Message):
+class GetSshKeyUserRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class CheckSshKeyResponse(_message.Message):
+class GetSshKeyUserResponse(_message.Message):
     __slots__ = ("user",)
     USER_FIELD_NUMBER: _ClassVar[int]
     user: str

@@ -51,10 +51,10 @@ class SshKeyServiceStub:
                 request_serializer=nsml_dot_v1_dot_ssh__keys__pb2.RemoveSshKeyRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.RemoveSshKeyResponse.FromString,
                 _registered_method=True)
-        self.CheckSshKey = channel.unary_unary(
-                '/nsml.v1.SshKeyService/CheckSshKey',
-                request_serializer=nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyRequest.SerializeToString,
-                response_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyResponse.FromString,
+        self.GetSshKeyUser = channel.unary_unary(
+                '/nsml.v1.SshKeyService/GetSshKeyUser',
+                request_serializer=nsml_dot_v1_dot_ssh__keys__pb2.GetSshKeyUserRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.GetSshKeyUserResponse.FromString,
                 _registered_method=True)
         self.GetJumpHost = channel.unary_unary(
                 '/nsml.v1.SshKeyService/GetJumpHost',
@@ -94,8 +94,8 @@ class SshKeyServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def CheckSshKey(self, request, context):
-        """Whether the caller's public key is one of a user's: PERMISSION_DENIED or UNAUTHENTICATED if it is not.
+    def GetSshKeyUser(self, request, context):
+        """Whose the public key is that the caller names: UNAUTHENTICATED if it is nobody's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,10 +127,10 @@ def add_SshKeyServiceServicer_to_server(servicer, server):
                     request_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.RemoveSshKeyRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_ssh__keys__pb2.RemoveSshKeyResponse.SerializeToString,
             ),
-            'CheckSshKey': grpc.unary_unary_rpc_method_handler(
-                    servicer.CheckSshKey,
-                    request_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyRequest.FromString,
-                    response_serializer=nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyResponse.SerializeToString,
+            'GetSshKeyUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSshKeyUser,
+                    request_deserializer=nsml_dot_v1_dot_ssh__keys__pb2.GetSshKeyUserRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_ssh__keys__pb2.GetSshKeyUserResponse.SerializeToString,
             ),
             'GetJumpHost': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJumpHost,
@@ -232,7 +232,7 @@ class SshKeyService:
             _registered_method=True)
 
     @staticmethod
-    def CheckSshKey(request,
+    def GetSshKeyUser(request,
             target,
             options=(),
             channel_credentials=None,
@@ -245,9 +245,9 @@ class SshKeyService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/nsml.v1.SshKeyService/CheckSshKey',
-            nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyRequest.SerializeToString,
-            nsml_dot_v1_dot_ssh__keys__pb2.CheckSshKeyResponse.FromString,
+            '/nsml.v1.SshKeyService/GetSshKeyUser',
+            nsml_dot_v1_dot_ssh__keys__pb2.GetSshKeyUserRequest.SerializeToString,
+            nsml_dot_v1_dot_ssh__keys__pb2.GetSshKeyUserResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -95,7 +95,7 @@ def home(tmp_path):
     folder.mkdir()
     (folder / "token").write_text(TOKEN + "\n")
     (folder / "token").chmod(0o600)
-    (folder / "desktop.pub").write_text(LAPTOP.replace("laptop", "desktop"))
+    (tmp_path / "desktop.pub").write_text(LAPTOP.replace("laptop", "desktop"))
     return folder
 
 

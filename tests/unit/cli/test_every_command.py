@@ -91,7 +91,7 @@ ARGUMENTS = {
     "dataset info": ["mnist"],
     "secret set": ["TOKEN", "--from-env", "TERM"],
     "secret ls": [],
-    "key add": ["../home/desktop.pub"],
+    "key add": ["../desktop.pub"],
     "key ls": [],
     "webhook set": ["--from-env", "TERM"],
     "webhook show": [],

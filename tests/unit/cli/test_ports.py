@@ -4,12 +4,13 @@ import json
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from cli.exits import CommandError
 from cli.local.data_folder import Choices
-from cli.local.ports import LOOPBACK, Held, obstacle, parse_http
+from cli.local.ports import LOOPBACK, Held, obstacle, parse_http, parse_ssh
 from cli.local.up import DEFAULT_HTTP_PORT, with_http
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ports are held on Linux alone")
@@ -94,11 +95,12 @@ def test_what_is_taken_is_not_held_and_stays_taken() -> None:
     listening(port).close()
 
 
-def test_where_http_is_answered_is_a_host_and_a_port() -> None:
-    assert parse_http("[::1]:80") == ("::1", 80)
+@pytest.mark.parametrize("parse", [parse_http, parse_ssh])
+def test_where_http_and_ssh_are_answered_is_a_host_and_a_port(parse: Any) -> None:
+    assert parse("[::1]:80") == ("::1", 80)
     for text in ("18555", "host", "host:0", "host:65536", "http://host:80", ":80", "host:x"):
         with pytest.raises(CommandError, match="is not HOST:PORT"):
-            parse_http(text)
+            parse(text)
 
 
 def test_http_is_on_the_loopback_where_nothing_else_was_asked_for(monkeypatch) -> None:

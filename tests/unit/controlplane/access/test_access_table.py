@@ -80,7 +80,7 @@ DECLARED = {
         "ListSshKeys": "u",
         "RemoveSshKey": "u",
         "GetJumpHost": "u",
-        "CheckSshKey": "j",
+        "GetSshKeyUser": "j",
     },
     "nsml.v1.SecretService": {"SetSecret": "u", "ListSecrets": "u", "RemoveSecret": "u"},
     "nsml.v1.NodeService": {

@@ -326,7 +326,7 @@ async def test_nobody_else_speaks_for_a_node(clock: HandClock) -> None:
                 await reply(channel, "/nsml.v1.AgentService/Control", metadata)
 
 
-FOR_JUMP_HOSTS = {"/nsml.v1.SessionService/OpenTunnel", "/nsml.v1.SshKeyService/CheckSshKey"}
+FOR_JUMP_HOSTS = {"/nsml.v1.SessionService/OpenTunnel", "/nsml.v1.SshKeyService/GetSshKeyUser"}
 KEY = "ab" * 32
 
 

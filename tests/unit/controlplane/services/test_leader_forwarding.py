@@ -14,10 +14,13 @@ import pytest
 
 from cli.local.ports import Held
 from controlplane.access.authority import make_authority
+from controlplane.access.current import set_caller
 from controlplane.access.peers import SocketPeers
-from controlplane.domain.errors import NotLeader
-from controlplane.domain.identity import Role
+from controlplane.domain.errors import NotLeader, StateConflict
+from controlplane.domain.identity import JumpHostCaller, Role, User
+from controlplane.leadership.leader_forwarding import Relay
 from nsml.common.clock import SystemClock
+from nsml.spec.metadata import SSH_KEY
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.support.proxy import Proxy
@@ -302,3 +305,42 @@ async def test_the_nodes_of_one_that_resigns_are_used_before_they_come() -> None
         await until(lambda: one_leads(standby), "the standby leads")
         assert standby.plane.core.contacts.link("a") is None
         assert "a" not in standby.plane.core.state.silent
+
+
+async def test_a_jump_hosts_call_is_passed_on_for_the_user_of_its_key_without_its_credential() -> (
+    None
+):
+    """That is known to its own control plane alone; the leader takes our certificate's word for the key."""
+    said: list[Any] = []
+
+    async def answers() -> AsyncIterator[pb.OpenTunnelResponse]:
+        yield pb.OpenTunnelResponse(end=True)
+
+    class Call:
+        def __aiter__(self) -> AsyncIterator[pb.OpenTunnelResponse]:
+            return answers()
+
+        def cancel(self) -> None:
+            pass
+
+    def opened(_requests: Any, metadata: Any) -> Call:
+        said.extend(metadata)
+        return Call()
+
+    channel = SimpleNamespace(stream_stream=lambda *_, **__: opened)
+    leader = SimpleNamespace(address="x:1", is_tls=True, term=1)
+    leading: Any = SimpleNamespace(
+        term=0, elsewhere=lambda: leader, changed=asyncio.Event().wait, leader=leader
+    )
+    relay = Relay(leading=leading, peers=SimpleNamespace(channel=lambda *_, **__: channel))
+    context: Any = SimpleNamespace(
+        invocation_metadata=lambda: (("authorization", "Bearer secret"), (SSH_KEY, "ab"))
+    )
+    kinds = (pb.OpenTunnelRequest, pb.OpenTunnelResponse)
+    set_caller(JumpHostCaller(user=User(name="kim"), key="ab", key_name="laptop"))
+    passed = relay.stream("SessionService/OpenTunnel", kinds, answers(), context)  # type: ignore[arg-type]
+    assert [one.end async for one in passed] == [True]
+    assert said == [("nsml-passed-on", "1"), (SSH_KEY, "ab")]
+    leader.is_tls = False
+    with pytest.raises(StateConflict):
+        await anext(relay.stream("SessionService/OpenTunnel", kinds, answers(), context))  # type: ignore[arg-type]

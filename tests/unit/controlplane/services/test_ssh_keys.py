@@ -174,7 +174,7 @@ async def test_the_server_asks_for_the_users_own_keys_and_has_a_certificate(rig:
         await add(user, key(number), f"k{number}")
     agent, session = await running(rig, kim)
     jump_host = for_key(rig, kim, key(1))
-    checked = await jump_host.ssh_keys.CheckSshKey(pb.CheckSshKeyRequest())
+    checked = await jump_host.ssh_keys.GetSshKeyUser(pb.GetSshKeyUserRequest())
     assert checked.user == "kim"
     call = await opened(jump_host, session.id, f"{session.id}.nsml")
     await until(lambda: _asked(agent), "the agent is asked")

@@ -41,11 +41,19 @@ def test_the_default_address_leaves_a_port_to_another_listener(
         ({"listen": "0.0.0.0:7000", "listen_agents": "0.0.0.0:7000"}, "listen_agents"),
         ({"listen": "10.0.0.1:7000", "http": "0.0.0.0:7000"}, "http"),
         ({"listen_agents": "[::]:7000", "http": "127.0.0.1:7000"}, "http"),
+        ({"listen": "0.0.0.0:7000", "listen_ssh": "127.0.0.1:7000"}, "listen_ssh"),
     ],
 )
 def test_two_listeners_on_one_port_are_named(given: dict[str, str], named: str) -> None:
     with pytest.raises(ValueError, match=rf"^{named}: .* has the port of"):
         settings(**given)
+
+
+def test_a_jump_host_can_call_its_control_plane() -> None:
+    apart = {"listen": "0.0.0.0:7000", "listen_ssh": "0.0.0.0:7001", "address": ""}
+    assert settings(**apart).listen_ssh == "0.0.0.0:7001"
+    with pytest.raises(ValueError, match=r"^listen_ssh: .* needs socket or address"):
+        settings(**apart, socket="")
 
 
 def test_any_free_port_is_no_port_in_common() -> None:
