@@ -26,6 +26,11 @@ LASTING_COUNTERS: Final = frozenset(COUNTERS) - {"optimizer"}
 LEAD_S: Final = 0.3
 """How far ahead of the foremost process the step is at first; doubled each time that was too near."""
 MOST_TRIES: Final = 12
+
+MOST_MEMBER_BYTES: Final = 16 << 10
+"""Of what processes said of one change that is kept: user code is behind it, and a session is one record."""
+MOST_MEMBERS: Final = 256
+_MOST_REASONS: Final = 4
 MOST_STEP: Final = 1 << 62
 """The last step that counts; see nsml.spec.knobs."""
 _NO_ROOM: Final = "no step was far enough ahead of all processes"
@@ -109,6 +114,14 @@ class Member:
     knobs: tuple[KnobChange, ...] = ()
     reason: str = ""
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        texts = (
+            text for one in self.knobs for text in (one.name, one.before, one.after, one.in_force)
+        )
+        return 16 + len(self.reason.encode()) + sum(2 + len(one.encode()) for one in texts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramChange:
@@ -151,6 +164,12 @@ class ProgramChange:
     def point(self) -> tuple[str, int | None]:
         """Counter and step at which it is made."""
         return self.counter, self.at
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of its session's record are its own."""
+        texts = (*self.values.keys(), *self.values.values(), self.reason, self.checkpoint)
+        return 64 + sum(len(one.encode()) for one in texts) + sum(one.size for one in self.members)
 
     @property
     def is_set(self) -> bool:
@@ -310,14 +329,16 @@ def _closed(change: ProgramChange, said: list[Said], now: float, reason: str = "
         return replace(
             change,
             phase=ChangePhase.APPLIED,
-            members=members[:1] if _are_alike(members) else members,
+            members=members[:1] if _are_alike(members) else _kept(members),
             reason=odd[0] if odd else "",
             ended_at=now,
         )
     if said and all(one.state in _NOT_MADE for one in members):
-        return replace(withdrawn(change, _told(bad), now), members=members)
+        return replace(withdrawn(change, _told(bad), now), members=_kept(members))
     why = reason or _told([one for one in bad if one.reason]) or "not every process made it"
-    return replace(change, phase=ChangePhase.DIVIDED, members=members, reason=why, ended_at=now)
+    return replace(
+        change, phase=ChangePhase.DIVIDED, members=_kept(members), reason=why, ended_at=now
+    )
 
 
 def _member(change: ProgramChange, said: Said) -> Member:
@@ -330,6 +351,15 @@ def _member(change: ProgramChange, said: Said) -> Member:
         knobs=said.knobs if is_of_it else (),
         reason=said.reason if is_of_it else "",
     )
+
+
+def _kept(members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """What is kept of processes: of too many no values, then no reasons, then first those that did not make it."""
+    for less in ({}, {"knobs": ()}, {"knobs": (), "reason": ""}):
+        kept = tuple(replace(one, **less) for one in members)
+        if len(kept) <= MOST_MEMBERS and sum(one.size for one in kept) <= MOST_MEMBER_BYTES:
+            return kept
+    return tuple(sorted(kept, key=lambda one: one.state in _MADE)[:MOST_MEMBERS])
 
 
 def _are_alike(members: tuple[Member, ...]) -> bool:
@@ -379,10 +409,11 @@ def _told(said: list[Said]) -> str:
     reasons: dict[str, Said] = {}
     for one in said:
         reasons.setdefault(one.reason, one)
-    alone = len({(one.rank, one.local_rank) for one in said}) == 1 and len(reasons) == 1
-    if alone or len(reasons) == 1:
+    if len(reasons) == 1:
         return next(iter(reasons))
-    return "; ".join(f"{one.who}: {reason}" for reason, one in reasons.items())
+    first = list(reasons.items())[:_MOST_REASONS]
+    more = f"; and {len(reasons) - len(first)} more" if len(reasons) > len(first) else ""
+    return "; ".join(f"{one.who}: {reason}" for reason, one in first) + more
 
 
 def _no_counter(change: ProgramChange, said: list[Said]) -> str:

@@ -48,6 +48,8 @@ LOOK_EVERY_S: Final = 1.0
 """While a change is open: programs may say nothing any more."""
 MOST_CHANGES: Final = 200
 """That a session keeps; what set knobs is kept before all else."""
+MOST_HISTORY_BYTES: Final = 256 << 10
+"""Of all of them: a session is one record of the store, and goes to its agents with each change."""
 MOST_CHECKPOINT_BYTES: Final = 512
 
 _CAN_CHANGE: Final = frozenset({SessionState.RUNNING, SessionState.PAUSED})
@@ -113,7 +115,7 @@ class Changer:
         if wanted.kind is ChangeKind.CONTINUE:
             session = _unpaused(session, now)
         elif (change := session.change) is not None:
-            raise _being_changed(session, change, f"nsml set {session.name} shows how far it is")
+            raise _being_changed(session, change, f"nsml set {session.name}")
         number = session.changes[-1].number + 1 if session.changes else 1
         change = ProgramChange(
             number=number,
@@ -130,7 +132,7 @@ class Changer:
             wait_s=wanted.wait_s,
             since=now,
         )
-        return replace(session, changes=(*_kept(session.changes), change))
+        return replace(session, changes=(*_kept(session.changes, change), change))
 
 
 def _check(wanted: Wanted) -> None:
@@ -200,17 +202,19 @@ def _being_changed(session: Session, change: ProgramChange, attempt: str) -> Sta
     )
 
 
-def _kept(changes: tuple[ProgramChange, ...]) -> tuple[ProgramChange, ...]:
+def _kept(changes: tuple[ProgramChange, ...], new: ProgramChange) -> tuple[ProgramChange, ...]:
     """Earlier changes, of which the oldest that tell nothing of knobs make room."""
-    if len(changes) < MOST_CHANGES:
-        return changes
-    for place, one in enumerate(changes):
-        if one.kind is not ChangeKind.SET or one.phase is ChangePhase.WITHDRAWN:
-            return (*changes[:place], *changes[place + 1 :])
-    raise LimitReached(
-        f"its knobs were set {MOST_CHANGES} times: a session keeps no more",
-        attempt="nsml command SESSION, and a new session",
-    )
+    kept, size = list(changes), new.size + sum(one.size for one in changes)
+    while len(kept) >= MOST_CHANGES or size > MOST_HISTORY_BYTES:
+        least = next((one for one in kept if not one.is_set), None)
+        if least is None:
+            raise LimitReached(
+                f"its knobs were set {len(kept)} times: a session keeps no more",
+                attempt="nsml command SESSION",
+            )
+        kept.remove(least)
+        size -= least.size
+    return tuple(kept)
 
 
 def _words(change: ProgramChange) -> str:

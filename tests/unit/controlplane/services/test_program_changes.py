@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from controlplane.domain.identity import Role
+from controlplane.sessions import program_changes
 from nsml.v1 import agents_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
@@ -260,3 +261,21 @@ async def test_what_hostile_programs_say_is_cut_to_size(gang: Gang) -> None:
         knobs=[pb.KnobChange(name=huge, before=huge) for _ in range(20)],
     )
     assert (await gang.last("WITHDRAWN")).reason == huge[:512]
+
+
+async def test_a_session_keeps_as_many_changes_as_have_room(
+    gang: Gang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await applied(gang)
+    await gang.set(lr="0.25")
+    withdrawal = pb.ChangeProgramRequest(session=gang.session.id, withdraw=True)
+    await gang.user.sessions.ChangeProgram(withdrawal)
+    await gang.last("WITHDRAWN")
+    monkeypatch.setattr(program_changes, "MOST_HISTORY_BYTES", 250)
+    change = await applied(gang, "0.75")
+    request = pb.GetSessionRequest(session=gang.session.id)
+    kept = (await gang.user.sessions.GetSession(request)).session.changes
+    assert [one.number for one in kept] == [1, change.number], "what was not made makes room"
+    code, words = await refusal(gang.set(lr="0.5"))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "a session keeps no more" in words
