@@ -196,12 +196,28 @@ def _change(app: App, session: str, kind: str, is_detached: bool, **asked: Any) 
         app.say(f"waiting for {where}... (Ctrl-C stops waiting, not the change)")
 
     number: ProgramChangeKind = getattr(pb, f"PROGRAM_CHANGE_KIND_{kind}")
+    begun: list[ProgramChange] = []
 
     async def run(client: Client) -> ProgramChange:
         changed = await client.sessions.change_program(session, number, **asked)
+        begun.append(changed.changes[-1])
         return changed.changes[-1] if is_detached else await until_over(client, changed, told=told)
 
-    return _write(app, session, app.call(run, waits=False))
+    try:
+        change = app.call(run, waits=False)
+    except KeyboardInterrupt:
+        app.say(_left(session, begun))
+        raise
+    return _write(app, session, change)
+
+
+def _left(session: str, begun: list[ProgramChange]) -> str:
+    """What becomes of a change that nobody waits for any more."""
+    from nsml.view.program_changes import what
+
+    if not begun:
+        return f"whether it was asked for is not known: nsml set {session}"
+    return f"{what(begun[0])} stays asked for: nsml set {session} shows how far it is, --withdraw withdraws it"
 
 
 def _write(app: App, session: str, change: ProgramChange, *, is_withdrawal: bool = False) -> int:

@@ -124,10 +124,12 @@ def setting_of(word: str) -> tuple[str, str, int | None]:
 
 
 def settings_of(words: Iterable[str]) -> dict[str, str]:
-    """Values in JSON by name, of words NAME=VALUE; raises ValueError, also where one has a step of its own."""
+    """Values in JSON by name, of words NAME=VALUE; raises ValueError, also for a step of its own or a name given twice."""
     values: dict[str, str] = {}
     for word in words:
         name, value, step = setting_of(word)
+        if name in values:
+            raise ValueError(f"the knob {name} is given twice")
         if step is not None:
             raise ValueError(f"the step is named by --at: nsml set SESSION {name}=... --at {step}")
         values[name] = value
