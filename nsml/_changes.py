@@ -245,12 +245,16 @@ class Follower:
         mark = self._marks.get(preferred)
         is_measured = mark is not None and mark[3] > mark[1]
         is_long_ago = not 0 <= now - self._asked_at_s < _MEASURES_S
-        has_none = not preferred and not 0 <= now - self._began_s < _BEGINS_S
+        has_none = not preferred and not self.is_beginning(now)
         if has_none or self.is_paused or is_measured or is_long_ago:
             self._is = "asked"
             for name, (began, first, ended, last) in self._marks.items():
                 if last > first and ended >= began:
                     self.step_s[name] = (ended - began) / (last - first)
+
+    def is_beginning(self, now: float) -> bool:
+        """Whether the process is so young that it may come to its loop only later."""
+        return 0 <= now - self._began_s < _BEGINS_S
 
     # What it does.
 

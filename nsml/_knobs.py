@@ -224,7 +224,7 @@ class Knobs:
         for preset in sorted(self._presets, key=Preset.step):
             if preset.is_set or not preset.is_reached or (only and preset.name != only):
                 continue
-            if preset.name not in self.declared and self.optimizers.value(preset.name) is None:
+            if not self.has(preset.name):
                 continue
             if any(one.is_set and one.is_after(preset) for one in self._presets):
                 preset.is_set = True
@@ -244,6 +244,10 @@ class Knobs:
                 self._say(f"{preset.name} is not set to {shown(preset.value)}: {why}")
 
     # Values that are set in the running program.
+
+    def has(self, name: str) -> bool:
+        """Whether there is one by this name now."""
+        return name in self.declared or self.optimizers.value(name) is not None
 
     def refusal(self, values: Dict[str, Any]) -> str:
         """Why some of them cannot be set, "" where all can."""

@@ -234,7 +234,12 @@ class Live:
 
     def _refusal(self, change: Change) -> str:
         if change.kind == "set":
-            return self._program.knobs().refusal(change.values)[:_MOST_REASON_CHARS]
+            knobs = self._program.knobs()
+            why = knobs.refusal(change.values)
+            is_early = self.follower.is_beginning(time.monotonic())
+            if is_early and not all(map(knobs.has, change.values)):
+                why += "; it has just begun, and may declare more: try again in a moment"
+            return why[:_MOST_REASON_CHARS]
         if change.kind == "load" and not self._program.can_load():
             return "the program has bound nothing to load with: nsml.bind(load=...)"
         return ""

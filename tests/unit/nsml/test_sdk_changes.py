@@ -251,6 +251,22 @@ def test_values_that_are_refused(training: Training, values: dict[str, Any], why
     assert session.knob("lr", 0.01, min=0, max=1.0) == 0.01
 
 
+def test_a_knob_that_may_be_declared_later_is_refused_with_that_word(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = []
+    for number, age_s in ((7, 3.0), (8, 600.0)):
+        monkeypatch.setattr("nsml._IMPORTED_AT", time.monotonic() - age_s)
+        training.session = Session(str(training.run), "kim/mnist/3")
+        training.agent.say(change(number, "ask", values={"lr": 0.5}))
+        training.step()
+        words.append(training.known()["reason"])
+    assert "no knob lr" in words[0]
+    assert words[0].startswith(words[1])
+    assert "just begun" in words[0]
+    assert "just begun" not in words[1]
+
+
 class Pause:
     """A pause that a program is in, from the moment at which it says so."""
 
