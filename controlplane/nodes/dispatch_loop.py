@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.changes import AllocationChanged, SessionChanged
+from controlplane.domain.changes import AllocationChanged, SessionChanged, SessionRemoved
 from controlplane.state.desired_replicas import replicas_of
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from controlplane.domain.changes import Change
     from controlplane.state.agent_connections import AgentConnections
     from controlplane.state.live_state import LiveState
@@ -24,6 +26,8 @@ class Ordering:
     def __init__(self, *, state: LiveState, contacts: AgentConnections) -> None:
         self._state = state
         self._contacts = contacts
+        self._program_changes: dict[str, Hashable] = {}
+        """Of each session whose running program was changed: what its nodes were last told of."""
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
@@ -63,8 +67,17 @@ class Ordering:
                 link = self._contacts.link(allocation.node)
                 known = link.ordered if link else frozenset()
                 return set() if replicas_of(allocation.replicas) <= known else {allocation.node}
-            case SessionChanged(session=session) if session.stop is not None or session.changes:
+            case SessionChanged(session=session) if session.stop is not None:
                 return {one.node for one in session.replicas}
+            case SessionChanged(session=session) if session.changes:
+                last = session.changes[-1]
+                news = (session.attempt, last.number, last.phase, last.point)
+                if self._program_changes.get(session.id) == news:
+                    return set()
+                self._program_changes[session.id] = news
+                return {one.node for one in session.replicas}
+            case SessionRemoved(session_id=session_id):
+                self._program_changes.pop(session_id, None)
         return set()
 
 

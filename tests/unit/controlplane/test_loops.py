@@ -14,7 +14,8 @@ from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.notices import WebhookEvent
-from controlplane.domain.values import Allocation, Cause, Drain, End, Hold, Node, Priority
+from controlplane.domain.program_changes import ChangeKind, ProgramChange, withdrawn
+from controlplane.domain.values import Allocation, Cause, Drain, End, Hold, Node, Priority, Replica
 from controlplane.history.sqlite import open_history
 from controlplane.history.sqlite.history import SqliteHistory
 from controlplane.nodes.dispatch_loop import Ordering
@@ -290,6 +291,24 @@ async def test_a_node_is_told_what_has_left_however_much_goes_on_elsewhere() -> 
                     break
                 at.state.put_allocation(Allocation(node="b"), revision)
                 await asyncio.sleep(0.002)
+
+
+async def test_a_node_is_told_again_only_what_is_new_of_a_changed_program() -> None:
+    change = ProgramChange(number=1, kind=ChangeKind.SET, attempt=1, asked_by="kim", asked_at=0.0)
+    running = session(state=SessionState.RUNNING, attempt=1, changes=(change,))
+    asked = replace(running, replicas=(Replica(rank=0, node="a"),))
+    phases = [asked, replace(asked, memo="x"), asked.with_change(withdrawn(change, "no", 1.0))]
+    async with led(node("a")) as at:
+        link = at.contacts.connect("a")
+        at.run(Ordering(state=at.state, contacts=at.contacts))
+        await turns()
+        wanted = []
+        for revision, one in enumerate(phases, start=1_000):
+            link.wants_orders = False
+            at.state.put_session(one, revision)
+            await turns()
+            wanted.append(link.wants_orders)
+        assert wanted == [True, False, True]
 
 
 async def test_silence_makes_unknown_and_a_word_ends_it() -> None:
