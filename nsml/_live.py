@@ -32,6 +32,8 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
 _MOST_ROUNDS = 8
 """Of one conversation: each answer may change what there is to say."""
 _MOST_REASON_CHARS = 500
+_UNITS = {"report": "reported step", "optimizer": "optimizer step"}
+"""What a counter counts, in the words of the log; of all others, steps."""
 
 
 class Program:
@@ -382,7 +384,8 @@ class Live:
 
     def _here(self, change: Change) -> str:
         position = self.follower.positions.get(change.counter)
-        return f" at {change.counter} {position}" if position is not None else ""
+        unit = _UNITS.get(change.counter, "step")
+        return f" at {unit} {position:,}" if position is not None else ""
 
     def _log(self, text: str) -> None:
         """Say it once for each replica."""

@@ -392,7 +392,10 @@ def _unheard(
     ranks = ", ".join(map(str, missing))
     which = f"rank {ranks}" if len(missing) == 1 else f"ranks {ranks}"
     return withdrawn(
-        change, f"{which} reached no safe point within {change.wait_s:g} s, or cannot be heard", now
+        change,
+        f"{which} reached no safe point within {change.wait_s:g} s (nsml stacks shows what it does instead),"
+        " does not import nsml, or cannot be heard",
+        now,
     )
 
 

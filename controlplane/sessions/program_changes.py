@@ -115,7 +115,7 @@ class Changer:
         if wanted.kind is ChangeKind.CONTINUE:
             session = _unpaused(session, now)
         elif (change := session.change) is not None:
-            raise _being_changed(session, change, f"nsml set {session.name}")
+            raise _being_changed(session, change)
         number = session.changes[-1].number + 1 if session.changes else 1
         change = ProgramChange(
             number=number,
@@ -176,7 +176,7 @@ def _unpaused(session: Session, now: float) -> Session:
     if change is not None and change.kind is ChangeKind.PAUSE:
         return session.with_change(withdrawn(change, "it goes on", now))
     if change is not None:
-        raise _being_changed(session, change, "the same in a moment")
+        raise _being_changed(session, change)
     last = next(
         (
             one
@@ -194,11 +194,12 @@ def _unpaused(session: Session, now: float) -> Session:
     return session
 
 
-def _being_changed(session: Session, change: ProgramChange, attempt: str) -> StateConflict:
+def _being_changed(session: Session, change: ProgramChange) -> StateConflict:
+    where = f" at step {change.at:,}" if change.at is not None else ""
     return StateConflict(
         f"{session.name} is being changed",
-        why=f"what {change.asked_by} asked for ({_words(change)}) is not over",
-        attempt=attempt,
+        why=f"what {change.asked_by} asked for ({_words(change)}{where}) is not over",
+        attempt=f"nsml set {session.name} --withdraw",
     )
 
 

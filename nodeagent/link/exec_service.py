@@ -81,7 +81,8 @@ async def _carry_out(
         except TimeoutError:
             if not order.is_taken.is_set():  # at the last moment
                 raise NotAnswered(
-                    f"its program reached no safe point within {wait_s:g} s"
+                    f"its program reached no safe point within {wait_s:g} s, or does not import nsml"
+                    " (what it does instead: nsml stacks)"
                 ) from None
         await tell(pb.EvaluateResponse(runs=True))
         answer = await _answered(order, limit_s)

@@ -45,6 +45,9 @@ _STATES: Final = {
 
 def phase_word(change: pb.ProgramChange) -> str:
     """How far it is."""
+    by_nobody = change.reason and not change.reason.startswith("withdrawn")
+    if change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN and by_nobody:
+        return "not made"  # it was refused, or no process came
     return _PHASES.get(change.phase, "unknown")
 
 

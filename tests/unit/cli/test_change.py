@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.sessions import change
+from nsml.client import program_changes
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -10,10 +10,10 @@ from nsml.v1 import sessions_pb2 as pb
 def test_ctrl_c_leaves_the_change_and_says_so(nsml, everything, state, monkeypatch, words):
     state.change_phase = pb.PROGRAM_CHANGE_PHASE_PREPARE
 
-    def interrupted(*_):
+    async def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(change, "_same", interrupted)
+    monkeypatch.setattr(program_changes, "until_over", interrupted)
     command, *rest = words
     done = nsml(command, everything.name, *rest, check=False)
     assert done.code == 130

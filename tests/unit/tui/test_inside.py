@@ -97,7 +97,7 @@ async def test_a_value_that_the_program_refuses_is_told_with_its_reason(dashboar
         await pilot.press("S", *"7 --at 500", "enter")
         refused = "not done: $ nsml set kim/mnist/1 lr=7 --at 500\nlr: 7.0 is more than its max 1.0"
         await until(pilot, lambda: refused in told(dashboard))
-        await shows(pilot, "#1  lr=7  withdrawn: lr: 7.0 is more than its max 1.0  by kim")
+        await shows(pilot, "#1  lr=7  not made: lr: 7.0 is more than its max 1.0  by kim")
 
 
 async def test_a_pause_is_confirmed_and_the_same_key_has_it_go_on(dashboard, server):
