@@ -1,6 +1,10 @@
-"""Keys of the platform for ssh: its jump hosts' own, and the one that certifies host keys of sessions.
+"""Keys of the platform for ssh: its jump hosts' own, and those that certify host keys of sessions.
 
-Both are derived from the key of the platform's authority, so every control plane has them, and backups do, too.
+All are derived from the key of the platform's authority, so every control plane has them, and backups do, too.
+
+Each user's clients trust a key of their own. A host key is known to the program in its session, and a host such as
+`last.nsml` is another session for each user: with one key for all, a user who holds a certificate for it could be taken
+by other users' clients for their sessions, if the jump host led them there.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 if TYPE_CHECKING:
     from controlplane.access.authority import Authority
+    from controlplane.domain.identity import User
     from nsml.common.clock import Clock
 
 _LIFE_S: Final = 3600.0
@@ -28,22 +33,24 @@ class SshAuthority:
 
     def __init__(self, authority: Authority, clock: Clock) -> None:
         self._clock = clock
-        self._key = _key(authority.derived_key("ssh host authority"))
+        self._authority = authority
         self.jump_host_key = authority.derived_key("ssh jump host")
         """Private half of the key of jump hosts (Ed25519, 32 bytes)."""
 
-    @property
-    def public_key(self) -> str:
-        """Of who signs, as in known_hosts: type and key."""
-        return _public(self._key)
+    def public_key(self, user: User) -> str:
+        """Of who signs for a user's clients, as in known_hosts: type and key."""
+        return _public(self._key_for(user))
 
     @property
     def jump_host_public_key(self) -> str:
         """Of jump hosts, likewise."""
         return _public(_key(self.jump_host_key))
 
-    def certify(self, host_key: bytes, host: str) -> str:
-        """A certificate for a host key, by its private half, under one name; as in a file that ends in -cert.pub."""
+    def certify(self, host_key: bytes, host: str, user: User) -> str:
+        """A certificate for a host key, by its private half, under one name, for one user's clients.
+
+        As in a file that ends in -cert.pub.
+        """
         now = self._clock.time()
         signed = (
             SSHCertificateBuilder()
@@ -53,9 +60,12 @@ class SshAuthority:
             .valid_principals([host.encode()])
             .valid_after(round(now - _LIFE_S))
             .valid_before(round(now + _LIFE_S))
-            .sign(self._key)
+            .sign(self._key_for(user))
         )
         return signed.public_bytes().decode()
+
+    def _key_for(self, user: User) -> Ed25519PrivateKey:
+        return _key(self._authority.derived_key(f"ssh host authority for user {user.id}"))
 
 
 def _key(private: bytes) -> Ed25519PrivateKey:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from controlplane.ssh_keys.user_keys import UserKeys
 
 _KEY_BYTES: Final = 32
+_PATTERN: Final = re.compile(r"[*?!,]")
+"""ssh takes names in certificates of hosts for patterns."""
 
 
 class SshEntrances:
@@ -42,11 +45,11 @@ class SshEntrances:
             is_meant = replica_at(host) == replica
         except ValueError as error:
             raise InvalidRequest(str(error), why=RULE) from error
-        if not is_meant:
+        if not is_meant or _PATTERN.search(host):
             raise InvalidRequest(f"{host[:80]!r} is not the session {replica[0][:80]!r}")
         host_key = self._random_bytes(_KEY_BYTES)
         return SshEntrance(
             host_key=host_key,
-            certificate=self._authority.certify(host_key, host),
+            certificate=self._authority.certify(host_key, host, who.user),
             authorized_keys=await self._keys.used(who.user.name, who.key),
         )

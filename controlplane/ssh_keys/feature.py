@@ -36,7 +36,7 @@ def wire(core: Core) -> Feature:
     jump_host = JumpHost(
         address=core.config.jump_address,
         host_key=authority.jump_host_public_key,
-        authority=authority.public_key,
+        authority_for=authority.public_key,
     )
     servicer = SshKeyServicer(core.shared(user_keys), jump_host)
     return Feature(services=((ssh_keys_pb2_grpc.add_SshKeyServiceServicer_to_server, servicer),))

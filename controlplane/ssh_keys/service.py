@@ -15,16 +15,19 @@ from nsml.v1 import ssh_keys_pb2 as pb
 from nsml.v1 import ssh_keys_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controlplane.domain.identity import User
     from controlplane.ssh_keys.user_keys import UserKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JumpHost:
-    """Where our jump host is, "" for nowhere; its public key, and that of who certifies sessions' host keys."""
+    """Where our jump host is, "" for nowhere; its public key, and that of who certifies host keys for a user."""
 
     address: str
     host_key: str
-    authority: str
+    authority_for: Callable[[User], str]
 
 
 class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
@@ -82,7 +85,9 @@ class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
                 attempt="an administrator runs nsml up --ssh HOST:PORT",
             )
         return pb.GetJumpHostResponse(
-            address=host.address, host_key=host.host_key, authority=host.authority
+            address=host.address,
+            host_key=host.host_key,
+            authority=host.authority_for(require_user().user),
         )
 
 

@@ -119,11 +119,11 @@ def laptop(platform: Platform, lines: str, tmp_path_factory: pytest.TempPathFact
     return made
 
 
-def another(
-    platform: Platform, lines: str, folder: Path, name: str
-) -> tuple[Laptop, Mapping[str, str]]:
-    """A machine whose key nobody knows, and the environment of a new user."""
-    return Laptop(folder / name, lines), user_of(platform, name, folder)
+def another(platform: Platform, folder: Path, name: str) -> tuple[Laptop, Mapping[str, str]]:
+    """A new user's machine, with a key that nobody knows, and their environment."""
+    environment = user_of(platform, name, folder)
+    lines = platform.nsml("ssh-config", "--jump", environment=environment).stdout
+    return Laptop(folder / name, lines), environment
 
 
 def jump_host(platform: Platform) -> psutil.Process | None:
@@ -165,9 +165,9 @@ def test_whose_key_is_unknown_is_not_let_in(
 
 
 def test_another_users_key_opens_their_own_sessions_alone(
-    platform: Platform, lines: str, session: str, tmp_path: Path
+    platform: Platform, session: str, tmp_path: Path
 ) -> None:
-    desk, kim = another(platform, lines, tmp_path, "kim")
+    desk, kim = another(platform, tmp_path, "kim")
     platform.nsml("key", "add", desk.public_key, environment=kim)
     refused = desk.run("ssh", f"{session}.nsml", "true")
     assert (refused.code, refused.out) == (BROKEN, "")
@@ -219,9 +219,9 @@ def test_both_servers_are_checked(laptop: Laptop, session: str, tmp_path: Path) 
 
 
 def test_a_removed_key_and_a_removed_user_are_disconnected(
-    platform: Platform, lines: str, tmp_path: Path
+    platform: Platform, tmp_path: Path
 ) -> None:
-    desk, kim = another(platform, lines, tmp_path, "lee")
+    desk, kim = another(platform, tmp_path, "lee")
     code = write_program(tmp_path / "code", WAITS)
     platform.nsml("key", "add", desk.public_key, environment=kim)
     name = platform.nsml(
