@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from nsml.client.errors import ClientError, ConnectionLost, NotSignedIn
 from nsml.client.rpc import Rpc
 from nsml.client.ssh import open_ssh
+from nsml.common.hosts import client_of
 from nsml.spec.ssh_hosts import RULE, replica_at
 from nsml.v1 import ssh_keys_pb2 as pb
 
@@ -35,7 +37,11 @@ LOGIN_WITHIN_S: Final = 20.0
 MOST_CONNECTIONS: Final = 1000
 MOST_STRANGERS: Final = 64
 MOST_STRANGERS_OF_ADDRESS: Final = 16
-"""Connections that have not logged in: of all together, and of one address."""
+"""Connections that have not logged in: of all together, and of one address. For one more the oldest leaves, of the
+address with most: who only holds places would lock everybody out, and a login takes a moment."""
+_LOOKS_AT_ONCE: Final = 200
+_LOOKS_PER_S: Final = 50.0
+"""Keys that are looked up at the control plane for all who have not logged in; further ones wait."""
 _MOST_OF_USER: Final = 64
 _MOST_KEYS: Final = 20
 """That a client may offer: more than OpenSSH takes, since agents have many."""
@@ -51,6 +57,8 @@ _CIPHERS: Final = (
     "aes256-gcm@openssh.com",
     "chacha20-poly1305@openssh.com",
 )
+_KEY_EXCHANGES: Final = "-diffie-hellman-*,rsa*"
+"""All but those for which who has not logged in has us compute for long (CVE-2002-20001), or that use SHA-1."""
 _log = structlog.get_logger()
 
 _USE: Final = "it leads to sessions alone: ssh -J HOST:PORT SESSION.nsml"
@@ -70,7 +78,10 @@ class JumpHost:
         self._secret = secret
         self.group = group
         self.open = 0
-        self.strangers: Counter[str] = Counter()
+        self._strangers: dict[_Connection, str] = {}
+        """By age, and their addresses."""
+        self._looking = asyncio.Lock()
+        self._next_look_at = -math.inf
         self.of_user: Counter[str] = Counter()
 
     def options(self, host_key: bytes) -> dict[str, Any]:
@@ -90,6 +101,7 @@ class JumpHost:
             "login_timeout": LOGIN_WITHIN_S,
             "keepalive_interval": 30,
             "keepalive_count_max": 3,
+            "kex_algs": _KEY_EXCHANGES,
             "compression_algs": ["none"],
             "encryption_algs": list(_CIPHERS),
         }
@@ -97,6 +109,31 @@ class JumpHost:
     def rpc(self, key: str) -> Rpc:
         """Calls for the user of a public key, by its SHA-256 in hexadecimal."""
         return Rpc(self._ways, token=self._secret, ssh_key=key)
+
+    def let_in(self, stranger: _Connection, address: str) -> None:
+        """Note one that has not logged in, and have another one leave where there are too many."""
+        self._strangers[stranger] = address
+        addresses = Counter(self._strangers.values())
+        if addresses[address] <= MOST_STRANGERS_OF_ADDRESS:
+            if len(self._strangers) <= MOST_STRANGERS:
+                return
+            [(address, _)] = addresses.most_common(1)
+        oldest = next(one for one, where in self._strangers.items() if where == address)
+        self.no_stranger(oldest)
+        oldest.leave()
+
+    def no_stranger(self, one: _Connection) -> None:
+        """It has logged in, or is gone."""
+        self._strangers.pop(one, None)
+
+    async def is_known(self, key: str) -> bool:
+        """Whether a key that a stranger offers is a user's."""
+        async with self._looking:  # in turn; whoever leaves meanwhile takes none
+            now = asyncio.get_running_loop().time()
+            at = max(self._next_look_at, now - (_LOOKS_AT_ONCE - 1) / _LOOKS_PER_S)
+            await asyncio.sleep(at - now)
+            self._next_look_at = at + 1 / _LOOKS_PER_S
+        return bool(await self.user_of(key))
 
     async def user_of(self, key: str) -> str:
         """Whose key it is; "" for nobody's, and while that cannot be known."""
@@ -121,8 +158,6 @@ class _Connection(asyncssh.SSHServer):
     def __init__(self, jump_host: JumpHost) -> None:
         self._jump_host = jump_host
         self._connection: Any = None
-        self._address = ""
-        self._is_stranger = False
         self._offered = 0
         self._key = ""
         self._user = ""
@@ -131,15 +166,12 @@ class _Connection(asyncssh.SSHServer):
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
-        peer = conn.get_extra_info("peername")
-        self._address = str(peer[0]) if peer else ""
-        host, self._is_stranger = self._jump_host, True
-        host.open += 1
-        host.strangers[self._address] += 1
-        is_full = host.open > MOST_CONNECTIONS or host.strangers.total() > MOST_STRANGERS
-        if is_full or host.strangers[self._address] > MOST_STRANGERS_OF_ADDRESS:
+        self._jump_host.open += 1
+        if self._jump_host.open > MOST_CONNECTIONS:
             conn.abort()
             return
+        peer = conn.get_extra_info("peername")
+        self._jump_host.let_in(self, client_of(str(peer[0])) if peer else "")
         validate = conn.validate_public_key
 
         async def validate_public_key(username: str, key: bytes, msg: bytes, sig: bytes) -> bool:
@@ -152,7 +184,7 @@ class _Connection(asyncssh.SSHServer):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._jump_host.open -= 1
-        self._no_stranger()
+        self._jump_host.no_stranger(self)
         if self._user:
             _less(self._jump_host.of_user, self._user)
         if self._ending is not None:
@@ -160,10 +192,9 @@ class _Connection(asyncssh.SSHServer):
         for one in self._passages:
             one.cancel()
 
-    def _no_stranger(self) -> None:
-        if self._is_stranger:
-            self._is_stranger = False
-            _less(self._jump_host.strangers, self._address)
+    def leave(self) -> None:
+        """End it at once."""
+        self._connection.abort()
 
     # who comes
 
@@ -179,10 +210,12 @@ class _Connection(asyncssh.SSHServer):
         if self._offered > _MOST_KEYS:
             self._connection.abort()
             return False
-        return bool(await self._jump_host.user_of(_digest(key.public_data)))
+        # also of ssh-rsa, which signs SHA-1: asyncssh looks at this, and not at its options
+        key.all_sig_algorithms = key.all_sig_algorithms - {b"ssh-rsa"}
+        return await self._jump_host.is_known(_digest(key.public_data))
 
     def auth_completed(self) -> None:
-        self._no_stranger()
+        self._jump_host.no_stranger(self)
         self._jump_host.group.create_task(self._note_user())
         self._end_if_idle()
 

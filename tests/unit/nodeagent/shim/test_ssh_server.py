@@ -74,6 +74,7 @@ def served(host_key: str, agent: socket.socket | None = None) -> Iterator[socket
 
 async def test_who_comes_by_a_jump_host_proves_a_key_and_checks_a_certificate() -> None:
     authority, mine, another = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(3))
+    rsa = asyncssh.generate_private_key("ssh-rsa", key_size=3072)
     certificate = authority.generate_host_certificate(
         asyncssh.import_private_key(KEY).convert_to_public(), "12", principals=["12.nsml"]
     )
@@ -81,7 +82,7 @@ async def test_who_comes_by_a_jump_host_proves_a_key_and_checks_a_certificate() 
         {
             "host_key": KEY,
             "certificate": certificate.export_certificate().decode(),
-            "authorized_keys": [hashlib.sha256(mine.public_data).hexdigest()],
+            "authorized_keys": [hashlib.sha256(one.public_data).hexdigest() for one in (mine, rsa)],
         }
     )
 
@@ -101,7 +102,9 @@ async def test_who_comes_by_a_jump_host_proves_a_key_and_checks_a_certificate() 
 
     assert await said(authority, mine) == "in\n"
     assert await said(authority, another, mine) == "in\n"
-    for keys in ([another], []):
+    assert await said(authority, rsa) == "in\n"
+    rsa.sig_algorithms = (b"ssh-rsa",)  # with SHA-1
+    for keys in ([another], [], [rsa]):
         with pytest.raises(asyncssh.PermissionDenied):
             await said(authority, *keys)
     for trusted, host in ((another, "12.nsml"), (authority, "13.nsml")):
