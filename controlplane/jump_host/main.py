@@ -17,7 +17,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncssh
+import structlog
 
+from controlplane.jump_host.confinement import confine
 from controlplane.jump_host.server import JumpHost
 from nsml.client.connect import check_listener, open_channel
 from nsml.client.contexts import Context
@@ -26,6 +28,8 @@ from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_log = structlog.get_logger()
 
 _NICENESS: Final = 5
 """Behind the control plane: what is decided comes before what people copy."""
@@ -56,6 +60,15 @@ def _read(ended: asyncio.Event) -> None:
         ended.set()
 
 
+def _give_up_files() -> None:
+    """Before any other thread is there, which would keep them."""
+    try:
+        if not confine():
+            _log.warning("jump_host.not_confined", why="this kernel has no Landlock")
+    except OSError as error:
+        _log.warning("jump_host.not_confined", why=str(error))
+
+
 def main() -> None:
     """Run it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the control plane's, which tells it
@@ -66,6 +79,7 @@ def main() -> None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     order = json.loads(sys.stdin.buffer.readline())
+    _give_up_files()
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         listener.settimeout(0)
         asyncio.run(_run(listener, order))

@@ -256,6 +256,10 @@ def test_one_that_is_killed_comes_back(platform: Platform, laptop: Laptop, sessi
     assert killed is not None
     environment = killed.environ()
     assert not [name for name in environment if name.startswith(("NSML", "AWS"))]
+    status = Path(f"/proc/{killed.pid}/status").read_text()
+    log = (platform.folder / "data" / "controlplane.log").read_text()
+    # it has given up the files of its account, where the kernel can
+    assert ("NoNewPrivs:\t1" in status) != ("jump_host.not_confined" in log)
     os.kill(killed.pid, signal.SIGKILL)
     assert held.wait(60) == BROKEN
     assert (
