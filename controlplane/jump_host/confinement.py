@@ -29,8 +29,11 @@ _SCOPES: Final = 0b11
 """Abstract sockets of others, and signals to them."""
 
 _FOLDERS: Final = ("/usr", "/lib", "/lib64", "/proc/self", "/dev/urandom")
-_SETTINGS: Final = ("hosts", "resolv.conf", "nsswitch.conf", "host.conf", "gai.conf", "localtime")
-"""Of /etc, which may have secrets: what names and times need."""
+_SETTINGS: Final = (
+    *("hosts", "resolv.conf", "nsswitch.conf", "host.conf", "gai.conf", "localtime"),
+    *("ssl/openssl.cnf", "pki/tls/openssl.cnf", "crypto-policies"),
+)
+"""Of /etc, which may have secrets: what names, times and TLS need."""
 
 
 class _Ruleset(ctypes.Structure):

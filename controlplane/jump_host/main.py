@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import resource
 import signal
@@ -72,6 +73,8 @@ def _give_up_files() -> None:
 def main() -> None:
     """Run it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the control plane's, which tells it
+    # asyncio warns of each packet that answers a client which has left: thousands of lines at a stranger's will
+    logging.disable(logging.WARNING)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # a unit may forbid it
         os.nice(_NICENESS)
