@@ -5,18 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cli.sessions.servers import Server
+from nsml.spec import dev_sessions
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
-
-_SERVICE: Final = "code"
-_SCRIPT: Final = (
-    'd=$(mktemp -d) && ln -s "$NSML_RUN_DIR/tunnel" "$d/to" && exec code-server'
-    f' --socket "$d/to/{_SERVICE}" --auth none --disable-telemetry --disable-update-check'
-    ' --user-data-dir "$d" .'
-)
-"""Through the link the path of its socket is always short enough. Whoever reaches that was let in by the platform."""
 
 
 async def _path(_client: Client, _session: Session) -> str:
@@ -24,10 +17,10 @@ async def _path(_client: Client, _session: Session) -> str:
 
 
 CODE_SERVER: Final = Server(
-    flag="--code-server",
+    flag=dev_sessions.CODE_SERVER_FLAG,
     name="code-server",
-    service=_SERVICE,
-    argv=("sh", "-c", _SCRIPT),
+    service=dev_sessions.CODE_SERVER_SERVICE,
+    argv=dev_sessions.CODE_SERVER,
     needs="code-server has to be on the PATH of the session: in its image, or on its node",
     opening=_path,
 )

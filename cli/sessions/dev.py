@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -17,7 +17,9 @@ from cli.sessions.preflight import check_first
 from cli.sessions.remote_program import UNKNOWN, run_joined
 from cli.sessions.run import options_of, submitted, submitted_text
 from cli.sessions.synced import SyncedFolder
+from cli.signals import ended_as_by_ctrl_c
 from nsml.common.units import duration_text
+from nsml.spec.dev_sessions import WAITS, WAITS_IN_IMAGE
 from nsml.spec.variables import without_values
 
 if TYPE_CHECKING:
@@ -33,10 +35,6 @@ if TYPE_CHECKING:
 
 IDLE_LIMIT_S: Final = 2 * 3600.0
 """Unless another one is given: what nobody uses must not hold devices for ever."""
-_WAITS: Final = ("python", "-c", "import threading; threading.Event().wait()")
-"""A session that calls Python has the environment that its code asks for, at least a bare Python."""
-_WAITS_IN_IMAGE: Final = ("sleep", "infinity")
-"""What is in an image that somebody names need not be Python."""
 _OF_PROGRAMS: Final = frozenset({"entry", "args"})
 """Flags of `run` about its program; here they are refused."""
 _OF_RUN: Final = {
@@ -85,6 +83,8 @@ def dev(context: click.Context, /, **given: Any) -> int:
     its start. What programs changed or made in the session is kept there, and named. Called again
     in the same folder, it opens another shell in the same session.
 
+    Ctrl-C, SIGTERM or SIGHUP stop the session while it waits; --detach leaves it in the queue.
+
     It goes on when the shell ends: nsml sh, nsml ssh, nsml forward and nsml cp reach it. It is
     stopped once nobody was connected and its GPUs and CPUs did nothing for the idle limit, 2
     hours unless --idle-limit says otherwise. What is changed in the session stays there: fetch it
@@ -94,16 +94,42 @@ def dev(context: click.Context, /, **given: Any) -> int:
     way = _Way(**{name: given.pop(name) for name in _Way._fields})
     words: list[str] = context.meta["words"] or []
     _check(given, way, words)
-    session, sync = _started(app, context, given, way)
-    if session is None:
+    with ended_as_by_ctrl_c():
+        return _dev(app, context, given, way, words)
+
+
+for _option in dev.params:
+    if isinstance(_option, click.Option) and _option.name in _OF_PROGRAMS:
+        _option.hidden = True
+
+
+def _dev(
+    app: App,
+    context: click.Context,
+    given: dict[str, Any],
+    way: _Way,
+    words: Sequence[str],
+) -> int:
+    started = _started(app, context, given, way, words)
+    if started is None:
         return ExitCode.INTERRUPTED
+    session, server = started.session, way.server
     if way.is_detached:
         app.say(f"  shell: nsml sh {session.name}   stop: nsml stop {session.name}")
         return ExitCode.OK
-    server = way.server
+    stops_waiting = way.stops or started.is_new  # nobody has worked in it
     try:
-        _wait_for(app, session, server.advice(session) if server else f"nsml logs {session.name}")
-        in_step = sync(session) if sync is not None else None
+        advice = server.advice(session) if server else f"nsml logs {session.name}"
+        _wait_for(app, session, advice, stops=stops_waiting)
+    except KeyboardInterrupt:
+        _end_line(app)
+        if stops_waiting:
+            _stop(app, session, "nsml dev was interrupted")
+        else:
+            _tell_how_it_goes_on(app, session, server)
+        return ExitCode.INTERRUPTED
+    try:
+        in_step = started.sync(session) if started.sync is not None else None
         if server is not None:
             code = _serve(app, session, server, way.port, in_step)
         elif way.has_no_shell and in_step is not None:
@@ -112,21 +138,36 @@ def dev(context: click.Context, /, **given: Any) -> int:
         else:
             code = _work_in(app, session, words, in_step)
     except KeyboardInterrupt:
-        app.say("")
+        _end_line(app)
         code = ExitCode.INTERRUPTED
     if (
         way.stops and code != UNKNOWN
     ):  # of a broken connection nobody knows; what was made there would be lost
-        app.call(lambda client: client.sessions.stop(session.id, reason="nsml dev --stop"))
-        app.say(f"session {session.name} is stopped")
+        _stop(app, session, "nsml dev --stop")
     else:
         _tell_how_it_goes_on(app, session, server)
     return code
 
 
-for _option in dev.params:
-    if isinstance(_option, click.Option) and _option.name in _OF_PROGRAMS:
-        _option.hidden = True
+def _end_line(app: App) -> None:
+    """End the line in which a terminal shows ^C."""
+    with suppress(OSError):  # the terminal is gone
+        app.say("")
+
+
+def _stop(app: App, session: Session, reason: str) -> None:
+    app.call(lambda client: client.sessions.stop(session.id, reason=reason))
+    app.say(f"session {session.name} is stopped")
+
+
+class _Started(NamedTuple):
+    """The session to work in."""
+
+    session: Session
+    is_new: bool
+    """Whether this call started it."""
+    sync: Callable[[Session], FolderSync] | None
+    """Keeps its folder in step once it runs."""
 
 
 class _Way(NamedTuple):
@@ -191,17 +232,22 @@ def _check(given: Mapping[str, Any], way: _Way, words: Sequence[str]) -> None:
 
 
 def _started(
-    app: App, context: click.Context, given: dict[str, Any], way: _Way
-) -> tuple[Session | None, Callable[[Session], FolderSync] | None]:
-    """The session, if it was started or found, and what keeps its folder in step once it runs."""
+    app: App,
+    context: click.Context,
+    given: dict[str, Any],
+    way: _Way,
+    words: Sequence[str],
+) -> _Started | None:
+    """The session that was started or found; None after Ctrl-C."""
     if given["idle_limit"] is None:
         given["idle_limit"] = IDLE_LIMIT_S
     typed = context.meta["typed"]
-    waits: Sequence[str] = _WAITS_IN_IMAGE if given["image"] else _WAITS
+    waits: Sequence[str] = WAITS_IN_IMAGE if given["image"] else WAITS
     if way.server is not None:
         waits = way.server.argv
     options = options_of({**_OF_RUN, **given}, [*waits], typed)
     repeat = [word for one in typed for word in one.words]
+    repeat += ["--", *words] if words else []
     options.request.command[:] = ("nsml", "dev", *without_values(repeat))
     synced = SyncedFolder(app, typed)
     found = synced.session() if way.is_synced and not way.is_new else None
@@ -212,15 +258,15 @@ def _started(
         check_first(app, options)
         made = submitted(app, options)
         if made is None:
-            return None, None
+            return None
         session = made
         app.write(submitted_text(app, session))
         if given["sends_code"]:
             synced.remember(session)
     app.stdout.flush()
-    if not way.is_synced:
-        return session, None
-    return session, lambda running: synced.sync(running, is_new=found is None)
+    is_new = found is None
+    sync = (lambda running: synced.sync(running, is_new=is_new)) if way.is_synced else None
+    return _Started(session, is_new, sync)
 
 
 def _serve(
@@ -279,8 +325,11 @@ def _work_in(app: App, session: Session, words: Sequence[str], sync: FolderSync 
     )
 
 
-def _wait_for(app: App, session: Session, advice: str) -> None:
-    """Return once it runs, saying what it waits for; `advice` is what to do where it ends before."""
+def _wait_for(app: App, session: Session, advice: str, *, stops: bool) -> None:
+    """Return once it runs, saying what it waits for; `advice` is what to do where it ends before.
+
+    `stops`: Ctrl-C stops it.
+    """
     from nsml.client.streams import ENDED_STATES, wait_until
     from nsml.common.text import visible
     from nsml.v1 import sessions_pb2 as pb
@@ -295,13 +344,32 @@ def _wait_for(app: App, session: Session, advice: str) -> None:
             app.say(visible(waiting_text(seen)))
         return seen.state in {pb.SESSION_STATE_RUNNING, pb.SESSION_STATE_HELD, *ENDED_STATES}
 
-    seen = app.call(lambda client: wait_until(client, session.id, is_over))
+    async def wait(client: Client) -> Session:
+        if session.state == pb.SESSION_STATE_QUEUED:
+            await _tell_how_it_waits(app, client, session, stops=stops)
+        return await wait_until(client, session.id, is_over, on_link=app.link_words())
+
+    seen = app.call(wait)
     if seen.state != pb.SESSION_STATE_RUNNING:
         raise CommandError(
             f"session {seen.name} {state_text(seen)}",
             why=visible(seen.end.message),
             advice=advice,
         )
+
+
+async def _tell_how_it_waits(app: App, client: Client, session: Session, *, stops: bool) -> None:
+    """What holds what it needs, where that is known, and what one can do."""
+    from nsml.client.errors import ClientError
+    from nsml.common.text import visible
+    from nsml.view.queue import holder_lines
+
+    with suppress(ClientError):
+        answer = await client.sessions.explain(session.id)
+        for line in holder_lines(answer.waiting, app.clock.time()):
+            app.say(visible(line))
+    leaves = "Ctrl-C stops it" if stops else "Ctrl-C leaves it in the queue"
+    app.say(f"  {leaves}   why it waits: nsml status --explain {session.name}")
 
 
 def _tell_how_it_goes_on(app: App, session: Session, server: Server | None) -> None:

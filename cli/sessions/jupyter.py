@@ -8,23 +8,12 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.sessions.servers import LOOKS_EVERY_S, Server
+from nsml.spec import dev_sessions
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
 
-_SERVICE: Final = "jupyter"
-_ARGV: Final = (
-    "python",
-    "-c",
-    (
-        "import os, sys; run = os.open(os.environ['NSML_RUN_DIR'], os.O_PATH);"
-        " os.set_inheritable(run, True);"
-        " os.execv(sys.executable, [sys.executable, '-m', 'jupyter', 'lab', '--no-browser',"
-        f" '--allow-root', f'--ServerApp.sock=/proc/self/fd/{{run}}/tunnel/{_SERVICE}'])"
-    ),
-)
-"""The server listens on a Unix socket of the session alone. Through an open folder its path is always short enough."""
 _LISTED: Final = ("python", "-m", "jupyter", "server", "list", "--jsonlist")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 """It becomes a part of an address, and comes from the session."""
@@ -65,10 +54,10 @@ async def _servers(client: Client, session: Session) -> list[dict[str, Any]]:
 
 
 JUPYTER: Final = Server(
-    flag="--jupyter",
+    flag=dev_sessions.JUPYTER_FLAG,
     name="Jupyter",
-    service=_SERVICE,
-    argv=_ARGV,
+    service=dev_sessions.JUPYTER_SERVICE,
+    argv=dev_sessions.JUPYTER,
     needs="add jupyterlab to requirements.txt    if it is not there",
     opening=_path,
 )

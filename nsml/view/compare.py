@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nsml.common.units import number_text
 from nsml.spec.run_flags import asked_rows
 from nsml.view.program_changes import settings
-from nsml.view.sessions import plain
+from nsml.view.sessions import command_words, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -229,10 +229,10 @@ def _rows(kind: Kind, found: Mapping[str, Mapping[str, Any]]) -> list[Row]:
 
 def arguments_of(session: Session) -> dict[str, str | bool]:
     """Its arguments by name; of a command of its own the first word is `command`."""
-    spec = session.spec
-    if not spec.argv:
-        return arguments(spec.args)
-    return {"command": spec.argv[0], **arguments(spec.argv[1:])}
+    words = command_words(session)
+    if not session.spec.argv:
+        return arguments(words)
+    return {"command": words[0], **arguments(words[1:])}
 
 
 def _settings(session: Session) -> Iterator[tuple[str, str]]:

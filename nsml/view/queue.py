@@ -49,10 +49,7 @@ def waiting_lines(waiting: Waiting, now: float) -> list[str]:
     lines = [f"  why: {waiting.reason}", f"  starts: {starts_text(waiting, now)}"]
     if waiting.place:
         lines.append(f"  place: {waiting.place} of {waiting.queued} in the queue")
-    lines += [
-        f"  held: {_amount(one, waiting.short)} by {holder_text(one)}, {_until(one, now)}"
-        for one in waiting.holders
-    ]
+    lines += holder_lines(waiting, now)
     if len(waiting.shortages) > 0:
         counts = ", ".join(nodes_text(one.what, one.nodes) for one in waiting.shortages)
         total = sum(one.nodes for one in waiting.shortages)
@@ -60,6 +57,14 @@ def waiting_lines(waiting: Waiting, now: float) -> list[str]:
     if waiting.HasField("share"):
         lines.append(f"  share: {waiting.share.account} {share_text(waiting.share)}")
     return lines
+
+
+def holder_lines(waiting: Waiting, now: float) -> list[str]:
+    """Who holds what a session needs, and until when."""
+    return [
+        f"  held: {_amount(one, waiting.short)} by {holder_text(one)}, {_until(one, now)}"
+        for one in waiting.holders
+    ]
 
 
 def nodes_text(what: str, nodes: int) -> str:

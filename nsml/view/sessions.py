@@ -20,6 +20,7 @@ from nsml.common.units import (
     short_moment,
     thousandths,
 )
+from nsml.spec.dev_sessions import dev_words
 from nsml.spec.held_causes import HeldWords, held_words
 from nsml.spec.run_flags import (
     DEFAULT_ENTRY,
@@ -294,8 +295,9 @@ def earlier_logs(session: Session, attempt: int = 0) -> str:
 
 
 def command_words(session: Session) -> list[str]:
-    """What runs, after NSML's fashion: only the arguments for an entry, all words for argv."""
-    return list(session.spec.argv or session.spec.args)
+    """What runs, after NSML's fashion: only the arguments for an entry, all words for argv, `dev` for sessions to work in."""
+    spec = session.spec
+    return dev_words(spec.argv, session.command) or list(spec.argv or spec.args)
 
 
 def summary_text(
@@ -527,7 +529,7 @@ def _name(words: Sequence[str]) -> str:
 
 
 def _program(session: Session) -> str:
-    return session.spec.argv[0] if session.spec.argv else session.spec.entry
+    return command_words(session)[0] if session.spec.argv else session.spec.entry
 
 
 def _options(words: Sequence[str]) -> list[list[str]]:

@@ -2,7 +2,12 @@
 
 import pytest
 
+from nsml.common.shell import shell_line
 from nsml.v1 import sessions_pb2 as pb
+
+
+def ctrl_c(*_args, **_more):
+    raise KeyboardInterrupt
 
 
 def only_session(state):
@@ -20,6 +25,34 @@ def test_a_session_with_the_folder_and_no_program_of_its_own(nsml, state, projec
     assert (session.spec.idle_limit.seconds, session.memo) == (7200, "look")
     assert "hidden" not in " ".join(session.command)
     assert nsml("command", "@last").stdout.startswith("nsml dev -g 2 --detach -m look --env KEY")
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["-D"], "dev"),
+        (["-D", "--image", "lab/tools:1", "--no-code"], "dev"),
+        (["--jupyter"], "dev --jupyter"),
+        (["--code-server"], "dev --code-server"),
+        (["--stop", "--", "python", "-i", "a b.py"], "dev -- python -i 'a b.py'"),
+    ],
+)
+def test_lists_say_dev_and_not_what_keeps_it_alive(nsml, state, project, monkeypatch, words, shown):
+    monkeypatch.setattr("cli.sessions.dev._wait_for", ctrl_c)
+    nsml("dev", *words, check=False)
+    session = only_session(state)
+    session.state = pb.SESSION_STATE_RUNNING
+    assert nsml("ps", "--fields", "args", "--no-header").stdout == f"{shown}\n"
+    assert nsml("ps", "threading").stdout == ""
+    assert nsml("command", "@last").stdout == f"nsml dev {shell_line(words)}\n"
+
+
+def test_a_program_that_does_the_same_is_not_taken_for_one(nsml, state, project):
+    nsml("run", "--argv", "--no-code", "--", "sleep", "infinity")
+    assert nsml("ps", "--fields", "args", "--no-header").stdout == "sleep infinity\n"
+    only_session(state).command[:] = ["nsml", "dev"]
+    only_session(state).spec.argv[:] = ["./mine"]
+    assert nsml("ps", "--fields", "args", "--no-header").stdout == "./mine\n"
 
 
 def test_an_image_of_ones_own_need_have_no_python(nsml, state, project):

@@ -164,6 +164,25 @@ def test_ctrl_c_before_the_answer_aborts(environ, project, tmp_path, words, hint
     assert said == b"\nrun aborted: Interrupted by user\n" + hint
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("flags", [[], ["--stop", "--", "true"]], ids=["shell", "program"])
+def test_a_dev_session_that_waits_says_why_and_ends_with_its_command(environ, state, number, flags):
+    state.waiting = "needs 1 GPU"
+    holder = pb.Holder(session="lee/mnist/4", held=1000)
+    state.why["kim/None/1"] = pb.Waiting(reason="needs 1 GPU", short="GPUs", holders=[holder])
+    process = start(environ, "dev", "-g", "1", "--no-code", *flags, stdin=subprocess.DEVNULL)
+    said = process.stderr.readline() + process.stderr.readline()
+    assert b"  held: 1 GPU by lee/mnist/4" in said
+    hint = b"  Ctrl-C stops it   why it waits: nsml status --explain kim/None/1\n"
+    assert hint in said
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == b"\nsession kim/None/1 is stopped\n"
+    [session] = state.sessions.values()
+    assert session.state == pb.SESSION_STATE_STOPPED
+
+
 @pytest.mark.parametrize("flags", [["--wait"], ["--wait", "--rm", "-y"]])
 def test_ctrl_c_without_anybody_to_ask_leaves_the_session(environ, state, flags):
     words = ["run", "-g", "0", *flags, "--argv", "--no-code", "--", "true"]

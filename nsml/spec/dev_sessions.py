@@ -1,0 +1,60 @@
+"""What sessions of `nsml dev` run: they wait for shells, or are a server that is opened on the user's machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+WAITS: Final = ("python", "-c", "import threading; threading.Event().wait()")
+"""A session that calls Python has the environment that its code asks for, at least a bare Python."""
+WAITS_IN_IMAGE: Final = ("sleep", "infinity")
+"""What is in an image that somebody names need not be Python."""
+JUPYTER_FLAG: Final = "--jupyter"
+JUPYTER_SERVICE: Final = "jupyter"
+JUPYTER: Final = (
+    "python",
+    "-c",
+    (
+        "import os, sys; run = os.open(os.environ['NSML_RUN_DIR'], os.O_PATH);"
+        " os.set_inheritable(run, True);"
+        " os.execv(sys.executable, [sys.executable, '-m', 'jupyter', 'lab', '--no-browser',"
+        f" '--allow-root', f'--ServerApp.sock=/proc/self/fd/{{run}}/tunnel/{JUPYTER_SERVICE}'])"
+    ),
+)
+"""The server listens on a Unix socket of the session alone. Through an open folder its path is always short enough."""
+CODE_SERVER_FLAG: Final = "--code-server"
+CODE_SERVER_SERVICE: Final = "code"
+CODE_SERVER: Final = (
+    "sh",
+    "-c",
+    (
+        'd=$(mktemp -d) && ln -s "$NSML_RUN_DIR/tunnel" "$d/to" && exec code-server'
+        f' --socket "$d/to/{CODE_SERVER_SERVICE}" --auth none --disable-telemetry --disable-update-check'
+        ' --user-data-dir "$d" .'
+    ),
+)
+"""Through the link the path of its socket is always short enough. Whoever reaches that was let in by the platform."""
+_COMMAND: Final = ("nsml", "dev")
+_FLAGS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
+    WAITS: (),
+    WAITS_IN_IMAGE: (),
+    JUPYTER: (JUPYTER_FLAG,),
+    CODE_SERVER: (CODE_SERVER_FLAG,),
+}
+
+
+def dev_words(argv: Sequence[str], command: Sequence[str]) -> list[str] | None:
+    """How lists show such a session: `dev --jupyter`, `dev -- python -i model.py`; None for all others.
+
+    `command`: the submitter's command line. What runs decides, since a command line may say anything.
+    """
+    flags = _FLAGS.get(tuple(argv))
+    is_typed = tuple(command[:2]) == _COMMAND
+    if flags is None or not (is_typed or argv[0] != WAITS_IN_IMAGE[0]):  # which others run, too
+        return None
+    words = ["dev", *flags]
+    if is_typed and "--" in command:
+        words += command[list(command).index("--") :]
+    return words
