@@ -46,6 +46,12 @@ REQUEUED_BY: Final = "requeued by "
 MEASURED: Final = ("GPUs", "cores", "memory")
 _MOST_REASON: Final = 120
 _GIB = 2**30
+_MIB = 2**20
+_GB = 10**9
+_LEAST_CPU: Final = 100
+"""Thousandths of a core: what is advised is a multiple of it."""
+_LEAST_MEMORY: Final = 10**8
+"""Bytes, likewise."""
 _WHOLE_CORE = 1000
 _WITHHELD_NAMED = 2
 _MOST_NAMED = 2
@@ -379,7 +385,7 @@ def _reason(ties: list[Tie], request: Request, counts: Counter[str]) -> str:
     dominant = max(short, key=lambda what: short[what])
     open_to_it = [tie for tie in ties if not refusal(tie.first().node, request)]
     if dominant == "GPUs" and (scarce := _beside_free_gpus(open_to_it, request, counts)):
-        return f"{needs}; where GPUs are free, {scarce}"
+        return f"{needs}; where GPUs are free, {scarce}{_smaller(open_to_it, request)}"
     # Each of those that no node has enough of: to free one of them alone would not help. A share comes with its GPUs.
     nodes = sum(len(tie.rooms) for tie in open_to_it)
     shares = _shares(request) if dominant == "GPUs" else ()
@@ -388,7 +394,8 @@ def _reason(ties: list[Tie], request: Request, counts: Counter[str]) -> str:
         for what, count in short.items()
         if what == dominant or (count == nodes and what not in shares)
     ]
-    return f"{needs}; {' and '.join(_largest(open_to_it, request, what) for what in named)}"
+    largest = " and ".join(_largest(open_to_it, request, what) for what in named)
+    return f"{needs}; {largest}{_smaller(open_to_it, request)}"
 
 
 def _shares(request: Request) -> list[str]:
@@ -431,7 +438,43 @@ def _largest(ties: list[Tie], request: Request, what: str) -> str:
         verb = "is" if cpu == _WHOLE_CORE else "are"
         return f"at most {cores_text(cpu)} {verb} free (node {name})"
     memory, name = _widest(ties, lambda room: room.memory)
-    return f"at most {_gib(memory)} of memory are free (node {name})"
+    some = f"at most {_gib(memory)} of memory are free (node {name})"
+    return some if memory >= _MIB else "no memory is free"
+
+
+def _smaller(ties: list[Tie], request: Request) -> str:
+    """The flags with which it would fit, in place of the share that it gets; "" where none would do."""
+    shares = _shares(request)
+    found = [
+        (smaller.cpu_thousandths, smaller.memory_bytes)
+        for tie in ties
+        if (smaller := _within(tie.first(), request, shares)) is not None
+    ]
+    if not found:
+        return ""
+    cpu, memory = max(found)
+    flags = [f"-c {cpu / 1000:g}"] if "cores" in shares and cpu else []
+    flags += [f"--memory {_size_flag(memory)}"] if "memory" in shares and memory else []
+    return f"; it would fit with {' '.join(flags)}"
+
+
+def _size_flag(count: int) -> str:
+    return f"{count // _GB}G" if count >= _GB else f"{count // 10**6}M"
+
+
+def _within(room: NodeCapacity, request: Request, shares: Collection[str]) -> Request | None:
+    """The request with less than the shares that are short in this room; None where that does not make it fit."""
+    short = set(room.shortage(request).split(SHORT_AND)) & {*shares}
+    smaller = request
+    if "cores" in short:
+        smaller = smaller._replace(cpu_thousandths=room.cpu // _LEAST_CPU * _LEAST_CPU)
+    if "memory" in short:
+        unit = _LEAST_MEMORY if room.memory < _GB else _GB
+        smaller = smaller._replace(memory_bytes=room.memory // unit * unit)
+    is_some = ("cores" not in short or smaller.cpu_thousandths) and (
+        "memory" not in short or smaller.memory_bytes
+    )
+    return smaller if short and is_some and room.holds(smaller) else None
 
 
 def _widest(ties: list[Tie], has: Callable[[NodeCapacity], int]) -> tuple[int, str]:

@@ -321,6 +321,26 @@ def test_the_default_share_is_told_once() -> None:
     assert told == "needs a share of a node's cores; no core is free"
 
 
+def test_less_than_the_default_share_is_advised_where_it_would_fit() -> None:
+    # The share of a node without devices is a quarter of it: 1 core and 16 GiB.
+    wanted = session(0)
+    most = held("a", cpu=3500, memory=63 * GIB)
+    told = reason(schedule(cluster(node(gpus=0, cpu=4000), most, wanted), NOW), wanted)
+    assert told == (
+        "needs a share of a node's cores; at most 0.5 cores are free (node a)"
+        " and at most 1 GiB of memory are free (node a); it would fit with -c 0.5 --memory 1G"
+    )
+    cores = held("a", cpu=3500)
+    told = reason(schedule(cluster(node(gpus=0, cpu=4000), cores, wanted), NOW), wanted)
+    assert told.endswith("cores are free (node a); it would fit with -c 0.5")
+    full = held("a", cpu=4000, memory=64 * GIB)
+    told = reason(schedule(cluster(node(gpus=0, cpu=4000), full, wanted), NOW), wanted)
+    assert told.endswith("; no core is free and no memory is free")
+    asked = session(0, cpu=1000)
+    told = reason(schedule(cluster(node(gpus=0, cpu=4000), cores, asked), NOW), asked)
+    assert told.endswith("; at most 0.5 cores are free (node a)")
+
+
 def test_one_core_is_one() -> None:
     wanted = session(0, cpu=1000)
     full = held("a", ("a-0", 1000), cpu=4000)
