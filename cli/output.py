@@ -114,11 +114,7 @@ def rendered(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> Rend
     try:
         chosen = pick(columns, app.flags.fields, wide=app.format is Format.WIDE, items=items)
     except KeyError as error:
-        raise _unknown_field(
-            str(error.args[0]),
-            [column.key for column in columns],
-            {column.title.casefold(): column.key for column in columns},
-        ) from error
+        raise _unknown_field(str(error.args[0]), [column.key for column in columns]) from error
     return render(
         chosen,
         items,
@@ -240,17 +236,12 @@ def _narrow(app: App, record: Mapping[str, Any]) -> dict[str, Any]:
     return {field: record[field] for field in app.flags.fields}
 
 
-def _unknown_field(
-    field: str, known: Sequence[str], headed: Mapping[str, str] | None = None
-) -> CommandError:
-    """That there is none of that name; `headed`: the fields by what stands over their columns."""
+def _unknown_field(field: str, known: Sequence[str]) -> CommandError:
     from cli.group import near, to_try
 
-    over = (headed or {}).get(field.casefold())
-    meant = [over] if over else near(field.casefold(), known)
     return CommandError(
         f"no such field: {field!r}",
         code=ExitCode.USAGE,
         why=f"there are {', '.join(known)}",
-        advice=to_try("--fields", meant),
+        advice=to_try("--fields", near(field.casefold(), known)),
     )

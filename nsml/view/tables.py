@@ -72,12 +72,24 @@ def pick(
     """The columns to show: `fields` in their order, else those of the width.
 
     Narrow: of the wide ones only those that one of the `items` is worth. Wide: those in which one of them
-    has something; with no items all. Raises KeyError with the unknown field.
+    has something; with no items all. A field may be named by its title, unless that is another's, too.
+    Raises KeyError with the unknown field.
     """
     if fields:
-        by_key = {column.key: column for column in columns}
-        return [kept(by_key[field]) for field in fields]
+        named = _by_title(columns) | {column.key: column for column in columns}
+        if unknown := [one for one in fields if one not in named and one.casefold() not in named]:
+            raise KeyError(unknown[0])
+        return [kept(named.get(field) or named[field.casefold()]) for field in fields]
     return [column for column in columns if _is_chosen(column, items, wide=wide)]
+
+
+def _by_title(columns: Sequence[Column[T]]) -> dict[str, Column[T]]:
+    titles = [column.title.casefold() for column in columns]
+    return {
+        title: column
+        for title, column in zip(titles, columns, strict=True)
+        if titles.count(title) == 1
+    }
 
 
 def kept(column: Column[T]) -> Column[T]:

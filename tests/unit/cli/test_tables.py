@@ -445,14 +445,12 @@ def test_a_field_that_is_not_there_is_told_of_an_empty_list_too(nsml, words, for
     assert nsml(*words, "-o", form, "--fields", "name").code == 0
 
 
-def test_a_field_that_is_called_as_its_column_is_headed_is_told_its_name(nsml, everything):
-    for form, heading, field in (
-        ("table", "status", "state"),
-        ("table", "Memo", "memo"),
-        ("table", "# of Models", "checkpoints"),
-        ("table", "nmae", "name"),
-        ("json", "status", "state"),
-    ):
+def test_a_field_may_be_called_as_its_column_is_headed(nsml, everything):
+    fields = ("name", "state", "memo", "checkpoints")
+    headed = ("NAME", "status", "Memo", "# of Models")
+    shown = nsml("ps", "--fields", ",".join(headed)).stdout
+    assert shown == nsml("ps", "--fields", ",".join(fields)).stdout
+    for form, heading, field in (("table", "nmae", "name"), ("json", "status", "state")):
         result = nsml("ps", "-o", form, "--fields", heading, check=False)
         assert (result.code, result.stdout) == (2, "")
         if form == "table":

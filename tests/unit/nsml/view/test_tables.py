@@ -62,6 +62,15 @@ def test_picking():
         pick(COLUMNS, ["a", "x"])
 
 
+def test_a_title_names_its_column_unless_it_is_that_of_two():
+    state, queue = COLUMNS[0]._replace(key="state", title="Ran for"), COLUMNS[1]
+    assert pick([state, queue], ["ran FOR"]) == pick([state, queue], ["state"])
+    with pytest.raises(KeyError, match="Ran for"):
+        pick([state, queue._replace(title="Ran For")], ["Ran for"])
+    other = queue._replace(key="ran for")
+    assert pick([state, other], ["ran for"])[0].key == "ran for"
+
+
 def test_wide_leaves_out_columns_in_which_no_row_says_anything():
     columns = (
         *COLUMNS,
