@@ -191,8 +191,15 @@ def test_paused_before_the_step_it_is_made_there() -> None:
     follower.is_paused = True
     follower.hear(Change(change(7, "commit", at=5)), 0.0, no)
     assert follower.todo == ""
-    follower.hear(Change(change(8, "commit", at=2)), 0.0, no)
+    follower.hear(Change({**change(8, "commit", at=2), "kind": "load"}), 0.0, no)
     assert follower.known()["is"] == "missed"  # type: ignore[index]
+
+
+def test_what_was_set_before_a_process_was_there_it_sets_late() -> None:
+    follower = Follower({"step": 3})
+    follower.hear(Change(change(8, "commit", at=2)), 0.0, no)
+    assert follower.begins_with_it
+    assert follower.known()["is"] == "prepared"  # type: ignore[index]
 
 
 def test_the_answer_waits_for_the_length_of_a_step_but_no_second() -> None:
