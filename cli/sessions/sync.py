@@ -40,7 +40,7 @@ from nsml.copying.sync_messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 
     from cli.app import App
     from cli.sessions.sync_decisions import Here
@@ -62,6 +62,8 @@ _LOOKS_EVERY_S: Final = 2.0
 """Where the system does not tell of changes."""
 _LOOKS_ANYHOW_S: Final = 30.0
 """Where it does: it loses some if there are many, and knows none of what other machines do."""
+_MOST_NAMED: Final = 1_000
+"""Changed paths that are looked at alone: where there are many, the system may have lost some."""
 _MOST_LOOKING: Final = 0.1
 """Of the time, where it takes long."""
 _LOCK_EVERY_S: Final = 1.0
@@ -115,6 +117,8 @@ class FolderSync:
         self._folder = LocalFolder(self._root, CODE_LIMIT_BYTES)
         self._is_new = is_new
         self._changed = asyncio.Event()
+        self._named: set[str] | None = None
+        """What was changed, absolute paths; None: anything."""
         self._folders: frozenset[tuple[str, int]] | None = None
         self._folders_changed = asyncio.Event()
         self._look_s = 0.0
@@ -232,9 +236,10 @@ class FolderSync:
         while True:
             await self._folders_changed.wait()
             self._folders_changed.clear()
-            self._changed.set()  # meanwhile nobody watched
+            self._hear()  # meanwhile nobody watched
+            is_first = True
             try:
-                async for _ in awatch(
+                async for changes in awatch(
                     self._root,
                     *(path for path, _ in self._folders or () if _is_utf8(path)),
                     watch_filter=counts,
@@ -245,7 +250,9 @@ class FolderSync:
                     ignore_permission_denied=True,
                     recursive=False,
                 ):
-                    self._changed.set()
+                    # nobody says from when on it watches
+                    self._hear(() if is_first else {path for _, path in changes})
+                    is_first = False
             except (ExceptionGroup, FileNotFoundError):
                 # a folder is gone by now, or a name is no text, which this library cannot say
                 await asyncio.sleep(self._at_least(_LOOKS_EVERY_S))
@@ -255,7 +262,15 @@ class FolderSync:
                 break
         while True:
             await asyncio.sleep(self._at_least(_LOOKS_EVERY_S))
-            self._changed.set()
+            self._hear()
+
+    def _hear(self, paths: Collection[str] = ()) -> None:
+        """These were changed; none: anything may have been."""
+        if self._named is not None:
+            self._named |= set(paths)
+            if not paths or len(self._named) > _MOST_NAMED:
+                self._named = None
+        self._changed.set()
 
     def _at_least(self, pause_s: float) -> float:
         """The pause between looks, longer where a look takes long."""
@@ -263,9 +278,8 @@ class FolderSync:
 
     async def _round(self, client: Client) -> None:
         """Bring it into step. Raises ClientError, CommandError, TooLarge."""
-        began = time.monotonic()
-        look = await asyncio.to_thread(self._folder.look)
-        self._look_s = time.monotonic() - began
+        named, self._named = self._named, set()
+        look = await asyncio.to_thread(self._look, named)
         if look.folders != self._folders:
             self._folders = look.folders
             self._folders_changed.set()
@@ -277,6 +291,17 @@ class FolderSync:
         elif tries_again:
             self._again = set(look.changing)
         self._plan_again(tries_again=tries_again)
+
+    def _look(self, named: Collection[str] | None) -> Look:
+        """At what was named, if that suffices. Raises CommandError, TooLarge."""
+        if named is not None and not self._is_full and not self._again:
+            look = self._folder.look_at(named)
+            if look is not None:
+                return look
+        began = time.monotonic()
+        look = self._folder.look()
+        self._look_s = time.monotonic() - began
+        return look
 
     async def _compare(self, client: Client, look: Look, *, tries_again: bool) -> None:
         """Compare what is due with what is there, and bring it into step. Raises ClientError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -12,22 +13,21 @@ from blake3 import blake3
 
 from cli.exits import CommandError
 from cli.sessions.sync_decisions import Here, folders_above
-from nsml._path_text import bytes_of
+from nsml._path_text import bytes_of, path_text
 from nsml.content.chunks import chunks_of
 from nsml.content.errors import ContentError, PathRefused, TooLarge, Unreadable
 from nsml.content.ignore import IGNORE_FILE, rules_for
-from nsml.content.listing import Listing, check_size, open_root
+from nsml.content.listing import FolderFile, Listing, check_size, mode_of, open_root
 from nsml.content.packing import MAX_FILES
 from nsml.content.safe_paths import version_of
 from nsml.copying.messages import TEMPORARY, nearest_time
 from nsml.copying.sync_messages import File, Old
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from io import RawIOBase
 
     from nsml.content.errors import PackRefused
-    from nsml.content.listing import FolderFile
     from nsml.content.safe_paths import Beneath, Parts, Version
     from nsml.copying.sync_messages import Piece, Put
 
@@ -45,6 +45,10 @@ class Changed(ValueError):
 
     def __init__(self) -> None:
         super().__init__("it was changed while it was read")
+
+
+class _NotKnown(Exception):
+    """It is not a file that was there at the last look at all."""
 
 
 class Look(NamedTuple):
@@ -92,6 +96,8 @@ class LocalFolder:
         self._cuts: dict[str, list[_Chunk]] = {}
         self._environments: tuple[str, ...] = ()
         self._rules = rules_for(root)
+        self._folders: frozenset[tuple[str, int]] = frozenset()
+        self._is_plain = False
 
     def look(self) -> Look:
         """List it, and read what was changed since the last time.
@@ -118,11 +124,58 @@ class LocalFolder:
             left_out[bytes_of(path)] = f"{kind} is not sent"
         for one in refused:
             left_out[bytes_of(one.path)] = str(one)
-        files = {path: read.here for path, read in self._read.items()}
-        folders = frozenset(
+        self._folders = frozenset(
             (str(self._root.joinpath(*parts)), number) for parts, number in listing.folders
         )
-        return Look(files, left_out, changing, folders)
+        has_links = any(one.path != "/".join(one.parts) for one in found)
+        self._is_plain = not (left_out or changing or has_links)
+        return Look(self._files(), left_out, changing, self._folders)
+
+    def look_at(self, paths: Collection[str]) -> Look | None:
+        """As `look`, where nothing but these absolute paths was changed since; None: all has to be looked at.
+
+        That is not so while each was a file and is one, or was not there and is not: as editors save.
+        """
+        folders = {str(self._root), *(path for path, _ in self._folders)}
+        if not self._is_plain or not folders.isdisjoint(paths):
+            return None
+        self._is_plain = False  # until it is found to be so
+        places = {Path(path).relative_to(self._root).parts for path in paths}
+        places |= {read.parts for read in self._read.values() if not read.is_settled}
+        before = self._read
+        left_out: dict[bytes, str] = {}
+        try:
+            with open_root(self._root) as folder:
+                found = [one for parts in sorted(places) if (one := self._known(folder, parts))]
+                changing = self._renew(folder, found, left_out)
+        except (OSError, ContentError, _NotKnown):
+            return None
+        self._read = before | self._read
+        if left_out or changing or self._size() > self._max_bytes or _id_of(self._root) != self._id:
+            return None
+        self._is_plain = True
+        return Look(self._files(), {}, set(), self._folders)
+
+    def _known(self, folder: Beneath, parts: Parts) -> FolderFile | None:
+        """A file that was known; None: nothing was there and is. Raises _NotKnown, OSError."""
+        path = path_text("/".join(parts))
+        known = self._read.get(bytes_of(path))
+        try:
+            now = folder.lstat(parts)
+        except FileNotFoundError:
+            if known is None:
+                return None
+            raise
+        is_file = stat.S_ISREG(now.st_mode) and now.st_nlink == 1  # else other names have it too
+        if known is None or not is_file or parts[-1] == IGNORE_FILE:
+            raise _NotKnown
+        return FolderFile(path, parts, now.st_size, mode_of(now.st_mode), version_of(now))
+
+    def _files(self) -> dict[bytes, Here]:
+        return {path: read.here for path, read in self._read.items()}
+
+    def _size(self) -> int:
+        return sum(read.here.size for read in self._read.values())
 
     def leaves_out(self, path: bytes) -> bool:
         """Whether a rule keeps it from being sent."""
@@ -146,6 +199,7 @@ class LocalFolder:
                 is_same = version_of(os.fstat(file.fileno())) == read.version
         if not is_same:
             del self._read[order.path]
+            self._is_plain = False
             raise Changed
 
     def _pieces(self, order: Put, file: RawIOBase) -> Iterator[Piece]:

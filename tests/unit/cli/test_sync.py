@@ -17,6 +17,7 @@ import pytest
 
 from cli.sessions import sync as sync_module
 from cli.sessions.sync import FolderSync
+from cli.sessions.sync_folder import LocalFolder, Look
 from cli.sessions.sync_record import Origin, record_of
 from nsml.client.errors import Unavailable
 from nsml.client.sync import SessionFolder
@@ -171,6 +172,29 @@ async def test_changes_are_heard_of_after_a_name_that_is_no_text_and_in_new_fold
         (work.here / "d/e/f/new").write_text("newer")
         await until(work.has("d/e/f/new", "newer"))
     assert work.heard("not sent: link: the link link leaves the folder")()
+
+
+async def test_one_of_many_files_is_sent_without_a_look_at_all(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    real = LocalFolder.look
+
+    def look(folder: LocalFolder) -> Look:
+        nonlocal looks
+        looks += 1
+        return real(folder)
+
+    monkeypatch.setattr(LocalFolder, "look", look)
+    (work.here / "a").write_text("")
+    async with work.in_step():
+        number, before = 0, 0
+        deadline = time.monotonic() + PATIENCE_S
+        while looks > before:  # until it watches, and nothing else was changed meanwhile
+            assert time.monotonic() < deadline
+            number, before = number + 1, looks
+            (work.here / "a").write_text(str(number))
+            await until(work.has("a", str(number)))
 
 
 async def test_what_cannot_be_put_is_tried_again_and_named_once(

@@ -63,6 +63,44 @@ def test_a_file_of_the_same_size_and_time_is_read_again(root: Path) -> None:
     assert folder.look().files[b"a"].file != before.file
 
 
+def test_a_look_at_what_was_changed_finds_what_one_at_all_does(root: Path) -> None:
+    folder = LocalFolder(root, MOST)
+    paths = [str(root / "sub/b"), str(root / "sub/b~")]
+    assert folder.look_at(paths) is None  # before the first
+    folder.look()
+    (root / "sub/b").write_bytes(b"three")
+    look = folder.look_at(paths)
+    assert look is not None
+    assert look.files[b"sub/b"].size == len("three")
+    assert look == LocalFolder(root, MOST).look()
+    (root / "sub/b").chmod(0o755)
+    look = folder.look_at(paths)
+    assert look is not None
+    assert look.files[b"sub/b"].file.is_executable
+
+
+@pytest.mark.parametrize("change", ["new", "gone", "folder", "rules", "names", "link", "large"])
+def test_what_paths_do_not_tell_is_looked_for(root: Path, change: str) -> None:
+    (root / ".nsmlignore").write_text("x")
+    folder = LocalFolder(root, 10)
+    if change == "link":
+        (root / "link").symlink_to("a")
+    folder.look()
+    path = root / {"new": "new", "folder": "sub", "rules": ".nsmlignore"}.get(change, "a")
+    match change:
+        case "gone":
+            path.unlink()
+        case "folder":
+            path.rename(root / "other")
+        case "names":
+            (root / "b").hardlink_to(path)
+        case "large":
+            path.write_text("much too large")
+        case _:
+            path.write_text("y")
+    assert folder.look_at([str(path)]) is None
+
+
 def test_rules_that_change_leave_files_alone_and_broken_ones_do_not_count(root: Path) -> None:
     folder = LocalFolder(root, MOST)
     assert b"sub/b" in folder.look().files
@@ -112,6 +150,18 @@ def test_no_part_of_a_file_that_was_changed_counts(root: Path) -> None:
     (root / "a").write_bytes(b"o")
     with pytest.raises(Changed):
         list(folder.content(put_of(folder, b"a")._replace(size=3)))
+
+
+def test_a_file_that_was_changed_while_it_was_sent_is_not_taken_for_gone(root: Path) -> None:
+    folder = LocalFolder(root, MOST)
+    put = put_of(folder, b"a")
+    pieces = folder.content(put)
+    next(pieces)
+    (root / "a").write_bytes(b"two")
+    with pytest.raises(Changed):
+        list(pieces)
+    assert folder.look_at([]) is None
+    assert b"a" in folder.look().files
 
 
 def test_a_folder_that_is_gone_or_too_large_is_no_empty_one(root: Path, tmp_path: Path) -> None:
