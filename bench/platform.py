@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from cli.local.ports import Held
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent
+_GONE_WITHIN_S = 60.0
 
 
 class Platform:
@@ -145,5 +147,11 @@ class Platform:
         return dict(json.loads(said))
 
     def kill(self, program: str) -> None:
-        """SIGKILL one of the platform's programs."""
-        os.kill(self.pid(program), signal.SIGKILL)
+        """SIGKILL one of the platform's programs, and wait until it has let go of its ports."""
+        pid = self.pid(program)
+        ends = os.pidfd_open(pid)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            select.select([ends], [], [], _GONE_WITHIN_S)
+        finally:
+            os.close(ends)
