@@ -214,14 +214,17 @@ class Group:
         name = "memory.oom_control" if self._version == 1 else "memory.events"
         return _keyed(self._of[MEMORY], name, "oom_kill").get("oom_kill", 0)
 
-    def has_met_its_memory(self, limit: int) -> bool:
-        """Whether memory was used up by its own limit, of so many bytes, and not by the machine's."""
+    def has_met_its_memory(self, limit: int, seen: int = 0) -> bool:
+        """Whether memory was used up by its own limit, of so many bytes, and not by the machine's.
+
+        `seen` is the most that was used at an earlier look: an engine removes the group of a container that has ended.
+        """
         if MEMORY not in self._of:
             return False
         # version 2 counts that; of version 1 not every kernel does, but it holds the peak
         if self._version != 1 and self._met_its_limit():
             return True
-        return limit - self.memory_peak() < max(limit // 50, _NEAR_BYTES)
+        return limit - max(seen, self.memory_peak()) < max(limit // 50, _NEAR_BYTES)
 
     def memory_peak(self) -> int:
         """The most memory that it used at one time, bytes; the kernel's cache of its files counts."""

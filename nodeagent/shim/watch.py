@@ -396,7 +396,7 @@ def memory_excess(group: Group, limit: int | None, peak: int) -> Excess | None:
     """Whether the kernel killed something of a group for memory; `peak` is the most that was seen."""
     if not group.kills_for_memory():
         return None
-    if limit is None or not group.has_met_its_memory(limit):
+    if limit is None or not group.has_met_its_memory(limit, peak):
         return (
             OUT_OF_MEMORY,
             f"killed for memory: the machine had none left; it used {memory(peak)}",

@@ -68,7 +68,8 @@ def log(platform: Platform, name: str, rank: int) -> str:
 
 def made(platform: Platform, name: str, rank: int) -> list[tuple[str, str, str]]:
     """What was set in a rank, as its log has it: knob, value and step."""
-    return re.findall(r"set (\w+) to (\S+), from \S+ at \w+ (\d+)", log(platform, name, rank))
+    found = re.findall(r"set (\w+) to (\S+), from \S+ at step ([\d,]+)", log(platform, name, rank))
+    return [(knob, value, step.replace(",", "")) for knob, value, step in found]
 
 
 def shown(platform: Platform, name: str) -> dict[str, Any]:

@@ -187,6 +187,7 @@ def test_a_kill_by_the_machine_is_not_one_by_the_limit(tmp_path: Path) -> None:
     )
     assert group.kills_for_memory() == 1
     assert not group.has_met_its_memory(10_000_000)
+    assert group.has_met_its_memory(10_000_000, seen=9_990_000)
 
 
 def test_a_group_that_is_not_there_has_nothing(tmp_path: Path) -> None:
