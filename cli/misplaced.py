@@ -41,9 +41,9 @@ def meant(context: click.Context, words: Sequence[str], message: str) -> str:
     elif arguments and arguments[-1].type is click.UNPROCESSED:
         pass  # words of a program, among which no session is
     elif len(arguments) > 1 and arguments[0].type.name == _SESSION:
-        if arguments[-1].name == _CODE and _REFERENCE.fullmatch(words[0] if words else ""):
-            return ""  # a number is code, too
         first, *others = (values.get(str(one.name)) for one in arguments)
+        if arguments[-1].name == _CODE and _REFERENCE.fullmatch(str(first)):
+            return ""  # a number is code, too
         corrected = _session_first(words, str(first), _flat(others), message)
     elif any(text in message for text in _NO_SESSION):
         corrected = _as_option(context.command, words, message)

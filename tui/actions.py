@@ -303,7 +303,7 @@ class Actions:
         """Ask for a change of running programs, and say what came of it once it is over."""
         from nsml.client.program_changes import until_over
         from nsml.v1 import sessions_pb2 as pb
-        from nsml.view.program_changes import line, results, step_text
+        from nsml.view.program_changes import line, results, step_text, was_withdrawn_by_user
 
         def told(change: ProgramChange) -> None:
             where = step_text(change) or "the program's next safe point"
@@ -312,7 +312,7 @@ class Actions:
         async def call(client: Client) -> None:
             change = await until_over(client, await ask(client), told=told)
             if change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN:
-                if change.reason.startswith("withdrawn by"):  # it is over as somebody wished
+                if was_withdrawn_by_user(change):  # it is over as somebody wished
                     self._app.say(line(change))
                     return
                 raise ClientError(change.reason or "it was withdrawn")

@@ -16,6 +16,7 @@ from controlplane.domain.identity import (
     UserCaller,
 )
 from controlplane.domain.names import check_node
+from controlplane.domain.policy import ACT_FOR, ALLOW, Personal, may
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -115,6 +116,21 @@ def require_user() -> UserCaller:
             raise Denied("only users may do this", why="the caller is a jump host")
         case AnonymousCaller():
             raise NotSignedIn("you are not signed in", attempt="nsml login HOST")
+
+
+def require_owner(user: str, what: str, *, others: str) -> str:
+    """The name of the user whose things are meant; Denied where they are not the caller's to touch.
+
+    Args:
+        user: as the caller named them; "": the caller.
+        what: the things, in the plural.
+        others: what administrators alone do with those of others, for people.
+    """
+    who = require_user()
+    owner = user or who.user.name
+    if may(who, ACT_FOR, Personal(owner)) is not ALLOW:
+        raise Denied(f"{what} are their owner's", why=f"only administrators {others}")
+    return owner
 
 
 def require_jump_host() -> JumpHostCaller:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from controlplane.access.current import note_target, require_user
+from controlplane.access.current import note_target, require_owner, require_user
 from controlplane.codec import encoder
-from controlplane.domain.errors import Denied
-from controlplane.domain.policy import ACT_FOR, ALLOW, Personal, may
 from controlplane.secrets.user_secrets import SecretFacts
 from controlplane.wire.errors import Context, answering
 from nsml.v1 import secrets_pb2 as pb
@@ -52,12 +50,7 @@ class SecretServicer(secrets_pb2_grpc.SecretServiceServicer):
 
 
 def _owner(user: str) -> str:
-    """Whose secrets are meant; Denied where they are not the caller's to touch."""
-    who = require_user()
-    owner = user or who.user.name
-    if may(who, ACT_FOR, Personal(owner)) is not ALLOW:
-        raise Denied("secrets are their owner's", why="only administrators remove those of others")
-    return owner
+    return require_owner(user, "secrets", others="remove those of others")
 
 
 _message: Final = encoder(SecretFacts, pb.Secret).to_message

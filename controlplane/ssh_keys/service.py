@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from controlplane.access.current import note_target, require_jump_host, require_user
+from controlplane.access.current import (
+    note_target,
+    require_jump_host,
+    require_owner,
+    require_user,
+)
 from controlplane.codec import encoder
-from controlplane.domain.errors import Denied, StateConflict
-from controlplane.domain.policy import ACT_FOR, ALLOW, Personal, may
+from controlplane.domain.errors import StateConflict
 from controlplane.ssh_keys.user_keys import KeyFacts
 from controlplane.wire.errors import Context, answering
 from nsml.v1 import ssh_keys_pb2 as pb
@@ -92,12 +96,7 @@ class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
 
 
 def _owner(user: str) -> str:
-    """Whose keys are meant; Denied where they are not the caller's to touch."""
-    who = require_user()
-    owner = user or who.user.name
-    if may(who, ACT_FOR, Personal(owner)) is not ALLOW:
-        raise Denied("keys are their owner's", why="only administrators see those of others")
-    return owner
+    return require_owner(user, "keys", others="see those of others")
 
 
 _message: Final = encoder(KeyFacts, pb.SshKey).to_message

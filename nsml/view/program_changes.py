@@ -45,10 +45,15 @@ _STATES: Final = {
 
 def phase_word(change: pb.ProgramChange) -> str:
     """How far it is."""
-    by_nobody = change.reason and not change.reason.startswith("withdrawn")
-    if change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN and by_nobody:
+    is_withdrawn = change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN
+    if is_withdrawn and change.reason and not was_withdrawn_by_user(change):
         return "not made"  # it was refused, or no process came
     return _PHASES.get(change.phase, "unknown")
+
+
+def was_withdrawn_by_user(change: pb.ProgramChange) -> bool:
+    """Whether a user withdrew it; else it was refused, or its processes did not come to it."""
+    return change.reason.startswith("withdrawn by ")
 
 
 def what(change: pb.ProgramChange) -> str:

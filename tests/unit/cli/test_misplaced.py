@@ -40,6 +40,7 @@ def test_the_line_that_was_meant(nsml, everything, project, typed, meant):
         "dataset push digits missing",
         "logs nonono",
         "exec 99 1",
+        "exec --limit 3s 99 1",
     ],
 )
 def test_nothing_is_made_up(nsml, everything, project, typed):
