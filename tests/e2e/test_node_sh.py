@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for
-from tests.e2e.test_sh import BROKEN, PROMPT, Terminal, client, pids, unique
+from tests.e2e.test_sh import BROKEN, PROMPT, Terminal, client, in_the_foreground, pids, unique
 from tests.support.in_process import Platform
 
 if TYPE_CHECKING:
@@ -171,12 +171,12 @@ def test_a_shell_in_a_terminal(terminal: Terminal) -> None:
     terminal.expect(rb"\nresized\r\n")
     terminal.expect(PROMPT)
     terminal.type(f"sleep {waits}\r")
-    wait_for(lambda: pids("sleep", waits), what="it runs")
+    wait_for(lambda: in_the_foreground("sleep", waits), what="it runs")
     terminal.type("\x1a")
     terminal.expect(rb"Stopped")
     terminal.expect(PROMPT)
     terminal.type("fg\r")
-    terminal.expect(rb"\nsleep 4321")
+    wait_for(lambda: in_the_foreground("sleep", waits), what="it goes on")
     terminal.type("\x03")
     terminal.expect(PROMPT)
     terminal.type("\r~?")

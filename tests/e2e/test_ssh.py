@@ -27,7 +27,7 @@ from bench.platform import PROGRAMS
 from cli.local.ports import Held
 from tests.e2e.platforms import LEVELS, end_all, platform_of, user_of
 from tests.e2e.programs import wait_for, write_program
-from tests.e2e.test_sh import begun, pids, unique
+from tests.e2e.test_sh import begun, in_the_foreground, pids, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,7 +213,7 @@ def test_a_terminal_has_its_size_and_follows_it(ssh: Ssh, host: str) -> None:
         seen = read_until(ours, rb"[\r\n]followed")
         word = unique()
         os.write(ours, f"sleep {word}\n".encode())
-        wait_for(lambda: pids("sleep", word), what="it sleeps")
+        wait_for(lambda: in_the_foreground("sleep", word), what="it sleeps")
         os.write(ours, b"\x03")
         os.write(ours, b"exit 6\n")
         assert process.wait(60) == 6, seen
