@@ -28,6 +28,8 @@ _MOST_UNPROVEN = 128
 _MOST_UNPROVEN_OF_ALL = 512
 """Connections of one user, and of all, that have not proven themselves."""
 _BACKLOG = 512
+_SENT_BYTES = 1 << 20
+"""Not yet read, if the kernel allows so much: where less than a frame has room its reader wakes several times for it."""
 _PAUSE_S = 0.1
 """When no connection can be accepted, as for want of descriptors."""
 _CREDENTIALS = struct.Struct("3i")
@@ -120,6 +122,7 @@ class DirectWays:
     async def _prove(self, client: socket.socket, user: int) -> None:
         """Hand a client over to who awaits it, or close its connection."""
         try:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_BYTES)
             connection = UserConnection(client)
             try:
                 async with asyncio.timeout(_PROVEN_WITHIN_S):

@@ -15,6 +15,8 @@ from typing import Any
 import grpc.aio
 
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.link.pacing import OnePacing
+from nsml.client.direct_tunnels import Came, DirectCall
 from nsml.common.concurrency import TaskGroup
 from nsml.spec import agent_services
 from nsml.v1 import agents_pb2 as pb
@@ -51,10 +53,13 @@ class RunningReplica:
 
 
 class Stream:
-    """The agent's end of a tunnel, while `serve` lasts."""
+    """The agent's end of a tunnel, while `serve` lasts. `pacing`: of what is written; None: it waits for the client alone."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, pacing: OnePacing | None = None) -> None:
         self._call = call
+        self._pacing = pacing
+        # of a message of the contract every byte would be copied twice more
+        self._frame = Came if isinstance(call, DirectCall) else pb.TunnelRequest
         self._came: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
         self._has_heard_all = False
         self._is_done = False
@@ -71,9 +76,12 @@ class Stream:
     async def write(self, data: bytes) -> None:
         """Send to the client; waits while it does not read."""
         for start in range(0, len(data), _FRAME_BYTES):
-            await self._send(pb.TunnelRequest(data=data[start : start + _FRAME_BYTES]))
+            piece = data[start : start + _FRAME_BYTES]
+            if self._pacing is not None:
+                await self._pacing.wait(len(piece))
+            await self._send(self._frame(data=piece))
 
-    async def _send(self, frame: pb.TunnelRequest) -> None:
+    async def _send(self, frame: Came | pb.TunnelRequest) -> None:
         async with self._writes:
             await self._call.write(frame)
 
@@ -85,8 +93,8 @@ class Stream:
                 if frame.gone:
                     serving.cancel()
                     await self._call.done_writing()
-                if frame.data:
-                    await self._take(frame.data)
+                if data := frame.data:  # each look is a copy
+                    await self._take(data)
                 if frame.end:
                     await self._take(b"")
             serving.cancel()
@@ -94,7 +102,7 @@ class Stream:
     async def _run(self, service: Callable[[Stream], Awaitable[None]]) -> None:
         try:
             await service(self)
-            await self._send(pb.TunnelRequest(end=True))
+            await self._send(self._frame(end=True))
             await self._call.done_writing()
         finally:
             self._is_done = True
@@ -111,7 +119,7 @@ class Stream:
                 async with asyncio.timeout(_TRIES_EVERY_S):
                     await self._came.put(data)
             except TimeoutError:
-                await self._send(pb.TunnelRequest())
+                await self._send(self._frame())
             else:
                 break
 

@@ -27,6 +27,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link.channels import Link
 from nodeagent.link.direct_ways import Awaited, DirectWays, NobodyCame
 from nodeagent.link.outbox import replica_of
+from nodeagent.link.pacing import Pacing
 from nodeagent.link.relays import AtRelay, NotMet, Relays
 from nodeagent.link.services import (
     NodeService,
@@ -92,6 +93,7 @@ class Tunnels:
         self._has_sockets = has_sockets
         self._direct = DirectWays(clock)
         self._relays = Relays(clock)
+        self._pacing = Pacing(clock)
         self._folders: dict[ReplicaId, ReplicaFolder] = {}
         self._open: dict[asyncio.Task[None], _Way] = {}
         self._group = TaskGroup()
@@ -190,7 +192,8 @@ class Tunnels:
                 first.error = str(error)
             async with self._dialled(order, first, leads=service is not None) as call:
                 if service is not None:
-                    await Stream(call).serve(service)
+                    is_paced = order.service in agent_services.PACED
+                    await Stream(call, self._pacing.of_one() if is_paced else None).serve(service)
 
     async def _serve(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
         first = pb.TunnelRequest(tunnel_id=order.tunnel_id)

@@ -18,6 +18,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from nsml.client.direct_tunnels import send_all
+
 _PIECE_BYTES = 64 << 10
 _NUDGE_S = 0.2
 """How long a thread may take to end before it is interrupted."""
@@ -38,13 +40,13 @@ class UserConnection:
         self._is_unwanted = threading.Event()
         self._thread = _Thread(self._read)
 
-    async def receive(self) -> bytes:
-        """Some of what comes, without descriptors; b"" when nothing comes any more."""
-        return await asyncio.get_running_loop().sock_recv(self._received, _PIECE_BYTES)
+    async def receive(self, most: int = _PIECE_BYTES) -> bytes:
+        """Some of what comes, at most so many bytes, without descriptors; b"" when nothing comes any more."""
+        return await asyncio.get_running_loop().sock_recv(self._received, most)
 
-    async def send(self, data: bytes) -> None:
-        """Send all of it. Raises OSError."""
-        await asyncio.get_running_loop().sock_sendall(self._program, data)
+    async def send(self, *parts: bytes) -> None:
+        """Send all of them. Raises OSError."""
+        await send_all(self._program, parts)
 
     def peer(self) -> int:
         """The process that connected, as this one sees it; 0 if it cannot."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ _HEADER: Final = struct.Struct(">BQ")
 _DATA, _END, _TAKEN, _CLOSED, _ADMITTED = range(5)
 """Data of so many bytes; nothing follows; all was taken that the other side had to say; so many bytes were taken, and no
 more will be; first of all: this is the client, and its tunnel begins."""
-_PIECE_BYTES: Final = 256 << 10
 _CONNECTED_WITHIN_S: Final = 2.0
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 """By which machines are told apart."""
@@ -36,12 +36,12 @@ _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 class Connection(Protocol):
     """A connected socket."""
 
-    async def receive(self) -> bytes:
-        """Some of what comes; empty when nothing comes any more. Raises OSError."""
+    async def receive(self, most: int) -> bytes:
+        """Some of what comes, at most so many bytes; empty when nothing comes any more. Raises OSError."""
         ...
 
-    async def send(self, data: bytes) -> None:
-        """Send all of it. Raises OSError."""
+    async def send(self, *parts: bytes) -> None:
+        """Send all of them. Raises OSError."""
         ...
 
     def shut(self, way: int) -> None:
@@ -85,23 +85,20 @@ class Reader:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._held = bytearray()
 
     async def exactly(self, size: int) -> bytes:
         """So many bytes. EOFError: it ended before."""
-        while len(self._held) < size:
+        pieces, missing = [], size
+        while missing:
             try:
-                data = await self._connection.receive()
+                data = await self._connection.receive(missing)
             except OSError as error:
                 raise EOFError from error
             if not data:
                 raise EOFError
-            if not self._held and len(data) == size:
-                return data
-            self._held += data
-        found = bytes(memoryview(self._held)[:size])
-        del self._held[:size]
-        return found
+            pieces.append(data)
+            missing -= len(data)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class DirectCall:
@@ -206,7 +203,7 @@ class DirectCall:
 
     async def _send(self, kind: int, number: int, data: bytes = b"") -> None:
         try:
-            await self._connection.send(_HEADER.pack(kind, number) + data)
+            await self._connection.send(_HEADER.pack(kind, number), data)
         except OSError as error:
             raise self._broken or Unavailable("the tunnel broke") from error
 
@@ -224,19 +221,30 @@ async def proven(connection: Connection, key: bytes) -> DirectCall:
     return DirectCall(connection, reader)
 
 
+async def send_all(to: socket.socket, parts: Sequence[bytes]) -> None:
+    """Send all of them by a socket that never blocks, uncopied where it has room. Raises OSError."""
+    try:
+        sent = to.sendmsg(parts)
+    except BlockingIOError:
+        sent = 0
+    if sent < sum(map(len, parts)):
+        left = memoryview(b"".join(parts))[sent:]
+        await asyncio.get_running_loop().sock_sendall(to, left)
+
+
 class LoopConnection:
     """A connection of ours, which the event loop reads."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
 
-    async def receive(self) -> bytes:
+    async def receive(self, most: int) -> bytes:
         """See `Connection`."""
-        return await asyncio.get_running_loop().sock_recv(self._socket, _PIECE_BYTES)
+        return await asyncio.get_running_loop().sock_recv(self._socket, most)
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, *parts: bytes) -> None:
         """See `Connection`."""
-        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+        await send_all(self._socket, parts)
 
     def shut(self, way: int) -> None:
         """See `Connection`."""

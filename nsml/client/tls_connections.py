@@ -50,18 +50,19 @@ class TlsConnection:
                 await self._flush()
                 return
 
-    async def receive(self) -> bytes:
+    async def receive(self, most: int) -> bytes:
         """See `Connection`."""
-        while not (size := self._decrypted()):
+        most = min(most, _PIECE_BYTES)
+        while not (size := self._decrypted(most)):
             try:
                 await self._feed()
             except EOFError:
                 return b""
         return bytes(self._buffer[:size])
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, *parts: bytes) -> None:
         """See `Connection`."""
-        self._tls.write(data)
+        self._tls.write(b"".join(parts))
         await self._flush()
 
     def shut(self, way: int) -> None:
@@ -72,12 +73,12 @@ class TlsConnection:
         """Close it."""
         self._inner.close()
 
-    def _decrypted(self) -> int:
+    def _decrypted(self, most: int) -> int:
         """How many bytes are in the buffer now: those of all whole records that are here, as far as they go."""
         size = 0
-        while size < _PIECE_BYTES:
+        while size < most:
             try:
-                found: int = self._tls.read(_PIECE_BYTES - size, self._buffer[size:])  # type: ignore[assignment]
+                found: int = self._tls.read(most - size, self._buffer[size:])  # type: ignore[assignment]
             except ssl.SSLWantReadError:
                 break
             if not found:
@@ -86,7 +87,7 @@ class TlsConnection:
         return size
 
     async def _feed(self) -> None:
-        data = await self._inner.receive()
+        data = await self._inner.receive(_PIECE_BYTES)
         if not data:
             raise EOFError
         self._incoming.write(data)

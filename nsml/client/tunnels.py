@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from nsml.client.direct_tunnels import boot_id, connected
+from nsml.client.direct_tunnels import Came, boot_id, connected
 from nsml.client.errors import (
     ClientError,
     InvalidRequest,
@@ -84,8 +84,9 @@ class Tunnel:
             if frame is None:
                 raise Unavailable("the tunnel broke")
             self._has_heard_all = frame.end
-            if frame.data:
-                return bytes(frame.data)
+            data: bytes = frame.data  # each look is a copy
+            if data:
+                return data
         return b""
 
     async def write(self, data: bytes) -> None:
@@ -331,7 +332,7 @@ async def _opened_at(
                 is_first = False
                 continue
             if direct is not None:
-                beside = await _directly(tunnel, direct, way, calling)
+                beside = await _directly(tunnel, direct, calling)
                 if beside is None:
                     _without(direct, target)
                     if not direct.socket:
@@ -352,9 +353,7 @@ def _without(direct: pb.DirectWay, target: Any) -> None:
         raise Unavailable("the tunnel broke")
 
 
-async def _directly(
-    tunnel: Tunnel, direct: pb.DirectWay, way: _Way, calling: AsyncExitStack
-) -> Tunnel | None:
+async def _directly(tunnel: Tunnel, direct: pb.DirectWay, calling: AsyncExitStack) -> Tunnel | None:
     """The same tunnel past the control plane, for as long as its call lasts; None where that cannot be reached."""
     found = await connected(direct.socket, direct.key) if direct.socket else await met(direct)
     if found is None:
@@ -376,4 +375,4 @@ async def _directly(
             call.break_off(error)
 
     holding.add_done_callback(ended)
-    return Tunnel(call, way.request)
+    return Tunnel(call, Came)

@@ -29,3 +29,5 @@ LOOKS: Final = frozenset({PROCESSES, STACKS})
 """Those that only show something of a replica: who looks is not inside."""
 STARTED: Final = frozenset({PROGRAM, FILES, SSH, EXEC, NODE_PROGRAM})
 """Those that start something, and may last as long as that."""
+PACED: Final = frozenset({PROGRAM, SSH, NODE_PROGRAM})
+"""Those whose programs may print without end: what they say together has a limit. A copy ends."""

@@ -35,9 +35,12 @@ class Frames:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The messages that are whole with `data`. Raises NotFrames."""
+        if not self._held and _end_of_first(data) == len(data):  # most are: not copied twice
+            yield data[_HEADER.size :]
+            return
         self._held += data
         while (end := _end_of_first(self._held)) is not None:
-            yield bytes(self._held[_HEADER.size : end])
+            yield bytes(memoryview(self._held)[_HEADER.size : end])
             del self._held[:end]
 
 
