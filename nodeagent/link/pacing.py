@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FREE_BYTES: Final = 256 << 20
 """Of each program, as fast as it goes: what people look at, and most of what they fetch."""
+PAUSE_S: Final = 1.0
+"""Who says nothing for so long begins anew: one connection of ssh has many commands, one after the other."""
 BYTES_PER_S_OF_CPU: Final = 32 << 20
 """After that, for each CPU of the machine, all such programs of its agent together."""
 
@@ -29,7 +31,7 @@ class Pacing:
 
     def of_one(self) -> OnePacing:
         """Of one program."""
-        return OnePacing(self)
+        return OnePacing(self, self._clock)
 
     async def wait(self, size: int) -> None:
         """Wait until so many bytes may be passed on of a program that has printed much."""
@@ -43,12 +45,17 @@ class Pacing:
 class OnePacing:
     """Of one program; see `Pacing.of_one`."""
 
-    def __init__(self, shared: Pacing) -> None:
+    def __init__(self, shared: Pacing, clock: Clock) -> None:
         self._shared = shared
+        self._clock = clock
         self._passed = 0
+        self._passed_at = -math.inf
 
     async def wait(self, size: int) -> None:
         """Wait until so many bytes may be passed on."""
+        if self._clock.monotonic() - self._passed_at > PAUSE_S:
+            self._passed = 0
         self._passed += size
         if self._passed > FREE_BYTES:
             await self._shared.wait(size)
+        self._passed_at = self._clock.monotonic()

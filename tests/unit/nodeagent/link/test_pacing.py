@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from nodeagent.link.pacing import BYTES_PER_S_OF_CPU, FREE_BYTES, OnePacing, Pacing
+from nodeagent.link.pacing import BYTES_PER_S_OF_CPU, FREE_BYTES, PAUSE_S, OnePacing, Pacing
 from tests.simulation.virtual_time import VirtualClock, run
 
 PIECE = 240 << 10
@@ -64,11 +64,13 @@ def test_programs_that_print_without_end_share_the_rate_evenly_and_others_wait_f
     run(test())
 
 
-def test_a_pause_saves_nothing_up() -> None:
+def test_who_pauses_begins_anew_and_saves_nothing_up() -> None:
     async def test() -> None:
         one = made().of_one()
-        await pass_on(one, FREE_BYTES)
-        await asyncio.sleep(1_000)
-        assert await seconds(pass_on(one, 10 * RATE)) == pytest.approx(10, rel=0.01)
+        for pause_s in (0.0, 0.9 * PAUSE_S, 1.1 * PAUSE_S, 1_000.0):
+            await asyncio.sleep(pause_s)
+            is_anew = pause_s != 0.9 * PAUSE_S
+            assert (await seconds(pass_on(one, FREE_BYTES)) == 0.0) is is_anew
+            assert await seconds(pass_on(one, 10 * RATE)) == pytest.approx(10, rel=0.01)
 
     run(test())

@@ -17,8 +17,10 @@ import grpc.aio
 import pytest
 
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
+from nodeagent.link import pacing
 from nodeagent.link.channels import Link
 from nodeagent.link.outbox import replica_message
+from nodeagent.link.pacing import Pacing
 from nodeagent.link.services import (
     MOST_OF_NODE,
     MOST_OF_REPLICA,
@@ -186,6 +188,13 @@ async def _turn(replica: RunningReplica, stream: Stream) -> None:
     await stream.write(replica.folder.path.name.encode() + b" " + said[::-1])
 
 
+async def _echo(_: RunningReplica, stream: Stream) -> None:
+    """A service that says what it hears, in small pieces."""
+    while data := await stream.read():
+        for at in range(0, len(data), FRAME):
+            await stream.write(data[at : at + FRAME])
+
+
 async def _echo_on_node(stream: Stream) -> None:
     """A service for the node itself."""
     while data := await stream.read():
@@ -208,7 +217,12 @@ class Staying:
 
 def _tunnels(link: Link, staying: Staying | None = None) -> Tunnels:
     services = Services(
-        {"agent.turn": _turn, "agent.stay": (staying or Staying()).serve},
+        {
+            "agent.turn": _turn,
+            "agent.stay": (staying or Staying()).serve,
+            agent_services.FILES: _echo,
+            agent_services.SSH: _echo,
+        },
         node_services={"agent.node-echo": _echo_on_node, "agent.node-off": _echo_on_node},
         off={"agent.node-off": "its setting does not allow it"},
     )
@@ -549,6 +563,27 @@ async def test_a_service_of_the_agent_speaks_both_ways(bench: Bench) -> None:
     assert await far.read() is None
     far.down.put_nowait(None)
     await far.is_over.wait()
+
+
+async def test_a_program_that_prints_without_end_is_slowed_and_a_copy_is_not(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    monkeypatch.setattr(pacing, "FREE_BYTES", 10 * FRAME)
+    slowed = asyncio.Event()
+
+    async def stay(*_: object) -> None:
+        slowed.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Pacing, "wait", stay)
+    copied, printed = [await bench.open(one) for one in (agent_services.FILES, agent_services.SSH)]
+    for far in (copied, printed):
+        far.say(b"a" * 40 * FRAME)
+    heard = b""
+    while len(heard) < 40 * FRAME:
+        heard += (await copied.read()).data  # type: ignore[union-attr]
+    async with asyncio.timeout(20):
+        await slowed.wait()
 
 
 async def test_a_program_cannot_take_the_place_of_a_service_of_the_agent(bench: Bench) -> None:
