@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from contextlib import AsyncExitStack, aclosing, nullcontext
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -89,6 +90,10 @@ MOST_SENT: Final = 2_000_000
 
 MOST_BASES: Final = 4
 """Manifests named in one question whose blobs need not be sent again."""
+
+READ_AT_ONCE: Final = 512
+READ_BYTES: Final = 1 << 20
+"""Blobs that are read together, and how much: as much as a message has."""
 
 NOTED_BLOBS: Final = 4_096
 NOTED_BYTES: Final = 32 << 20
@@ -429,17 +434,23 @@ class Content:
         limits = self._limits.setdefault(who, _CallLimits())
         # An agent reads for many sessions, and as fast as its disk takes it.
         async with nullcontext() if isinstance(caller, NodeCaller) else limits.reading:
-            for digest in digests or [root]:
+            left = deque(digests or [root])
+            while left:
                 try:
                     async with AsyncExitStack() as turn:
-                        if digest == root and not isinstance(caller, NodeCaller):
-                            await turn.enter_async_context(limits.manifest)
-                        data = await self._objects.get(digest)
-                        if len(data) <= BATCH_BYTES:
+                        if left[0] == root:
+                            if not isinstance(caller, NodeCaller):
+                                await turn.enter_async_context(limits.manifest)
+                            found = [await self._objects.get(root)]
+                        else:
+                            some = islice(takewhile(lambda one: one != root, left), READ_AT_ONCE)
+                            found = await self._objects.get_first(list(some), READ_BYTES)
+                        if sum(map(len, found)) <= BATCH_BYTES:
                             await turn.aclose()
-                        yield digest, data
+                        for data in found:
+                            yield left.popleft(), data
                 except BlobNotFound:
-                    raise NotFound(f"a part of {root[:12]} is lost", why=digest[:12]) from None
+                    raise NotFound(f"a part of {root[:12]} is lost", why=left[0][:12]) from None
 
     async def _blobs_of(self, who: str, root: str) -> frozenset[str]:
         return (await self._manifests.listing(who, root)).blobs

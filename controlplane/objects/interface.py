@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
 MAX_BLOB_BYTES = 256 << 20
 
@@ -51,6 +51,13 @@ class ObjectStore(Protocol):
 
     async def get(self, digest: str) -> bytes:
         """The whole blob, verified, also what is aside. BlobNotFound, BlobDamaged."""
+        ...
+
+    async def get_first(self, digests: Sequence[str], most_bytes: int) -> list[bytes]:
+        """The first of these blobs, one at least and then as many as have so many bytes together, each as `get` has it.
+
+        Cheaper than one by one. Where one of them cannot be given it ends before that, or raises what `get` does.
+        """
         ...
 
     async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:

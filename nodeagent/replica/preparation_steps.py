@@ -14,11 +14,9 @@ import errno
 import json
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -63,6 +61,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_COPIED_AT_ONCE = 1 << 30
 _OLD_S = 24 * 3600.0
 """What was built longer ago may have other packages than if it was built now."""
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
@@ -483,14 +482,28 @@ def _copy(tree: Path, folder: ReplicaFolder, look: Callable[[], object]) -> None
         with open_folder(folder.app, Path(base).relative_to(tree).parts, create=True) as target:
             for name in files:
                 look()
-                _copy_file(Path(base, name), name, target)
+                _copy_file(f"{base}/{name}", name, target)
 
 
-def _copy_file(source: Path, name: str, target: int) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=target)
+def _copy_file(source: str, name: str, target: int) -> None:
+    read = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        copy = _new_file(name, target)
+        try:
+            while os.sendfile(copy, read, None, _COPIED_AT_ONCE):
+                pass
+            os.fchmod(copy, 0o755 if os.fstat(read).st_mode & 0o100 else 0o644)
+        finally:
+            os.close(copy)
+    finally:
+        os.close(read)
+
+
+def _new_file(name: str, folder: int) -> int:
+    """A new file in the place of what has its name; its descriptor."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    copy = os.open(name, flags, 0o600, dir_fd=target)
-    with open(copy, "wb") as written, source.open("rb") as read:  # noqa: PTH123 - a descriptor
-        shutil.copyfileobj(read, written)
-        os.fchmod(copy, 0o755 if source.stat().st_mode & 0o100 else 0o644)
+    try:
+        return os.open(name, flags, 0o600, dir_fd=folder)
+    except FileExistsError:
+        os.unlink(name, dir_fd=folder)
+        return os.open(name, flags, 0o600, dir_fd=folder)

@@ -19,6 +19,7 @@ import asyncio
 import os
 import secrets
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -55,6 +56,9 @@ _LARGE_AT_ONCE = 2
 _FETCHED_AT_ONCE = 500
 _LOOKED_AT_ONCE = 5_000
 _MADE_AT_ONCE = 2_000
+_HELD_CHUNKS = 64
+_HELD_BYTES = 64 << 10
+"""So many chunks smaller than that are written together: to hand one to a thread takes longer than to write it."""
 """Files that are made before others have their turn in the threads."""
 _MANIFEST = ".manifest"
 _NOTE = ".bytes"
@@ -422,12 +426,14 @@ class Trees:
             try:
                 await uninterrupted(self._run, extraction.__enter__)
                 async with aclosing(self._chunks(digest, manifest, donors, tally)) as chunks:
+                    held: deque[bytes] = deque()
+                    write = partial(_write, extraction, held, reservation)
                     async for data in chunks:
-                        await self._step(
-                            partial(_write, extraction, data, reservation), reservation
-                        )
-                if manifest.files > _MADE_AT_ONCE:  # else the end makes those that are left
-                    await self._step(partial(_make, extraction, reservation), reservation)
+                        held.append(data)
+                        if len(data) >= _HELD_BYTES or len(held) >= _HELD_CHUNKS:
+                            await self._step(write, reservation)
+                    if held or manifest.files > _MADE_AT_ONCE:  # the end makes those that are left
+                        await self._step(write, reservation)
                 yield extraction
             finally:
                 run = self._run_long if manifest.files > _MADE_AT_ONCE else self._run
@@ -556,24 +562,19 @@ def _batches(manifest: StoredManifest) -> Iterator[list[tuple[ChunkRef, int]]]:
     yield batch
 
 
-def _write(extraction: Extraction, data: bytes, reservation: Reservation) -> bool:
-    """Take a chunk, and make the files before it; False when some are left to make first."""
-    if not _make(extraction, reservation):
-        return False
-    reservation.spend(len(data))
-    extraction.write(data)
-    return True
-
-
-def _make(extraction: Extraction, reservation: Reservation) -> bool:
-    """Make files before the next chunk; whether all are made."""
+def _write(extraction: Extraction, chunks: deque[bytes], reservation: Reservation) -> bool:
+    """Take chunks, and make the files before and after them; False when many were made and some may be left."""
     left = _MADE_AT_ONCE
     while left > 0:
         made = extraction.advance()
-        if made is None:
+        if made is not None:
+            reservation.spend(0, made)
+            left -= made
+        elif chunks:
+            reservation.spend(len(chunks[0]))
+            extraction.write(chunks.popleft())
+        else:
             return True
-        reservation.spend(0, made)
-        left -= made
     return False
 
 

@@ -101,6 +101,34 @@ async def test_what_is_not_there(objects: ObjectStore) -> None:
     assert [blob async for blob in objects.list_aside()] == []
 
 
+async def test_the_first_of_several(objects: ObjectStore) -> None:
+    blobs = [noise(1_000, seed) for seed in range(8)]
+    names = [digest_of(blob) for blob in blobs]
+    await objects.put_many(dict(zip(names, blobs, strict=True)))
+    assert await objects.put_aside(names[1], always)
+    missing = digest_of(b"missing")
+
+    for asked, most_bytes, most in (
+        (names, 1 << 20, 8),
+        (names, 2_500, 3),
+        (names, 0, 1),
+        ([*names[:3], missing, *names[3:]], 1 << 20, 3),
+    ):
+        some = await objects.get_first(asked, most_bytes)
+        assert 1 <= len(some) <= most
+        assert some == blobs[: len(some)]
+    with pytest.raises(BlobNotFound):
+        await objects.get_first([missing, *names], 1 << 20)
+    with pytest.raises(InvalidRequest):
+        await objects.get_first([names[0], "../secret"], 1 << 20)
+    left, read = list(names), []
+    while left:
+        some = await objects.get_first(left, 2_500)
+        read += some
+        del left[: len(some)]
+    assert read == blobs
+
+
 async def test_deleting(objects: ObjectStore) -> None:
     digest = digest_of(b"gone")
     await objects.put(digest, b"gone")

@@ -10,7 +10,7 @@ from controlplane.objects.errors import BlobNotFound
 from controlplane.objects.interface import StoredBlob
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from nsml.common.clock import Clock
 
@@ -45,6 +45,16 @@ class MemoryObjects:
         if found is None:
             raise BlobNotFound(f"there is no blob {digest}")
         return found[0]
+
+    async def get_first(self, digests: Sequence[str], most_bytes: int) -> list[bytes]:
+        """See ObjectStore."""
+        found = [await self.get(digests[0])]
+        for digest in [check_digest(one) for one in digests][1:]:
+            there = self._blobs.get(digest) or self._aside.get(digest)
+            if there is None or sum(map(len, found)) >= most_bytes:
+                break
+            found.append(there[0])
+        return found
 
     async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:
         """See ObjectStore."""
