@@ -103,9 +103,13 @@ class StoredObjects:
     async def has_missing(self, digests: Collection[str]) -> set[str]:
         """See ObjectStore."""
         wanted = sorted({check_digest(digest) for digest in digests})
+        folder = self._folder
         with _translated():
-            there = await asyncio.gather(*[self._has(digest) for digest in wanted])
-        absent = {digest for digest, found in zip(wanted, there, strict=True) if not found}
+            if folder is None:
+                there = await asyncio.gather(*[self._has(digest) for digest in wanted])
+                absent = {digest for digest, found in zip(wanted, there, strict=True) if not found}
+            else:
+                absent = await self._run(lambda: _absent_in_folder(folder, wanted))
         await self._check_there()
         return absent | self._damaged.intersection(wanted)
 
@@ -397,6 +401,17 @@ def _key(digest: str, under: str = _BLOBS) -> str:
 def _framed(blobs: Mapping[str, bytes]) -> dict[str, bytes]:
     check_blobs(blobs)
     return {digest: frame(data) for digest, data in blobs.items()}
+
+
+def _absent_in_folder(folder: Path, digests: Iterable[str]) -> set[str]:
+    """Those that have no file. Raises OSError: it is not known."""
+    absent = set()
+    for digest in digests:
+        try:
+            os.stat(f"{folder}/{_key(digest)}")  # noqa: PTH116 - paths are made for thousands
+        except FileNotFoundError:
+            absent.add(digest)
+    return absent
 
 
 def _first_in_folder(folder: Path, digests: Sequence[str], most_bytes: int) -> list[bytes]:
