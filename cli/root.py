@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "command": ("cli.sessions.ps:repeat", "Show the command line that repeats a session."),
         "media": ("cli.results.media:media", "Show logged media: images, texts, tables."),
         "model": ("cli.results.models:model", "Checkpoints: list, fetch, remove."),
+        "pull": ("cli.sessions.pull:pull", "Fetch a session's code."),
         "forward": ("cli.sessions.forward:forward", "Forward a local port to a session's service."),
         "sh": ("cli.sessions.sh:sh", "Start a shell, or a program, in a running session."),
         "cp": ("cli.sessions.cp:cp", "Copy files out of a running session, or into it."),
@@ -57,7 +58,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "stacks": ("cli.sessions.stacks:stacks", "Show the Python stacks of a running session."),
     },
     "Data": {
-        "dataset": ("cli.data.datasets:dataset", "Datasets: push, list, describe, remove."),
+        "dataset": ("cli.data.datasets:dataset", "Datasets: push, pull, list, describe, remove."),
         "secret": ("cli.accounts.secret:secret", "Secrets of your programs: set, list, remove."),
         "webhook": (
             "cli.accounts.webhook:webhook",
@@ -132,7 +133,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("chart", "graph"), ("plot",)),
     **dict.fromkeys(("metric", "metrics", "results"), ("plot", "export")),
     **dict.fromkeys(("artifact", "artifacts", "checkpoint", "checkpoints", "ckpt"), ("model",)),
-    **dict.fromkeys(("download", "fetch", "pull"), ("model pull", "cp")),
+    **dict.fromkeys(("download", "fetch"), ("pull", "model pull", "dataset pull", "cp")),
     "copy": ("cp",),
     **dict.fromkeys(("rsync", "scp", "sftp"), ("cp", "ssh-config")),
     **dict.fromkeys(("data", "datasets"), ("dataset",)),

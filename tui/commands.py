@@ -84,6 +84,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "forward",
             "sh",
             "cp",
+            "pull",
             "ssh",
             "ssh-config",
             "ssh-proxy",
@@ -101,6 +102,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "ls": Way.SHOWN,
         "info": Way.SHOWN,
         "push": Way.HANDED,
+        "pull": Way.HANDED,
         "rm": Way.HANDED,
     },
     "image": {"ls": Way.SHOWN, "pull": Way.HANDED, "rm": Way.HANDED},
@@ -177,6 +179,7 @@ _OF_SESSIONS: Final = frozenset(
         "continue",
         "load",
         "cp",
+        "pull",
         "tensorboard",
         "visdom",
     }

@@ -1,4 +1,4 @@
-"""dataset: push, list, describe, remove."""
+"""dataset: push, pull, list, describe, remove."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cli.app import App
 from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
 from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.exits import CommandError
+from cli.fetching import fetched, target_errors
 from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
 from cli.sessions.file_names import files_text
@@ -18,10 +19,12 @@ from cli.sessions.upload import made_of, pack_folder, send
 from cli.sessions.written_files import remember_pushed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsml.client.calls import Client
-    from nsml.client.content import Uploaded
+    from nsml.client.content import Transfer, Uploaded
     from nsml.content.packing import Packed
-    from nsml.v1.datasets_pb2 import CreateDatasetVersionResponse
+    from nsml.v1.datasets_pb2 import CreateDatasetVersionResponse, Dataset
 
 
 @click.group("dataset", cls=Group)
@@ -160,6 +163,46 @@ def info(app: App, *, name: str) -> None:
     write_one(app, record(found), lines)
 
 
+@command(
+    "pull", reads=True, examples=["nsml dataset pull mnist", "nsml dataset pull kim/mnist@2 ~/data"]
+)
+@click.argument("name", type=DATASET)
+@click.argument("path", type=click.Path(file_okay=False, path_type=Path), default=".")
+@pass_app
+def pull(app: App, *, name: str, path: Path) -> None:
+    """Fetch a dataset to PATH/NAME.
+
+    Without @N its newest version. Every file is verified by its digest. An existing folder is left alone.
+    """
+    from nsml.client.content import download
+    from nsml.common.units import size_text
+    from nsml.spec.folders import folder_name
+    from nsml.view.datasets import record
+
+    plain, version = split_dataset(name)
+
+    async def fetch(client: Client, progress: Callable[[Transfer], None]) -> tuple[Dataset, Path]:
+        found = await client.datasets.get(plain, version)
+        target = path / folder_name(found.name)
+        with target_errors(target):
+            await download(
+                client,
+                found.digest,
+                target,
+                progress=progress,
+                shown_by=lambda: client.datasets.get(plain, found.version),
+            )
+        return found, target
+
+    found, target = fetched(app, fetch)
+    remember_pushed(app, target)
+    app.say(
+        f"version {found.version} of {found.owner}/{found.name}:"
+        f" {files_text(found.file_count)} ({size_text(found.size_bytes)})"
+    )
+    write_one(app, {**record(found), "path": str(target)}, [str(target)], name="path")
+
+
 @command("rm", examples=["nsml dataset rm mnist@2", "nsml dataset rm mnist -y"])
 @click.argument("name", type=DATASET)
 @confirmed
@@ -194,6 +237,7 @@ def rm(app: App, *, name: str) -> None:
 
 
 dataset.add_command(push)
+dataset.add_command(pull)
 dataset.add_command(rm)
 dataset.add_command(ls)
 dataset.add_command(info)

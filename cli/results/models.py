@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,17 +12,18 @@ from cli.app import App
 from cli.arguments import session_argument
 from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
+from cli.fetching import fetched, target_errors
 from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
-from cli.progress import Progress
 from cli.sessions.written_files import remember
 from nsml.common.shell import operands, shell_line, shell_word
 from nsml.common.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from nsml.client.calls import Client
+    from nsml.client.content import Transfer
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
 
@@ -83,21 +83,14 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) 
     from nsml.client import checkpoints
     from nsml.common.units import size_text
 
-    async def fetch(client: Client) -> tuple[Checkpoint, Path]:
+    async def fetch(
+        client: Client, progress: Callable[[Transfer], None]
+    ) -> tuple[Checkpoint, Path]:
         found = await _find(client, session, checkpoint, earlier=earlier)
-        with _target_errors(checkpoints.folder_of(found, path)):
-            return found, await checkpoints.pull(
-                client,
-                found,
-                path,
-                progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
-            )
+        with target_errors(checkpoints.folder_of(found, path)):
+            return found, await checkpoints.pull(client, found, path, progress=progress)
 
-    progress = Progress(app, "fetching")
-    try:
-        found, target = app.call(fetch)
-    finally:
-        progress.close()
+    found, target = fetched(app, fetch)
     remember(app, [target.parent.parent])
     app.say(f"checkpoint {found.name} of {found.session}: {size_text(found.size_bytes)}")
     record = {"name": found.name, "session": found.session, "path": str(target)}
@@ -178,24 +171,6 @@ def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) ->
 
 _NAMED = 10
 """Checkpoints that an error lists: the last ones."""
-
-
-@contextmanager
-def _target_errors(target: Path) -> Iterator[None]:
-    """Raises CommandError for a target that is there, or that cannot be written."""
-    from nsml.content.errors import TargetExists
-
-    try:
-        yield
-    except TargetExists as error:
-        raise CommandError(
-            str(error),
-            code=ExitCode.CONFLICT,
-            reason="TARGET_EXISTS",
-            advice="remove it, or give another PATH",
-        ) from error
-    except OSError as error:
-        raise CommandError(f"cannot write {target}", why=error.strerror or "") from error
 
 
 async def _find(client: Client, session: str, name: str, *, earlier: bool) -> Checkpoint:

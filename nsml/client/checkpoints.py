@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from nsml.client.content import download
 from nsml.client.errors import ClientError
 from nsml.common.concurrency import each_at_once
-from nsml.spec.folders import folder_name
+from nsml.spec.folders import folder_name, session_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from nsml.client.calls import Client
@@ -26,8 +25,7 @@ _MOST_SIZED = 200
 
 def folder_of(checkpoint: Checkpoint, path: Path) -> Path:
     """Where it is fetched to: PATH/USER_DATASET_N/CHECKPOINT/model."""
-    session = folder_name(checkpoint.session.replace("/", "_"))
-    return path / session / folder_name(checkpoint.name) / "model"
+    return path / session_folder(checkpoint.session) / folder_name(checkpoint.name) / "model"
 
 
 async def pull(
@@ -42,14 +40,13 @@ async def pull(
     Every file is held against its digest. Raises ClientError, ContentError (TargetExists where it is there), OSError.
     """
     target = folder_of(checkpoint, path)
-    with _nothing_left_over(target):
-        await download(
-            client,
-            checkpoint.digest,
-            target,
-            progress=progress,
-            shown_by=lambda: client.checkpoints.get(checkpoint.session, checkpoint.name),
-        )
+    await download(
+        client,
+        checkpoint.digest,
+        target,
+        progress=progress,
+        shown_by=lambda: client.checkpoints.get(checkpoint.session, checkpoint.name),
+    )
     return target
 
 
@@ -63,16 +60,3 @@ async def saved_in(client: Client, sessions: Sequence[Session]) -> list[Checkpoi
     except ClientError:
         return None
     return [one for every in found for one in every]
-
-
-@contextmanager
-def _nothing_left_over(target: Path) -> Iterator[None]:
-    """Around what makes a checkpoint's folder: when that fails, the two above it go as well."""
-    made = [folder for folder in (target.parent, target.parent.parent) if not folder.exists()]
-    try:
-        yield
-    except BaseException:
-        for folder in made:
-            with suppress(OSError):
-                folder.rmdir()
-        raise

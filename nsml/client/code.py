@@ -6,17 +6,51 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from nsml.client.content import checked_blobs, read_manifest
+from nsml.client.content import checked_blobs, download, read_manifest
 from nsml.client.errors import NotFound
+from nsml.spec.folders import session_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from nsml.client.calls import Client
+    from nsml.client.content import Transfer
     from nsml.content.manifest import Entry, Manifest
     from nsml.v1.sessions_pb2 import Session
 
+_FOLDER = "code"
+
 Pair: TypeAlias = "tuple[Session, Session]"
+
+
+def folder_of(session: Session, path: Path) -> Path:
+    """Where its code is fetched to: PATH/USER_DATASET_N/code."""
+    return path / session_folder(session.name) / _FOLDER
+
+
+async def pull(
+    client: Client,
+    session: Session,
+    path: Path,
+    *,
+    progress: Callable[[Transfer], None] | None = None,
+) -> Manifest:
+    """Fetch the code of a session to `folder_of`; whole or not at all. Every file is held against its digest.
+
+    Raises ClientError, NotFound where it has none, or it is not kept any more; ContentError (TargetExists where the folder is
+    there), OSError.
+    """
+    root = session.spec.bundle_digest
+    if not root:
+        raise NotFound(f"{session.name} has no code")
+    shown_by = partial(client.sessions.get, session.id)
+    try:
+        return await download(
+            client, root, folder_of(session, path), progress=progress, shown_by=shown_by
+        )
+    except NotFound as error:
+        raise _is_gone(session, error) from error
 
 
 async def read_trees(client: Client, sessions: Pair) -> tuple[Manifest | None, Manifest | None]:

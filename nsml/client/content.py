@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -313,12 +313,26 @@ async def download(
     """
     from nsml.content.extract import extract_stream
 
-    manifest = await read_manifest(client, root, shown_by=shown_by)
-    _refuse_without_room(manifest, target)
-    chunks = _chunks(client, root, manifest, progress, shown_by)
-    async with aclosing(chunks):
-        await extract_stream(manifest, chunks, target)
-    return manifest
+    with _nothing_left_over(target):
+        manifest = await read_manifest(client, root, shown_by=shown_by)
+        _refuse_without_room(manifest, target)
+        chunks = _chunks(client, root, manifest, progress, shown_by)
+        async with aclosing(chunks):
+            await extract_stream(manifest, chunks, target)
+        return manifest
+
+
+@contextmanager
+def _nothing_left_over(target: Path) -> Iterator[None]:
+    """Around what makes a folder: when that fails, those above it that were made for it go as well."""
+    made = [folder for folder in target.absolute().parents if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _refuse_without_room(manifest: Manifest, target: Path) -> None:

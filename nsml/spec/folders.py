@@ -17,6 +17,11 @@ def folder_name(name: str) -> str:
     return f"%2D{quoted[1:]}" if quoted.startswith("-") else quoted
 
 
+def session_folder(name: str) -> str:
+    """The folder for what is fetched of the session of this full name: USER_DATASET_N."""
+    return folder_name(name.replace("/", "_"))
+
+
 def is_one_name(name: str) -> bool:
     """Whether a text names one thing inside a folder as it is: of names that a program finds its files by."""
     return name.isprintable() and "/" not in name and name not in {"", ".", ".."} and name[0] != "-"

@@ -100,11 +100,16 @@ def test_names_that_only_linux_has_travel_there_and_back(platform, tmp_path):
     platform.nsml("dataset", "push", "names", code / "names")
     there = f"{sorted(NAMES)}\n"
     assert platform.nsml("run", "-f", "-d", "names", cwd=code).stdout == there * 2
-    platform.nsml("model", "pull", "@last", "best", tmp_path / "pulled")
-    (pulled,) = (tmp_path / "pulled").glob("*/best/model")
-    assert {os.fsencode(file.name): file.read_bytes() for file in pulled.iterdir()} == {
-        name: name for name in NAMES
-    }
+    pulled = tmp_path / "pulled"
+    platform.nsml("model", "pull", "@last", "best", pulled)
+    platform.nsml("pull", "@last", pulled)
+    platform.nsml("dataset", "pull", "names", pulled)
+    (saved,), (sent,) = pulled.glob("*/best/model"), pulled.glob("*/code")
+    for folder in (saved, sent / "names", pulled / "names"):
+        assert {os.fsencode(file.name): file.read_bytes() for file in folder.iterdir()} == {
+            name: name for name in NAMES
+        }
+    assert (sent / "main.py").read_text() == LISTS
 
 
 def test_more_gpus_than_any_node_has(platform, code):

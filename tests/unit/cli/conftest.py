@@ -184,6 +184,7 @@ def everything(state, tmp_path):
     state.rows.append(pb.QueuedSession(place=1, session="lee/mnist/2", owner="lee"))
     spec = pb.SessionSpec(
         entry="main.py",
+        bundle_digest=digest,
         args=["--lr", "0.1"],
         datasets=[pb.DatasetReference(name="mnist", version=1)],
         resources=resources_pb2.Resources(gpu_thousandths=2000),

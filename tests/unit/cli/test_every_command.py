@@ -71,6 +71,8 @@ def in_formats(names):
 
 EXAMPLES = [(name, example) for name, command in ALL.items() for example in command.examples]
 
+PULLS = {"pull", "model pull", "dataset pull"}
+"""Those that make a folder, below one that is given behind their arguments."""
 ARGUMENTS = {
     "run": ["--argv", "--", "true"],
     "ps": [],
@@ -86,6 +88,8 @@ ARGUMENTS = {
     "usage": [],
     "model ls": ["kim/mnist/1"],
     "model pull": ["kim/mnist/1", "best"],
+    "pull": ["kim/mnist/1"],
+    "dataset pull": ["mnist"],
     "dataset push": ["digits", "."],
     "dataset ls": [],
     "dataset info": ["mnist"],
@@ -215,7 +219,7 @@ def test_errors_are_json_on_stderr_alone(name, nsml, project):
 @pytest.mark.parametrize(("name", "output"), in_formats(READING))
 def test_no_escape_codes_when_piped(name, output, nsml, everything, project, tmp_path):
     words = [*name.split(), "-o", output, *ARGUMENTS[name]]
-    if name == "model pull":
+    if name in PULLS:
         words.append(str(tmp_path / "pulled"))
     nsml("config", "set", "contexts.here.server", "127.0.0.1:1")
     result = nsml(*words)
@@ -225,7 +229,7 @@ def test_no_escape_codes_when_piped(name, output, nsml, everything, project, tmp
 
 @pytest.mark.parametrize("name", sorted(set(READING) - {"version", "getid"}))
 def test_fields_narrow_and_unknown_ones_are_named(name, nsml, everything, project, tmp_path):
-    where = [str(tmp_path / "x")] if name == "model pull" else []
+    where = [str(tmp_path / "x")] if name in PULLS else []
     nsml("config", "set", "contexts.here.server", "127.0.0.1:1")
     result = nsml(
         *name.split(), "-j", "--fields", "nonsense", *ARGUMENTS[name], *where, check=False

@@ -12,7 +12,7 @@ from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_LOST
 from tests.unit.cli.conftest import FixedClock
 
-from .test_every_command import ARGUMENTS, LOCAL, READING, in_formats
+from .test_every_command import ARGUMENTS, LOCAL, PULLS, READING, in_formats
 
 EVIL = "a\x1b]0;t\x07\x1b[2J\x9b31m\u202e\u2066\x7f\r\nb\x08\u2028<"
 ACTS = re.compile("[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -99,7 +99,7 @@ def acts(text: str) -> list[str]:
 @pytest.mark.parametrize(("name", "output"), in_formats(READ))
 def test_no_format_lets_it_through(name, output, nsml, hostile, project, tmp_path):
     words = [*READ[name][: len(name.split())], "-o", output, *READ[name][len(name.split()) :]]
-    if name == "model pull":
+    if name in PULLS:
         words.append(str(tmp_path / "pulled"))
     result = nsml(*words, terminal=True, check=False)
     assert acts(result.stdout + result.stderr) == []

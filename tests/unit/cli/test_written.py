@@ -18,6 +18,7 @@ def pasted(folder, stderr):
     ("words", "named"),
     [
         (["model", "pull", "mnist/1", "best", "."], "kim_mnist_1/"),
+        (["pull", "mnist/1"], "kim_mnist_1/"),
         (["export", "mnist/1", "-o", "my run.csv"], "my run.csv"),
         (["export", "mnist/1", "-o", "runs/"], "runs/kim_mnist_1.csv"),
         (["plot", "mnist/1", "--svg", "a.svg"], "a.svg"),

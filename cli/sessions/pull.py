@@ -1,0 +1,54 @@
+"""pull: the code of a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.arguments import session_argument
+from cli.fetching import fetched, target_errors
+from cli.group import command, pass_app
+from cli.output import write_one
+from cli.sessions.file_names import files_text
+from cli.sessions.written_files import remember
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cli.app import App
+    from nsml.client.calls import Client
+    from nsml.client.content import Transfer
+    from nsml.content.manifest import Manifest
+    from nsml.v1.sessions_pb2 import Session
+
+
+@command("pull", reads=True, examples=["nsml pull @last", "nsml pull kim/mnist/3 ~/runs"])
+@session_argument()
+@click.argument("path", type=click.Path(file_okay=False, path_type=Path), default=".")
+@pass_app
+def pull(app: App, *, session: str, path: Path) -> None:
+    """Fetch the code of a session, as it was submitted, to PATH/USER_DATASET_N/code.
+
+    It is kept as long as the session is. Every file is verified by its digest. An existing folder is
+    left alone.
+    """
+    from nsml.client import code
+    from nsml.common.units import size_text
+
+    async def fetch(
+        client: Client, progress: Callable[[Transfer], None]
+    ) -> tuple[Session, Manifest]:
+        found = await client.sessions.get(session)
+        with target_errors(code.folder_of(found, path)):
+            return found, await code.pull(client, found, path, progress=progress)
+
+    found, manifest = fetched(app, fetch)
+    target = code.folder_of(found, path)
+    remember(app, [target.parent])
+    app.say(
+        f"code of {found.name}: {files_text(len(manifest.entries))} ({size_text(manifest.size)})"
+    )
+    record = {"session": found.name, "path": str(target), "files": len(manifest.entries)}
+    write_one(app, record, [str(target)], name="path")

@@ -1,0 +1,69 @@
+"""Code and datasets come back as they were sent: whole, or not at all."""
+
+import json
+
+import pytest
+
+from cli.exits import ExitCode
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "told"),
+    [
+        (
+            ["pull", "mnist/1", "x/y"],
+            "x/y/kim_mnist_1/code",
+            "code of kim/mnist/1: 1 file (7 Bytes)\n",
+        ),
+        (
+            ["dataset", "pull", "mnist@1", "x/y"],
+            "x/y/mnist",
+            "version 1 of kim/mnist: 4 files (3.5 MB)\n",
+        ),
+    ],
+)
+def test_it_is_fetched_and_said_where(nsml, everything, project, words, target, told):
+    done = nsml(*words)
+    assert (done.stdout, done.stderr) == (f"{target}\n", told)
+    assert [file.name for file in (project / target).iterdir()] == ["weights.npy"]
+    assert (project / target / "weights.npy").read_bytes() == b"weights"
+
+    (project / target / "weights.npy").write_bytes(b"changed")
+    again = nsml(*words, check=False)
+    assert again.code == ExitCode.CONFLICT
+    assert "give another PATH" in again.stderr
+    assert (project / target / "weights.npy").read_bytes() == b"changed"
+
+
+@pytest.mark.parametrize("words", [["pull", "mnist/1"], ["dataset", "pull", "mnist"]])
+def test_what_is_not_whole_leaves_nothing(nsml, state, everything, project, words):
+    there = sorted(project.iterdir())
+    digest = everything.spec.bundle_digest
+    (part,) = (data for data in state.blobs.values() if data == b"weights")
+    for name, data in [*state.blobs.items()]:
+        if data == part:
+            state.blobs[name] = b"another"
+    broken = nsml(*words, "x/y", check=False)
+    assert broken.code not in (0, 2)
+    assert sorted(project.iterdir()) == there
+    del state.blobs[digest]
+    gone = nsml(*words, "x/y", check=False)
+    assert gone.code == ExitCode.NOT_FOUND
+    assert sorted(project.iterdir()) == there
+
+
+def test_a_session_without_code_says_so(nsml, everything):
+    everything.spec.bundle_digest = ""
+    without = nsml("pull", "mnist/1", check=False)
+    assert without.code == ExitCode.NOT_FOUND
+    assert "kim/mnist/1 has no code" in without.stderr
+
+
+def test_names_lead_nowhere_else(nsml, state, everything, project):
+    everything.name = "kim/../../x/1"
+    state.datasets[0].name = "../up"
+    record = json.loads(nsml("pull", everything.id, "in", "-j").stdout)
+    assert record["path"] == "in/kim_.._.._x_1/code"
+    assert json.loads(nsml("dataset", "pull", "../up", "in", "-j").stdout)["path"].startswith("in/")
+    assert not (project / "up").exists()
+    assert [one.name for one in project.iterdir() if one.name == "in"] == ["in"]
