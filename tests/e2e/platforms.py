@@ -69,12 +69,12 @@ def user_of(platform: Platform, name: str, folder: Path, *more: str) -> dict[str
     return {"NSML_TOKEN_FILE": str(file)}
 
 
-def contained_platform() -> Platform:
+def contained_platform(*options: str) -> Platform:
     """A platform whose sessions run in containers; skips or fails the test where there is no engine."""
     engine, _ = required_engine()
     return Platform(
         simulate_gpus=2,
-        options=["--isolation", "container"],
+        options=["--isolation", "container", *options],
         environment={
             "NSML_AGENT_ENGINE_SOCKET": str(engine.socket),
             "NSML_AGENT_DEFAULT_IMAGE": required_image(),
@@ -82,9 +82,11 @@ def contained_platform() -> Platform:
     )
 
 
-def platform_of(level: str) -> Platform:
-    """A platform of one of the LEVELS."""
-    return contained_platform() if level == "containers" else Platform(simulate_gpus=2)
+def platform_of(level: str, *options: str) -> Platform:
+    """A platform of one of the LEVELS, with further options of `nsml up`."""
+    if level == "containers":
+        return contained_platform(*options)
+    return Platform(simulate_gpus=2, options=options)
 
 
 def end_all(platform: Platform, level: str) -> None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from cli.local.ports import Held
-from tests.e2e.platforms import end_all, user_of
+from tests.e2e.platforms import LEVELS, end_all, platform_of, user_of
 from tests.e2e.programs import wait_for, write_program
-from tests.e2e.test_sh import begun
-from tests.e2e.test_ssh import WAITS
-from tests.support.in_process import Platform
+from tests.e2e.test_sh import begun, pids, unique
+from tests.e2e.test_ssh import BROKEN, SERVES, WAITS, ends, fetched
+from tests.support.laptop import Done, Laptop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-BROKEN = 255
+    from tests.support.in_process import Platform
 
 pytestmark = pytest.mark.skipif(
     shutil.which("ssh") is None and not os.environ.get("NSML_REQUIRE_SSH"),
@@ -30,73 +30,18 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-class Laptop:
-    """A machine without nsml: a key, and a folder with the files of ssh."""
-
-    def __init__(self, folder: Path, lines: str) -> None:
-        folder.mkdir()
-        self.key = folder / "key"
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", folder.name, "-f", str(self.key)],
-            check=True,
-        )
-        config, known_hosts = lines.split("\n\n")
-        self.known_hosts = folder / "known_hosts"
-        self.known_hosts.write_text(known_hosts)
-        everywhere = {
-            "IdentityFile": self.key,
-            "IdentitiesOnly": "yes",
-            "UserKnownHostsFile": self.known_hosts,
-            "GlobalKnownHostsFile": "/dev/null",
-            "BatchMode": "yes",
-        }
-        self.config = folder / "config"
-        more = "".join(f"    {name} {word}\n" for name, word in everywhere.items())
-        self.config.write_text(f"{config}\n\nHost *\n{more}")
-        # as on such a machine: nothing of nsml, no agent
-        self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-
-    @property
-    def public_key(self) -> str:
-        return str(self.key.with_suffix(".pub"))
-
-    def run(self, program: str, *words: str) -> Done:
-        done = subprocess.run(
-            [program, "-F", str(self.config), *words],
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            check=False,
-            timeout=120,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            ["ssh", "-F", str(self.config), *words],
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-
-@pytest.fixture(scope="module")
-def platform() -> Iterator[Platform]:
+@pytest.fixture(scope="module", params=LEVELS)
+def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
     with (
         Held() as held,
-        Platform(simulate_gpus=2, options=["--ssh", f"127.0.0.1:{held.free()}"]) as running,
+        platform_of(request.param, "--ssh", f"127.0.0.1:{held.free()}") as running,
     ):
         yield running
-        end_all(running, "processes")
+        end_all(running, request.param)
+
+
+of_processes = pytest.mark.parametrize("platform", ["processes"], indirect=True)
+"""What is the same wherever the program runs."""
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +88,15 @@ def test_programs_files_and_ports_of_a_session(
     assert laptop.run("ssh", host, "echo $NSML_SESSION_ID; exit 7") == Done(7, f"{session}\n", "")
     assert laptop.run("ssh", "last.nsml", "echo out; echo err >&2") == Done(0, "out\n", "err\n")
     assert laptop.run("ssh", f"0.{session}.nsml", "true") == Done(0, "", "")
+    terminal = laptop.run("ssh", "-tt", host, given="tty; exit 3\n")
+    assert terminal.code == 3, terminal
+    assert "/dev/pts/" in terminal.out
     given = tmp_path / "given"
     given.write_bytes(os.urandom(1 << 20))
     assert laptop.run("scp", "-q", str(given), f"{host}:/tmp/taken").code == 0
     assert laptop.run("scp", "-q", f"{host}:/tmp/taken", str(tmp_path / "back")).code == 0
     assert (tmp_path / "back").read_bytes() == given.read_bytes()
+    check_ports(laptop, host)
     wait_for(
         lambda: "in rank 0 by ssh key laptop" in platform.nsml("admin", "audit", "-j").stdout,
         what="it is in the audit trail",
@@ -155,6 +104,23 @@ def test_programs_files_and_ports_of_a_session(
     assert "never" not in platform.nsml("key", "ls").stdout
 
 
+def check_ports(laptop: Laptop, host: str) -> None:
+    with Held() as held:
+        here, there = held.free(), held.free()
+
+        def answers() -> bytes:
+            with suppress(OSError):
+                return fetched(here)
+            return b""
+
+        forward = f"127.0.0.1:{here}:localhost:{there}"
+        serve = f"mkdir -p /tmp/w; cd /tmp/w; echo hello > index.html; {SERVES.format(port=there)}"
+        with laptop.connected("-L", forward, host, command=serve):
+            wait_for(lambda: b"hello" in answers(), what="the port answers")
+        wait_for(lambda: not answers(), what="nobody answers")
+
+
+@of_processes
 def test_whose_key_is_unknown_is_not_let_in(
     platform: Platform, lines: str, session: str, tmp_path: Path
 ) -> None:
@@ -164,6 +130,7 @@ def test_whose_key_is_unknown_is_not_let_in(
     assert "Permission denied (publickey)" in refused.err
 
 
+@of_processes
 def test_another_users_key_opens_their_own_sessions_alone(
     platform: Platform, session: str, tmp_path: Path
 ) -> None:
@@ -177,6 +144,7 @@ def test_another_users_key_opens_their_own_sessions_alone(
     assert "this key is another user's" in taken.stderr
 
 
+@of_processes
 def test_nothing_but_sessions(laptop: Laptop, lines: str, session: str) -> None:
     jump = lines.split("ProxyJump ")[1].split(maxsplit=1)[0]
     host, _, port = jump.rpartition(":")
@@ -203,6 +171,7 @@ def test_nothing_but_sessions(laptop: Laptop, lines: str, session: str) -> None:
     assert laptop.run("sftp", "-q", "-b", "/dev/null", "-P", port, host).code == BROKEN
 
 
+@of_processes
 def test_both_servers_are_checked(laptop: Laptop, session: str, tmp_path: Path) -> None:
     jump, authority = (
         line for line in laptop.known_hosts.read_text().splitlines() if not line.startswith("#")
@@ -218,6 +187,7 @@ def test_both_servers_are_checked(laptop: Laptop, session: str, tmp_path: Path) 
         assert "Host key verification failed" in refused.err
 
 
+@of_processes
 def test_a_removed_key_and_a_removed_user_are_disconnected(
     platform: Platform, tmp_path: Path
 ) -> None:
@@ -231,37 +201,32 @@ def test_a_removed_key_and_a_removed_user_are_disconnected(
     ).stdout.strip()
     wait_for(lambda: "ready" in platform.nsml("logs", name, environment=kim).stdout, what="it runs")
 
-    def connected() -> subprocess.Popen[str]:
-        process = desk.start("last.nsml", "echo in; sleep 600")
-        assert process.stdout is not None
-        assert process.stdout.readline() == "in\n"
-        return process
-
-    first = connected()
-    platform.nsml("key", "rm", "lee", "-y", environment=kim)
-    assert first.wait(60) == BROKEN
+    with desk.connected("last.nsml", command="sleep 600") as process:
+        platform.nsml("key", "rm", "lee", "-y", environment=kim)
+        assert process.wait(60) == BROKEN
     assert "Permission denied" in desk.run("ssh", "last.nsml", "true").err
     platform.nsml("key", "add", desk.public_key, environment=kim)
-    second = connected()
-    platform.nsml("admin", "user", "rm", "lee", "-y")
-    assert second.wait(60) == BROKEN
+    with desk.connected("last.nsml", command="sleep 600") as process:
+        platform.nsml("admin", "user", "rm", "lee", "-y")
+        assert process.wait(60) == BROKEN
     assert "Permission denied" in desk.run("ssh", "last.nsml", "true").err
 
 
 def test_one_that_is_killed_comes_back(platform: Platform, laptop: Laptop, session: str) -> None:
-    held = laptop.start(f"{session}.nsml", "echo in; sleep 600")
-    assert held.stdout is not None
-    assert held.stdout.readline() == "in\n"
-    killed = jump_host(platform)
-    assert killed is not None
-    environment = killed.environ()
-    assert not [name for name in environment if name.startswith(("NSML", "AWS"))]
-    status = Path(f"/proc/{killed.pid}/status").read_text()
-    log = (platform.folder / "data" / "controlplane.log").read_text()
-    # it has given up the files of its account, where the kernel can
-    assert ("NoNewPrivs:\t1" in status) != ("jump_host.not_confined" in log)
-    os.kill(killed.pid, signal.SIGKILL)
-    assert held.wait(60) == BROKEN
+    word = unique()
+    with laptop.connected(f"{session}.nsml", command=f"sleep {word}; true") as process:
+        wait_for(lambda: pids("sleep", word), what="its program runs")
+        killed = jump_host(platform)
+        assert killed is not None
+        environment = killed.environ()
+        assert not [name for name in environment if name.startswith(("NSML", "AWS"))]
+        status = Path(f"/proc/{killed.pid}/status").read_text()
+        log = (platform.folder / "data" / "controlplane.log").read_text()
+        # it has given up the files of its account, where the kernel can
+        assert ("NoNewPrivs:\t1" in status) != ("jump_host.not_confined" in log)
+        os.kill(killed.pid, signal.SIGKILL)
+        assert process.wait(60) == BROKEN
+    ends("sleep", word)
     assert (
         wait_for(lambda: laptop.run("ssh", f"{session}.nsml", "echo again").out, what="it is back")
         == "again\n"
