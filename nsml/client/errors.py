@@ -206,6 +206,10 @@ _UNRESOLVED = (
 _NO_NAME = "Domain name not found"
 _UNSENT = "failed to connect to all addresses"
 """What gRPC says of a call that it had no connection for."""
+_BROKEN = r"Stream removed|Socket closed|Connection reset|GOAWAY received"
+"""What gRPC says of a call whose connection broke; the other control plane's, too, to which it was passed on."""
+_SILENT = r"(?i)(ping|keepalive) timeout"
+"""What it says besides where the other end hangs."""
 _CUT_IN_A_MESSAGE = "Internal error from Core"
 """What gRPC says, as INTERNAL, of a call whose connection broke while a message was being sent."""
 NOT_LEADER = "NOT_LEADER"
@@ -242,6 +246,9 @@ def translate(failed: FailedCall) -> ClientError:
     if status == "INTERNAL" and message == _CUT_IN_A_MESSAGE:
         status, message = "UNAVAILABLE", "the connection broke"
     reason, metadata, retry_after_s = _error_info(failed.trailing_metadata())
+    is_unsent = not reason and (failed.details() or "").startswith(_UNSENT)
+    if status == "UNAVAILABLE" and not reason and not is_unsent:
+        message = _of_connection(message)
     kind = BY_REASON.get(reason) or BY_STATUS.get(status, PlatformFault)
     if kind is NotEnough and any(words in message.lower() for words in _OVERSIZE):
         kind = TooLarge
@@ -260,9 +267,14 @@ def translate(failed: FailedCall) -> ClientError:
         retry_after_s=retry_after_s,
     )
     if isinstance(error, Unavailable):
-        is_unsent = not reason and (failed.details() or "").startswith(_UNSENT)
         error.is_undone = is_unsent or reason == NOT_LEADER
     return error
+
+
+def _of_connection(message: str) -> str:
+    if re.search(_SILENT, message):
+        return "the control plane does not answer"
+    return "the connection broke" if re.search(_BROKEN, message) else message
 
 
 def _error_info(trailing: Any) -> tuple[str, dict[str, str], float | None]:

@@ -130,15 +130,28 @@ def test_broken_details_are_no_further_trouble():
     assert isinstance(errors.translate(Failed()), errors.TooLarge)
 
 
-def test_a_connection_that_breaks_within_a_message_is_one_that_broke():
-    """What grpc.aio says then: the server has not failed, and another control plane may answer."""
+@pytest.mark.parametrize(
+    ("status", "details", "said"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "Stream removed (Socket closed)", "the connection broke"),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "Stream removed (ping timeout)",
+            "the control plane does not answer",
+        ),
+        # of one that breaks within a message: the server has not failed
+        (grpc.StatusCode.INTERNAL, "Internal error from Core", "the connection broke"),
+    ],
+)
+def test_a_connection_that_breaks_is_said_in_a_sentence(status, details, said):
+    """Another control plane may answer; what the call did is not known."""
 
     class Failed:
         def code(self):
-            return grpc.StatusCode.INTERNAL
+            return status
 
         def details(self):
-            return "Internal error from Core"
+            return details
 
         def trailing_metadata(self):
             return ()
@@ -146,7 +159,7 @@ def test_a_connection_that_breaks_within_a_message_is_one_that_broke():
     error = errors.translate(Failed())
     assert isinstance(error, errors.Unavailable)
     assert not error.is_undone
-    assert str(error) == "the connection broke"
+    assert str(error) == said
 
 
 @pytest.mark.parametrize(
