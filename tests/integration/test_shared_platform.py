@@ -33,14 +33,16 @@ LISTENERS = {"listen": "127.0.0.1:0", "listen_agents": "127.0.0.1:0", "hosts": [
 
 
 @contextlib.contextmanager
-def two(shared: Shared, tmp_path: Path) -> Iterator[tuple[ControlPlaneProcess, ...]]:
+def two(
+    shared: Shared, tmp_path: Path, **changes: str
+) -> Iterator[tuple[ControlPlaneProcess, ControlPlaneProcess]]:
     """Two control planes that begin at the same moment, with the same platform.key."""
     key = secrets.token_bytes(32).hex().encode() + b"\n"
     for name in ("first", "second"):
         write_private(tmp_path / name / "d" / KEY_FILE, key)
     with (
-        shared.control_plane(tmp_path / "first", **LISTENERS) as first,
-        shared.control_plane(tmp_path / "second", **LISTENERS) as second,
+        shared.control_plane(tmp_path / "first", **LISTENERS, **changes) as first,
+        shared.control_plane(tmp_path / "second", **LISTENERS, **changes) as second,
     ):
         yield first, second
 
