@@ -79,18 +79,19 @@ def block(app: App) -> str:
 
 def jump_block(found: GetJumpHostResponse) -> str:
     """What ssh of a machine without nsml has to be told: two parts, each for a file of its own."""
-    host, _, port = found.address.rpartition(":")
-    if not _SAFE_ADDRESS.fullmatch(found.address) or not all(
+    addresses = (found.address, *found.other_addresses)
+    is_safe = all(map(_SAFE_ADDRESS.fullmatch, addresses)) and all(
         map(_SAFE_KEY.fullmatch, (found.host_key, found.authority))
-    ):
+    )
+    if not is_safe:
         raise CommandError("the platform's jump host cannot be understood")
-    bare = host.removeprefix("[").removesuffix("]")
-    known = bare if port == _USUAL_PORT else f"[{bare}]:{port}"
+    known = ",".join(map(_known_name, addresses))
+    others = "".join(f"    # or: ProxyJump {one}\n" for one in found.other_addresses)
     return f"""\
 # ~/.ssh/config
 Host *.nsml
     ProxyJump {found.address}
-    HostKeyAlgorithms ssh-ed25519-cert-v01@openssh.com
+{others}    HostKeyAlgorithms ssh-ed25519-cert-v01@openssh.com
     CanonicalizeHostname no
     ForwardAgent no
     ForwardX11 no
@@ -99,6 +100,13 @@ Host *.nsml
 {known} {found.host_key}
 @cert-authority *.nsml {found.authority}
 """
+
+
+def _known_name(address: str) -> str:
+    """As known_hosts has it."""
+    host, _, port = address.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    return bare if port == _USUAL_PORT else f"[{bare}]:{port}"
 
 
 def _known_hosts(app: App) -> Path:

@@ -218,6 +218,7 @@ class Core:
             user_address=who.user_address,
             agent_address=who.agent_address,
             local_address=who.local_address or ("" if who.agent_address else who.address),
+            jump_address=who.jump_address,
             started_at=self.clock.time(),
             instance=who.instance,
             settings=who.settings,

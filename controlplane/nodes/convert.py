@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 _MEMBER: Final = encoder(
-    Member, pb.Member, extra=("is_leader",), omit=("instance", "settings", "findings")
+    Member,
+    pb.Member,
+    extra=("is_leader",),
+    omit=("jump_address", "instance", "settings", "findings"),
 )
 
 

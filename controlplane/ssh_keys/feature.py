@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from controlplane.access.ssh_authority import SshAuthority
 from controlplane.core.feature import Feature
 from controlplane.ssh_keys.entrances import SshEntrances
-from controlplane.ssh_keys.service import JumpHost, SshKeyServicer
+from controlplane.ssh_keys.service import JumpHosts, SshKeyServicer
 from controlplane.ssh_keys.user_keys import UserKeys
 from nsml.v1 import ssh_keys_pb2_grpc
 
@@ -33,10 +33,11 @@ def entrances(core: Core) -> SshEntrances:
 def wire(core: Core) -> Feature:
     """Offer SshKeyService."""
     authority = core.shared(ssh_authority)
-    jump_host = JumpHost(
-        address=core.config.jump_address,
+    jump_hosts = JumpHosts(
+        own=core.config.jump_address,
+        members=core.members,
         host_key=authority.jump_host_public_key,
         authority_for=authority.public_key,
     )
-    servicer = SshKeyServicer(core.shared(user_keys), jump_host)
+    servicer = SshKeyServicer(core.shared(user_keys), jump_hosts)
     return Feature(services=((ssh_keys_pb2_grpc.add_SshKeyServiceServicer_to_server, servicer),))

@@ -23,23 +23,30 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
     from controlplane.ssh_keys.user_keys import UserKeys
+    from controlplane.state.members import Members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JumpHost:
-    """Where our jump host is, "" for nowhere; its public key, and that of who certifies host keys for a user."""
+class JumpHosts:
+    """Those of the platform: where our own is, "" for nowhere; their public key, and that of who certifies host keys."""
 
-    address: str
+    own: str
+    members: Members
     host_key: str
     authority_for: Callable[[User], str]
+
+    def addresses(self) -> list[str]:
+        """Of all control planes that run, our own first."""
+        others = sorted(one.jump_address for one in self.members.everyone())
+        return [one for one in dict.fromkeys((self.own, *others)) if one]
 
 
 class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
     """Users' public keys."""
 
-    def __init__(self, keys: UserKeys, jump_host: JumpHost) -> None:
+    def __init__(self, keys: UserKeys, jump_hosts: JumpHosts) -> None:
         self._keys = keys
-        self._jump_host = jump_host
+        self._jump_hosts = jump_hosts
 
     @answering
     async def AddSshKey(  # noqa: N802 - named by the contract, as all below
@@ -80,18 +87,20 @@ class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
     async def GetJumpHost(  # noqa: N802
         self, _request: pb.GetJumpHostRequest, _: Context
     ) -> pb.GetJumpHostResponse:
-        """Ours."""
-        host = self._jump_host
-        if not host.address:
+        """Ours, and those of others."""
+        hosts = self._jump_hosts
+        addresses = hosts.addresses()
+        if not addresses:
             raise StateConflict(
                 "this platform has no jump host",
-                why="its control plane was started without one",
+                why="no control plane that runs was started with one",
                 attempt="an administrator runs nsml up --ssh HOST:PORT",
             )
         return pb.GetJumpHostResponse(
-            address=host.address,
-            host_key=host.host_key,
-            authority=host.authority_for(require_user().user),
+            address=addresses[0],
+            host_key=hosts.host_key,
+            authority=hosts.authority_for(require_user().user),
+            other_addresses=addresses[1:],
         )
 
 

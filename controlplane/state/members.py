@@ -50,6 +50,7 @@ class Member:
         user_address: HOST:PORT where users call with TLS; "" for nowhere.
         agent_address: HOST:PORT where agents and control planes call with mutual TLS; "" for nowhere.
         local_address: where programs of its own machine call without TLS; "" for nowhere.
+        jump_address: HOST:PORT of its jump host for ssh; "" for none.
         started_at: Unix seconds.
         instance: of one data folder; two processes under one name differ in it.
         settings: those that all control planes have in common, by name, where they are not the default.
@@ -61,6 +62,7 @@ class Member:
     user_address: str = ""
     agent_address: str = ""
     local_address: str = ""
+    jump_address: str = ""
     started_at: float = 0.0
     instance: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -76,11 +76,13 @@ class GetJumpHostRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetJumpHostResponse(_message.Message):
-    __slots__ = ("address", "host_key", "authority")
+    __slots__ = ("address", "host_key", "authority", "other_addresses")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HOST_KEY_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     address: str
     host_key: str
     authority: str
-    def __init__(self, address: _Optional[str] = ..., host_key: _Optional[str] = ..., authority: _Optional[str] = ...) -> None: ...
+    other_addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, address: _Optional[str] = ..., host_key: _Optional[str] = ..., authority: _Optional[str] = ..., other_addresses: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -102,7 +102,7 @@ class SshKeyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetJumpHost(self, request, context):
-        """Where this control plane's jump host is, and by which keys ssh knows it and the sessions behind it.
+        """Where the platform's jump hosts are, and by which keys ssh knows them and the sessions behind them.
         FAILED_PRECONDITION: it has none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

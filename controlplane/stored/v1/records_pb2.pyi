@@ -799,7 +799,7 @@ class PlatformKeys(_message.Message):
     def __init__(self, authority_certificate: _Optional[bytes] = ..., authority_key: _Optional[bytes] = ..., vault_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class MemberRecord(_message.Message):
-    __slots__ = ("name", "version", "user_address", "agent_address", "local_address", "started_at", "instance", "settings", "findings")
+    __slots__ = ("name", "version", "user_address", "agent_address", "local_address", "started_at", "instance", "settings", "findings", "jump_address")
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -816,6 +816,7 @@ class MemberRecord(_message.Message):
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    JUMP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     user_address: str
@@ -825,7 +826,8 @@ class MemberRecord(_message.Message):
     instance: str
     settings: _containers.ScalarMap[str, str]
     findings: _containers.RepeatedCompositeFieldContainer[FindingRecord]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., user_address: _Optional[str] = ..., agent_address: _Optional[str] = ..., local_address: _Optional[str] = ..., started_at: _Optional[float] = ..., instance: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., findings: _Optional[_Iterable[_Union[FindingRecord, _Mapping]]] = ...) -> None: ...
+    jump_address: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., user_address: _Optional[str] = ..., agent_address: _Optional[str] = ..., local_address: _Optional[str] = ..., started_at: _Optional[float] = ..., instance: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., findings: _Optional[_Iterable[_Union[FindingRecord, _Mapping]]] = ..., jump_address: _Optional[str] = ...) -> None: ...
 
 class FindingRecord(_message.Message):
     __slots__ = ("name", "subject", "since", "evidence")

@@ -210,6 +210,17 @@ def test_a_machine_without_nsml_is_told_of_the_jump_host(nsml, state, tmp_path):
     assert (both.code, both.stdout) == (2, "")
 
 
+def test_jump_hosts_of_other_control_planes_are_known_too(nsml, state):
+    state.jump_host.other_addresses.extend(["other.lab:22", "[fd00::1]:18557"])
+    config, known_hosts = nsml("ssh-config", "--jump").stdout.split("\n\n")
+    assert "    ProxyJump jump.lab:18557\n    # or: ProxyJump other.lab:22\n" in config
+    names = "[jump.lab]:18557,other.lab,[fd00::1]:18557"
+    assert f"\n{names} {state.jump_host.host_key}\n" in known_hosts
+    state.jump_host.other_addresses.append("x\n    ProxyCommand id:1")
+    refused = nsml("ssh-config", "--jump", check=False)
+    assert (refused.code, refused.stdout) == (1, "")
+
+
 @pytest.mark.parametrize(
     ("field", "word"),
     [

@@ -25,7 +25,7 @@ from nsml.spec.metadata import SSH_KEY
 from nsml.spec.ssh_keys import parse_public_key
 from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import ssh_keys_pb2 as pb
-from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, serving, surroundings, until
 from tests.unit.controlplane.services.test_sessions import refusal, refused
 from tests.unit.controlplane.services.test_tunnels import dial, failure, running
 
@@ -142,6 +142,27 @@ async def test_what_a_removal_left_belongs_to_nobody(rig: Rig, monkeypatch) -> N
     assert (await refused(remove(again, "laptop")))[0] == "NOT_FOUND"
     await add(eve, key(1), "found")
     assert await names(eve) == ["found"]
+
+
+async def test_all_control_planes_say_which_jump_hosts_there_are() -> None:
+    async with surroundings() as on, serving(on, member="one", instance="1") as one:
+        kim = await one.user("kim")
+        code, _, _ = await refused(kim.ssh_keys.GetJumpHost(pb.GetJumpHostRequest()))
+        assert code == "FAILED_PRECONDITION"
+        jumping = {"instance": "2", "jump_address": "two:22"}
+        async with serving(on, member="two", **jumping) as two:
+            theirs = await two.also(kim)
+
+            async def known(asked: Stubs) -> list[str]:
+                try:
+                    answer = await asked.ssh_keys.GetJumpHost(pb.GetJumpHostRequest())
+                except grpc.aio.AioRpcError:
+                    return []
+                return [answer.address, *answer.other_addresses]
+
+            for asked in (kim, theirs):
+                found = await until(lambda asked=asked: known(asked), "it is known")
+                assert found == ["two:22"]
 
 
 # -- by a jump host -------------------------------------------------------------------------------
