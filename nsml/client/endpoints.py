@@ -35,6 +35,9 @@ class Endpoints:
         open_channel: makes a channel to an address, not connected yet.
         addresses: at least one; the first is tried first.
         check: raises ClientError for an address to which no token may be sent now.
+
+    Attributes:
+        avoids_relay_until: tunnels take no relay before this time of the loop, in seconds: one was out of reach.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Endpoints:
         self._channels: dict[str, Channel] = {}
         self.addresses = tuple(dict.fromkeys(addresses))
         self.now = self.addresses[0]
+        self.avoids_relay_until = 0.0
 
     @classmethod
     def alone(cls, channel: Channel) -> Endpoints:

@@ -69,7 +69,6 @@ class Rpc:
     Attributes:
         seen: the newest revision of the store that an answer was made from: no later answer is older.
         patience: makes the patience of one call that only reads, or `is_retried`; None: each is tried once.
-        avoids_relay_until: tunnels take no relay before this time of the loop, in seconds: one was out of reach.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class Rpc:
         self.deadline_s = deadline_s
         self.seen = seen
         self.patience: Callable[[], Patience] | None = None
-        self.avoids_relay_until = 0.0
 
     def has_seen(self, revision: int) -> None:
         """Something that was made from this revision of the store was answered."""

@@ -314,7 +314,7 @@ async def _opened_at(
     rpc: Rpc, address: str, way: _Way, target: Any, held: AsyncExitStack
 ) -> Tunnel:
     now = asyncio.get_running_loop().time()
-    target.boot_id, target.uses_relay = boot_id(), now >= rpc.avoids_relay_until
+    target.boot_id, target.uses_relay = boot_id(), now >= rpc.ways.avoids_relay_until
     is_first = True
     while True:
         call: Any = rpc.duplex(way.method, way.request, way.response, address=address)
@@ -336,7 +336,7 @@ async def _opened_at(
                 if beside is None:
                     _without(direct, target)
                     if not direct.socket:
-                        rpc.avoids_relay_until = now + _RELAY_AVOIDED_FOR_S
+                        rpc.ways.avoids_relay_until = now + _RELAY_AVOIDED_FOR_S
                     continue
                 tunnel = beside
             await held.enter_async_context(calling.pop_all())

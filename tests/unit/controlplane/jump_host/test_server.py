@@ -39,7 +39,6 @@ class _Refusing:
     """Calls that are answered with whose they are."""
 
     deadline_s = 10.0
-    avoids_relay_until = 0.0
 
     def __init__(self, platform: Platform, key: str) -> None:
         self._platform = platform
