@@ -14,7 +14,6 @@ import argparse
 import os
 import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -121,7 +120,7 @@ def syncing(platform: Platform, here: Path, *options: str) -> Iterator[tuple[flo
             wait(is_in_step, "it is not in step")
             yield time.perf_counter() - began, running.pid
         finally:
-            running.send_signal(signal.SIGINT)
+            running.terminate()
             running.wait()
 
 
