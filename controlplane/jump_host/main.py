@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncssh
 import structlog
 
-from controlplane.jump_host.confinement import confine
 from controlplane.jump_host.server import JumpHost
 from nsml.client.connect import check_listener, open_channel
 from nsml.client.contexts import Context
 from nsml.client.endpoints import Endpoints
 from nsml.common.concurrency import TaskGroup
+from nsml.common.confinement import confine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,15 +61,6 @@ def _read(ended: asyncio.Event) -> None:
         ended.set()
 
 
-def _give_up_files() -> None:
-    """Before any other thread is there, which would keep them."""
-    try:
-        if not confine():
-            _log.warning("jump_host.not_confined", why="this kernel has no Landlock")
-    except OSError as error:
-        _log.warning("jump_host.not_confined", why=str(error))
-
-
 def main() -> None:
     """Run it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the control plane's, which tells it
@@ -82,7 +73,10 @@ def main() -> None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     order = json.loads(sys.stdin.buffer.readline())
-    _give_up_files()
+    try:
+        confine()
+    except OSError as error:
+        _log.warning("jump_host.not_confined", why=str(error))
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         listener.settimeout(0)
         asyncio.run(_run(listener, order))

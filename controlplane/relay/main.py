@@ -14,8 +14,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
+import structlog
+
 from controlplane.relay.orders import Expect, Forget, decode
 from controlplane.relay.server import RelayServer
+from nsml.common.confinement import confine
+
+_log = structlog.get_logger()
 
 _READ_BYTES = 64 << 10
 _NICENESS = 5
@@ -73,6 +78,10 @@ def main() -> None:
     with suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    try:
+        confine()
+    except OSError as error:
+        _log.warning("relay.not_confined", why=str(error))
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         listener.settimeout(0)
         orders = sys.stdin.fileno()

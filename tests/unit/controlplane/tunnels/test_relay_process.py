@@ -17,6 +17,7 @@ from controlplane.health.warnings import failing_processes
 from controlplane.state.agent_connections import RelayEnd
 from controlplane.tunnels.relay_process import RelayProcess
 from nsml.common.clock import SystemClock
+from nsml.common.confinement import landlock_version
 from nsml.common.tunnel_keys import prove_on
 
 
@@ -86,11 +87,13 @@ async def test_it_takes_no_cpu_time_of_the_control_planes_share(relay: RelayProc
 
 
 async def test_it_knows_no_secrets_of_the_control_plane(relay: RelayProcess) -> None:
-    assert b"AWS" not in environment_of(relay.pid)
+    await passes(*await joined(relay))
+    assert b"AWS" not in told_of(relay.pid, "environ")
+    assert b"NoNewPrivs:\t1" in told_of(relay.pid, "status") or not landlock_version()
 
 
-def environment_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/environ").read_bytes()
+def told_of(pid: int, what: str) -> bytes:
+    return Path(f"/proc/{pid}/{what}").read_bytes()
 
 
 async def test_one_that_is_killed_breaks_tunnels_and_is_started_again(relay: RelayProcess) -> None:

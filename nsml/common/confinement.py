@@ -7,6 +7,7 @@ programs are made of; what it has open stays open, and sockets are connected as 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -49,15 +50,15 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
-def confine() -> bool:
-    """Give them up for good, in this thread and all that it starts; whether the kernel can.
+def confine() -> None:
+    """Give them up for good, in this thread and all that it starts: at first, as other threads keep them.
 
     Files of the program and of Python are still read, nothing is written or executed, and memory, environment and
-    descriptors of other processes are out of reach, as are signals to them from Linux 6.12 on. Raises OSError.
+    descriptors of other processes are out of reach, as are signals to them from Linux 6.12 on. Raises OSError, ENOSYS where the kernel cannot.
     """
-    version = _LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
-    if version < 1:
-        return False
+    version = landlock_version()
+    if not version:
+        raise OSError(errno.ENOSYS, "this kernel has no Landlock")
     rights = (1 << _RIGHTS[min(version, len(_RIGHTS)) - 1]) - 1
     attributes = _Ruleset(rights, 0, _SCOPES if version >= _SCOPES_SINCE else 0)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
@@ -70,7 +71,12 @@ def confine() -> bool:
         _checked(_LIBC.syscall(_RESTRICT_SELF, ruleset, 0))
     finally:
         os.close(ruleset)
-    return True
+
+
+def landlock_version() -> int:
+    """Of this kernel; 0: it has none, or it is turned off."""
+    found: int = _LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
+    return max(found, 0)
 
 
 def _readable() -> set[str]:

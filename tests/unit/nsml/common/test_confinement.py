@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 _PROGRAM = """
 import os, signal, socket, subprocess, sys
-from controlplane.jump_host.confinement import confine
-if not confine():
+from nsml.common.confinement import confine
+try:
+    confine()
+except OSError:
     sys.exit(77)
 parent, file, folder = sys.argv[1:]
 
