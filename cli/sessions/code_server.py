@@ -21,6 +21,7 @@ CODE_SERVER: Final = Server(
     name="code-server",
     service=dev_sessions.CODE_SERVER_SERVICE,
     argv=dev_sessions.CODE_SERVER,
+    argv_in_image=dev_sessions.CODE_SERVER_IN_IMAGE,
     needs="code-server has to be on the PATH of the session: in its image, or on its node",
     opening=_path,
 )

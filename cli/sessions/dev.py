@@ -198,12 +198,12 @@ def _check(given: Mapping[str, Any], way: _Way, words: Sequence[str]) -> None:
             way.is_detached and (way.stops or words),
             "--detach starts no shell or program: leave out --stop and the words after --",
         ),
-        (way.is_jupyter and way.is_code, "--jupyter and --code exclude each other"),
+        (way.is_jupyter and way.is_code, "--jupyter and --code-server exclude each other"),
         (
             server is not None and (way.is_detached or words),
             f"{server and server.flag} goes without --detach and words after --",
         ),
-        (way.port is not None and server is None, "--port goes with --jupyter and --code"),
+        (way.port is not None and server is None, "--port goes with --jupyter and --code-server"),
         (
             given["entry"] or given["args"],
             "there is no program to start: -e and -a are of nsml run",
@@ -244,7 +244,7 @@ def _started(
     typed = context.meta["typed"]
     waits: Sequence[str] = WAITS_IN_IMAGE if given["image"] else WAITS
     if way.server is not None:
-        waits = way.server.argv
+        waits = way.server.argv_in_image if given["image"] else way.server.argv
     options = options_of({**_OF_RUN, **given}, [*waits], typed)
     repeat = [word for one in typed for word in one.words]
     repeat += ["--", *words] if words else []

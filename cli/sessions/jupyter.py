@@ -58,6 +58,7 @@ JUPYTER: Final = Server(
     name="Jupyter",
     service=dev_sessions.JUPYTER_SERVICE,
     argv=dev_sessions.JUPYTER,
+    argv_in_image=dev_sessions.JUPYTER,
     needs="add jupyterlab to requirements.txt    if it is not there",
     opening=_path,
 )

@@ -27,6 +27,8 @@ class Server(NamedTuple):
     service: str
     """Of its socket."""
     argv: Sequence[str]
+    argv_in_image: Sequence[str]
+    """For an image that somebody names: what is in it need not be Python."""
     needs: str
     """What to do where it is not there."""
     opening: Callable[[Client, Session], Awaitable[str]]

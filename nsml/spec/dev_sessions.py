@@ -17,8 +17,9 @@ JUPYTER: Final = (
     "python",
     "-c",
     (
-        "import os, sys; run = os.open(os.environ['NSML_RUN_DIR'], os.O_PATH);"
+        "import os, shutil, sys; run = os.open(os.environ['NSML_RUN_DIR'], os.O_PATH);"
         " os.set_inheritable(run, True);"
+        " os.environ.setdefault('SHELL', shutil.which('bash') or 'sh');"
         " os.execv(sys.executable, [sys.executable, '-m', 'jupyter', 'lab', '--no-browser',"
         f" '--allow-root', f'--ServerApp.sock=/proc/self/fd/{{run}}/tunnel/{JUPYTER_SERVICE}'])"
     ),
@@ -26,22 +27,34 @@ JUPYTER: Final = (
 """The server listens on a Unix socket of the session alone. Through an open folder its path is always short enough."""
 CODE_SERVER_FLAG: Final = "--code-server"
 CODE_SERVER_SERVICE: Final = "code"
-CODE_SERVER: Final = (
+CODE_SERVER_IN_IMAGE: Final = (
     "sh",
     "-c",
     (
-        'd=$(mktemp -d) && ln -s "$NSML_RUN_DIR/tunnel" "$d/to" && exec code-server'
-        f' --socket "$d/to/{CODE_SERVER_SERVICE}" --auth none --disable-telemetry --disable-update-check'
-        ' --user-data-dir "$d" .'
+        'd=$(mktemp -d) && ln -s "$NSML_RUN_DIR/tunnel" "$d/to"'
+        ' && export SHELL="${SHELL:-$(command -v bash || command -v sh)}"'
+        f' && exec code-server --socket "$d/to/{CODE_SERVER_SERVICE}" --auth none'
+        ' --disable-workspace-trust --disable-telemetry --disable-update-check --user-data-dir "$d" .'
     ),
 )
-"""Through the link the path of its socket is always short enough. Whoever reaches that was let in by the platform."""
+"""Through the link the path of its socket is always short enough. SHELL is what its terminals run.
+
+Whoever reaches it was let in by the platform. It does not ask whether to trust the folder, which is the user's.
+"""
+CODE_SERVER: Final = (
+    "python",
+    "-c",
+    "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])",
+    *CODE_SERVER_IN_IMAGE,
+)
+"""Its terminals have the environment that the code asks for, at least a bare Python."""
 _COMMAND: Final = ("nsml", "dev")
 _FLAGS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     WAITS: (),
     WAITS_IN_IMAGE: (),
     JUPYTER: (JUPYTER_FLAG,),
     CODE_SERVER: (CODE_SERVER_FLAG,),
+    CODE_SERVER_IN_IMAGE: (CODE_SERVER_FLAG,),
 }
 
 

@@ -135,6 +135,7 @@ class Page:
                 "Input.dispatchKeyEvent",
                 type=kind,
                 key=key,
+                code=key if len(key) > 1 else "",
                 windowsVirtualKeyCode=code,
                 modifiers=2 if control else 0,
             )

@@ -34,6 +34,7 @@ def test_a_session_with_the_folder_and_no_program_of_its_own(nsml, state, projec
         (["-D", "--image", "lab/tools:1", "--no-code"], "dev"),
         (["--jupyter"], "dev --jupyter"),
         (["--code-server"], "dev --code-server"),
+        (["--code-server", "--image", "lab/tools:1"], "dev --code-server"),
         (["--stop", "--", "python", "-i", "a b.py"], "dev -- python -i 'a b.py'"),
     ],
 )
@@ -61,6 +62,15 @@ def test_an_image_of_ones_own_need_have_no_python(nsml, state, project):
     assert list(session.spec.argv) == ["sleep", "infinity"]
     assert session.spec.idle_limit.seconds == 8 * 3600
     assert not session.spec.bundle_digest
+
+
+@pytest.mark.parametrize(("words", "program"), [([], "python"), (["--image", "lab/tools:1"], "sh")])
+def test_code_server_has_an_environment_where_the_image_is_not_ones_own(
+    nsml, state, project, monkeypatch, words, program
+):
+    monkeypatch.setattr("cli.sessions.dev._wait_for", ctrl_c)
+    nsml("dev", "--code-server", *words, check=False)
+    assert only_session(state).spec.argv[0] == program
 
 
 @pytest.mark.parametrize(
