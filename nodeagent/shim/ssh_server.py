@@ -49,11 +49,12 @@ for _late in ("concurrent.futures.thread", "encodings.ascii", "encodings.idna", 
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 _CIPHERS: Final = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 """Clients would choose slower ones first. AEAD all."""
 _LOGIN_WITHIN_S: Final = 30.0
+_HANG_UP: Final = (signal.SIGHUP, signal.SIGCONT)
 _MOST_PROGRAMS: Final = 64
 """Of one connection at once."""
 _MOST_VARIABLES: Final = 64
@@ -553,8 +554,11 @@ class _Program:
         if self._is_left:
             return
         self._close_all()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         # what is halted hears of nothing until it goes on
-        self.signal(signal.SIGHUP, signal.SIGCONT)
+        self.signal(*_HANG_UP)
 
     def _close_all(self) -> None:
         self._is_left = True
@@ -574,6 +578,8 @@ class _StartedProgram(_Program):
         super().__init__(channel, command)
         self._place = place
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipe_ids: set[tuple[int, int]] = set()
+        """Device and inode of its pipes, if it has no terminal."""
 
     def _begin(self) -> None:
         shell = next((one for one in self._place.shells if os.access(one, os.X_OK)), None)
@@ -625,6 +631,7 @@ class _StartedProgram(_Program):
                 fcntl.fcntl(reads, fcntl.F_SETPIPE_SZ, _PIECE_BYTES)
             ours.append(writes if is_input else reads)
             theirs.append(reads if is_input else writes)
+        self._pipe_ids = {_file_id(one) for one in theirs}
         self._take_streams(ours)
         return theirs
 
@@ -643,10 +650,56 @@ class _StartedProgram(_Program):
                 for number in numbers:
                     os.killpg(self._process.pid, number)
 
+    def _hang_up(self) -> None:
+        """As a terminal does. Without one, processes that have none of its pipes go on, as they do with sshd.
+
+        VS Code's Remote-SSH starts its server so, from a shell that stays. Node makes nothing of nohup.
+        """
+        if self._has_terminal:
+            super()._hang_up()
+        elif self._process is not None and self._status is None:
+            for pid in _members(self._process.pid):
+                _hang_up_if_connected(pid, self._pipe_ids)
+
     def _reap(self, ended: int, process: subprocess.Popen[bytes]) -> None:
         self._loop.remove_reader(ended)
         os.close(ended)
         self._note_end(process.wait())
+
+
+def _file_id(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _members(group: int) -> Iterator[int]:
+    """Processes of a group."""
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):  # it has ended
+            if name.isdecimal() and os.getpgid(int(name)) == group:
+                yield int(name)
+
+
+def _hang_up_if_connected(pid: int, pipes: set[tuple[int, int]]) -> None:
+    """Send SIGHUP to a process that has one of these pipes."""
+    with contextlib.suppress(OSError):  # it has ended
+        process = os.pidfd_open(pid)
+        try:
+            if any(_may_be_one_of(pipes, pid, stream) for stream in range(3)):
+                for number in _HANG_UP:
+                    signal.pidfd_send_signal(process, number)
+        finally:
+            os.close(process)
+
+
+def _may_be_one_of(pipes: set[tuple[int, int]], pid: int, stream: int) -> bool:
+    try:
+        found = os.stat(f"/proc/{pid}/fd/{stream}")
+    except FileNotFoundError:  # it has closed that
+        return False
+    except PermissionError:  # it has other rights, and hides what it has
+        return True
+    return (found.st_dev, found.st_ino) in pipes
 
 
 class _AskedProgram(_Program):
@@ -715,7 +768,7 @@ class _AskedProgram(_Program):
         """As the agent does, which may have died."""
         if self._leader is not None and not has_ended(self._leader):
             with contextlib.suppress(OSError):
-                for number in (signal.SIGHUP, signal.SIGCONT):
+                for number in _HANG_UP:
                     os.killpg(self._group, number)
 
     def resize(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:

@@ -91,7 +91,7 @@ def test_its_terminal_has_the_environment_of_the_session(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.long("VS Code's server takes its time")
-def test_its_server_started_over_ssh_outlives_the_connection_and_ends_with_the_session(
+def test_its_server_started_over_ssh_outlives_a_broken_connection_and_ends_with_the_session(
     tmp_path: Path,
 ) -> None:
     folder = folder_of_code_server()
@@ -108,11 +108,14 @@ def test_its_server_started_over_ssh_outlives_the_connection_and_ends_with_the_s
         small = ("-g", "0", "-c", "1", "--memory", "3G")
         session = begun(platform, write_program(tmp_path / "code", WAITS), *small)
         host = f"{platform.nsml('getid', session).stdout.strip()}.nsml"
-        first = ssh.run("ssh", "-T", host, "sh", given=script.encode())
-        assert first[0] == 0, first
+        with ssh.open("-T", host, "sh") as shell:  # stays, until the connection breaks
+            assert shell.stdin is not None
+            assert shell.stdout is not None
+            shell.stdin.write(script.encode())
+            began = shell.stdout.readline()
         again = ssh.run("ssh", "-T", host, "sh", given=script.encode())
-        assert again[:2] == first[:2]
-        port = first[1].split()[1].decode()
+        assert again[:2] == (0, began)
+        port = began.split()[1].decode()
         version = "GET /version HTTP/1.0\r\n\r\n"
         commit = json.loads((code / "product.json").read_text())["commit"]
         assert commit in answer(ssh, host, port, version, ends=commit)

@@ -431,6 +431,21 @@ def test_programs_get_a_hangup_when_the_client_is_cut_off(ssh: Ssh, host: str) -
     ends("sleep", stays)
 
 
+@of_processes
+def test_what_has_none_of_the_streams_goes_on_without_the_client(ssh: Ssh, host: str) -> None:
+    """So does the server of VS Code, which a shell that stays has started."""
+    word, stays = unique(), unique()
+    apart = f"sleep {stays} < /dev/null > /dev/null 2>&1"
+    with ssh.open(host, f"{apart} & sleep {word}; true") as process:
+        wait_for(lambda: pids("sleep", word) and pids("sleep", stays), what="both run")
+        process.kill()
+        ends("sleep", word)
+    assert ssh.run("ssh", host, "true")[0] == 0
+    assert pids("sleep", stays)
+    ssh.run("ssh", host, f"kill -9 $(pgrep -f 'sleep {stays}')")
+    ends("sleep", stays)
+
+
 def test_a_session_that_ends_leaves_nothing(ssh: Ssh, platform: Platform, code: Path) -> None:
     name = begun(platform, code, "-g", "0")
     host = f"{platform.nsml('getid', name).stdout.strip()}.nsml"
