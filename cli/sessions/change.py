@@ -12,6 +12,7 @@ from cli.arguments import session_argument
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, command, pass_app
 from cli.output import write_list, write_one
+from nsml.common.shell import shell_word
 from nsml.common.text import visible
 from nsml.spec import knobs
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import ProgramChange, ProgramChangeKind, Session
 
     F = TypeVar("F", bound=Callable[..., Any])
+
+
+_SHOWN_CHANGES = 20
 
 
 class _Step(click.ParamType[int]):
@@ -173,6 +177,7 @@ def load(
     not from that of the checkpoint, and knobs keep the values that were set. nsml model ls SESSION
     lists checkpoints.
     """
+    _check_saved(app, source or session, checkpoint)
     return _change(
         app,
         session,
@@ -183,6 +188,18 @@ def load(
         at=at,
         wait_s=wait_s,
     )
+
+
+def _check_saved(app: App, session: str, checkpoint: str) -> None:
+    """Raises CommandError for a checkpoint that there is not: else the program says so, in its own words."""
+    there = app.call(lambda client: client.checkpoints.every(session))
+    if all(one.name != checkpoint for one in there):
+        raise CommandError(
+            f"session {visible(session)} has no checkpoint {visible(checkpoint)}",
+            code=ExitCode.NOT_FOUND,
+            reason="NOT_FOUND",
+            advice=f"nsml model ls {shell_word(session)}",
+        )
 
 
 def _change(app: App, session: str, kind: str, is_detached: bool, **asked: Any) -> int:
@@ -250,7 +267,7 @@ def _show(app: App, reference: str) -> int:
     from nsml.client.program_changes import read_knobs
     from nsml.client.streams import ENDED_STATES
     from nsml.v1 import sessions_pb2 as pb
-    from nsml.view.knobs import history_line, knob_line, rows
+    from nsml.view.knobs import knob_line, rows
     from nsml.view.program_changes import record
 
     async def run(client: Client) -> tuple[Session, Mapping[str, Any], str]:
@@ -279,6 +296,14 @@ def _show(app: App, reference: str) -> int:
         app.say(f"its knobs cannot be seen now: {visible(why_not)}")
     elif not found and session.state not in ENDED_STATES:
         app.say('its program has declared no knob: lr = nsml.knob("lr", 0.01)')
-    for change in session.changes:
-        app.write(history_line(change, time.time()))
+    _show_changes(app, session)
     return ExitCode.OK
+
+
+def _show_changes(app: App, session: Session) -> None:
+    from nsml.view.knobs import history_line
+
+    if len(session.changes) > _SHOWN_CHANGES:
+        app.say(f"the last {_SHOWN_CHANGES} of {len(session.changes)} changes; -j has all")
+    for change in session.changes[-_SHOWN_CHANGES:]:
+        app.write(history_line(change, time.time()))

@@ -87,6 +87,10 @@ class IdleLimits:
     def _activity(self, session: Session, samples: Mapping[str, NodeSample]) -> Activity:
         percent: list[float] = []
         cores: list[float] = []
+        # what a simulated one does is made up
+        simulated = {
+            one.uuid for replica in session.replicas for one in replica.devices if one.simulated
+        }
         is_whole = True
         for node, replica in self._state.placed(session):
             sample = samples.get(node)
@@ -97,7 +101,7 @@ class IdleLimits:
                 if (one.session_id, one.attempt, one.rank)
                 == (session.id, session.attempt, replica.rank)
             ]
-            held = [devices.get(one.uuid) for one in replica.devices]
+            held = [devices.get(one.uuid) for one in replica.devices if one.uuid not in simulated]
             is_whole = is_whole and bool(taken) and None not in held
             cores += taken
             percent += [one.utilization_percent for one in held if one is not None]

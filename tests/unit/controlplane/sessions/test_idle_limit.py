@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.idle import IDLE_CORES, Activity, WasteRule, is_active
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import AllocatedReplica, Allocation, DeviceShare, Replica
+from controlplane.domain.values import AllocatedReplica, Allocation, Device, DeviceShare, Replica
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import DeviceSample, NodeSample, ReplicaSample
 from controlplane.sessions.idle_limit import LOOK_EVERY_S, IdleLimits
@@ -43,7 +43,7 @@ class Joined:
 class Desk:
     """A gang of two on nodes a and b, with a GPU each."""
 
-    def __init__(self, history: History, clock: HandClock) -> None:
+    def __init__(self, history: History, clock: HandClock, *, is_simulated: bool = False) -> None:
         self.history, self.clock = history, clock
         self.state = LiveState(None, clock)  # type: ignore[arg-type]
         self.joined = Joined()
@@ -60,7 +60,14 @@ class Desk:
             )
             self.state.put_allocation(Allocation(node=name, replicas=(held,)), 1)
         one = session(id="s", attempt=1, replicas=2, spec={"idle_limit_s": LIMIT_S})
-        replicas = (Replica(rank=0, node="a"), Replica(rank=1, node="b"))
+        replicas = tuple(
+            Replica(
+                rank=rank,
+                node=name,
+                devices=(Device(uuid=f"{name}-0", index=0, simulated=is_simulated),),
+            )
+            for name, rank in (("a", 0), ("b", 1))
+        )
         self.state.put_session(replace(one, state=SessionState.RUNNING, replicas=replicas), 1)
 
     def another_leader(self) -> IdleLimits:
@@ -120,6 +127,14 @@ def clock() -> HandClock:
 async def desk(clock: HandClock) -> AsyncIterator[Desk]:
     history = await open_history(":memory:", clock=clock, run=inline)
     yield Desk(history, clock)
+    await history.close()
+
+
+async def test_what_simulated_gpus_seem_to_do_is_no_use(clock: HandClock) -> None:
+    history = await open_history(":memory:", clock=clock, run=inline)
+    desk = Desk(history, clock, is_simulated=True)
+    assert await desk.pass_(LIMIT_S, load=90.0) is SessionState.RUNNING
+    assert await desk.pass_(LOOK_EVERY_S, load=90.0) is SessionState.STOPPING
     await history.close()
 
 
