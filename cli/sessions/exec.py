@@ -121,7 +121,7 @@ def exec_(
         async def evaluated(rank: int) -> _Result:
             from nsml.client.errors import NotEnough, StateConflict, Unavailable
 
-            patience = _Patience(app, f"rank {rank}: " if len(ranks) > 1 else "")
+            patience = _Patience(app, f"rank {rank}: " if len(ranks) > 1 else "", limit_s)
             try:
                 with patience:
                     found = await client.sessions.evaluate(
@@ -152,24 +152,29 @@ def exec_(
 
 
 class _Patience:
-    """Says what is waited for, if that takes long."""
+    """Says what is waited for, if that takes long, and what becomes of the code if nobody waits for it any more."""
 
-    def __init__(self, app: App, of: str) -> None:
+    def __init__(self, app: App, of: str, limit_s: float) -> None:
         self._app = app
         self._of = of
+        self._limit_s = limit_s
+        self._has_begun = False
         self._words = "waiting for the node"
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> None:
         self._begin()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end()
+        if kind is not None and not issubclass(kind, Exception):  # Ctrl-C, --timeout
+            self._say_left()
 
     def hear(self, response: EvaluateResponse) -> None:
         """It is further now."""
         self._end()
         self._words = progress_text(response)
+        self._has_begun = response.WhichOneof("kind") == "runs"
         self._begin()
 
     def _begin(self) -> None:
@@ -181,6 +186,14 @@ class _Patience:
 
     def _say(self) -> None:
         self._app.say(f"{self._of}{self._words}...")
+
+    def _say_left(self) -> None:
+        """The node withdraws what no program has taken yet, and leaves the rest to the time limit."""
+        words = "withdrawn: the program had not begun to evaluate it"
+        if self._has_begun:
+            limit = duration_text(self._limit_s)
+            words = f"the code goes on for up to {limit} (--limit), and the program waits for it"
+        self._app.say(f"{self._of}{words}")
 
 
 def _read(app: App) -> str:

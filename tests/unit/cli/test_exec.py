@@ -1,9 +1,12 @@
 """`nsml exec`: what is asked of which replica, and what its answers mean."""
 
+import asyncio
 import json
+import signal
 
 import pytest
 
+from nsml.client import expressions
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -96,3 +99,27 @@ def test_nothing_of_it_is_asked_twice(nsml, everything, state):
     state.no_processes = "it is away"
     assert nsml("exec", "@last", "1", check=False).code == 6
     assert state.asked_code == []
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_ctrl_c_says_whether_the_program_goes_on_with_it(
+    nsml, everything, state, monkeypatch, has_begun
+):
+    [session] = [one for one in state.sessions.values() if one.name == "kim/mnist/1"]
+    session.replicas.add(rank=1, node="gpu-1")
+
+    async def interrupted(*_, rank, told, **__):
+        told(pb.EvaluateResponse(waits=True))
+        if rank == 0:
+            return pb.Evaluated(value="1")
+        if has_begun:
+            told(pb.EvaluateResponse(runs=True))
+        signal.raise_signal(signal.SIGINT)
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(expressions, "evaluate", interrupted)
+    left = nsml("exec", "kim/mnist/1", "1", "--all", "--limit", "12s", check=False)
+    assert (left.code, left.stdout) == (130, "")
+    goes_on = "rank 1: the code goes on for up to 12s (--limit), and the program waits for it\n"
+    withdrawn = "rank 1: withdrawn: the program had not begun to evaluate it\n"
+    assert left.stderr == (goes_on if has_begun else withdrawn) + "\n"
