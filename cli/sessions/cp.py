@@ -27,6 +27,7 @@ _RANK = re.compile(r"([0-9]{1,9}):(.*)", re.DOTALL)
 _SESSION = re.compile(r"@last|@[1-9]\d*|s[a-z2-7]{16}")
 """What is hardly ever the name of a file."""
 _SHOWN_IN_ERROR = 3
+_GOES_ON = "the same command goes on where this one stopped"
 
 
 class _Remote(NamedTuple):
@@ -81,7 +82,11 @@ def cp(app: App, *, source: str, target: str) -> int:
     _check_home(there.path)
     progress = Progress(app, "copying")
 
+    came = (0, 0)
+
     def shown(done: int, total: int) -> None:
+        nonlocal came
+        came = done, total
         progress.update(min(done, total), total)
 
     async def copy(client: Client) -> Report:
@@ -99,7 +104,7 @@ def cp(app: App, *, source: str, target: str) -> int:
                 error.message,
                 code=ExitCode.UNAVAILABLE,
                 why=visible(error.why),
-                advice="the same command goes on where this one stopped",
+                advice=_GOES_ON,
             ) from error
         except NotFound as error:
             if error.reason == FILES and source is not here and _PATTERN.search(path):
@@ -115,6 +120,10 @@ def cp(app: App, *, source: str, target: str) -> int:
         what = "read" if source is here else "written"
         reason = error.strerror or str(error)
         raise CommandError(f"{here!r} cannot be {what}", why=reason) from error
+    except KeyboardInterrupt:
+        progress.close()
+        app.say(_left(*came))
+        raise
     finally:
         progress.close()
     app.say(_words(report))
@@ -184,8 +193,19 @@ def _record(source: str, target: str, report: Report, elapsed_s: float) -> dict[
     }
 
 
+def _left(done: int, total: int) -> str:
+    """How far a copy is that nobody waits for any more; a `total` of 0 is not known."""
+    if not done:
+        return "stopped before anything was copied"
+    of = f" of {size_text(total)}" if total else ""
+    return f"stopped at {size_text(done)}{of}; {_GOES_ON}"
+
+
 def _words(report: Report) -> str:
-    words = f"copied {counted(report.files, 'file')} ({size_text(report.file_bytes)})"
+    sizes = size_text(report.file_bytes)
+    if report.files and report.resumed_bytes:
+        sizes += f"; {size_text(report.resumed_bytes)} were there"
+    words = f"copied {counted(report.files, 'file')} ({sizes})"
     if not report.skipped:
         return words
     return f"{words}, {report.skipped} {'was' if report.skipped == 1 else 'were'} there already"

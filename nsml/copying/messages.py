@@ -97,7 +97,8 @@ class Entry(NamedTuple):
 class Report(NamedTuple):
     """What was done: files and bytes that came, and files that were there.
 
-    `failures` are the first of those that are not there now, or not as they should be, and why.
+    `failures` are the first of those that are not there now, or not as they should be, and why. `resumed_bytes`: of
+    files of which an earlier copy had left a part, how much that was. Each side counts it; it is not sent.
     """
 
     files: int
@@ -105,6 +106,7 @@ class Report(NamedTuple):
     skipped: int
     failed: int
     failures: list[tuple[bytes, str]]
+    resumed_bytes: int = 0
 
 
 def message(kind: bytes, value: Any = None) -> bytes:

@@ -77,7 +77,7 @@ class Receiver:
         self._name = name
         self._keeps_inside = keeps_inside
         self._report = _Counts()
-        self.done_bytes = 0
+        self.done_bytes = self.resumed_bytes = 0
         self.total_bytes = 0
         self.report: Report | None = None
 
@@ -98,7 +98,7 @@ class Receiver:
             except OSError as error:
                 yield refused_message(error)
                 raise
-        self.report = self._report.report()
+        self.report = self._report.report()._replace(resumed_bytes=self.resumed_bytes)
         yield report_message(self.report)
 
     def _fill(self, tree: _Tree, incoming: Incoming) -> Generator[bytes, bytes, None]:
@@ -144,6 +144,7 @@ class Receiver:
         with self._noted(entry):
             file = tree.open_file(entry, start)
         self.done_bytes += start
+        self.resumed_bytes += start
         try:
             while True:
                 kind, value = yield from incoming.next()

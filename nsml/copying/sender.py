@@ -79,7 +79,7 @@ class Sender:
         self._folders = Folders(self._root)
         self._linked: dict[tuple[int, int, int, int], bytes] = {}
         self._linked_bytes = 0
-        self.done_bytes = 0
+        self.done_bytes = self.resumed_bytes = 0
         self.report: Report | None = None
         try:
             if _is_folder(os.fstat(self._root)) is not self.is_folder:
@@ -104,7 +104,8 @@ class Sender:
             wanted = yield from incoming.expect(WANTED)
             yield from self._contents(files, _starts(wanted, files))
         yield message(DONE)
-        self.report = report_of((yield from incoming.expect(FINISHED)))
+        report = report_of((yield from incoming.expect(FINISHED)))
+        self.report = report._replace(resumed_bytes=self.resumed_bytes)
 
     def _origin(self) -> str:
         """What tells this folder from others: what is left of a copy of another is not gone on with."""
@@ -119,6 +120,7 @@ class Sender:
                 self.done_bytes += entry.size
                 continue
             self.done_bytes += start
+            self.resumed_bytes += start
             why = ""
             try:
                 for kind, value in self._pieces(entry, start):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 
 import pytest
 
+from nsml.client import files
 from nsml.copying.messages import Entry, entries_message, message
 
 EVIL = "\x1b[2Jx\n\u202e"
@@ -182,8 +185,42 @@ def test_a_broken_copy_says_so_and_goes_on(nsml, state, inside, here, is_out):
     assert "the same command goes on" in broken.stderr
     state.files.breaks_after = float("inf")
     whole = nsml("cp", *words)
-    assert "copied 1 file (1." in whole.stderr
+    assert re.search(
+        r"^copied 1 file \(1\.\d MB; [23]\.\d MB were there\)$", whole.stderr, re.MULTILINE
+    )
     assert ((here if is_out else inside) / "out").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_ctrl_c_says_how_far_it_came(nsml, inside, here, monkeypatch, is_out):
+    source = inside / "big" if is_out else here / "big"
+    source.write_bytes(os.urandom(4 * MEGABYTE))
+    words = ["@last:big", "out"] if is_out else ["big", "@last:out"]
+    carry_out = files._carry_out
+
+    async def interrupted(tunnel, side, rest, progress):
+        def heard(done, total):
+            progress(done, total)
+            if done >= 2 * MEGABYTE:
+                signal.raise_signal(signal.SIGINT)
+
+        await carry_out(tunnel, side, rest, heard)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_carry_out", interrupted)
+        left = nsml("cp", *words, check=False)
+    assert (left.code, left.stdout) == (130, "")
+    goes_on = "the same command goes on where this one stopped"
+    assert re.fullmatch(rf"stopped at 2\.\d MB of 4\.2 MB; {goes_on}\n\n", left.stderr)
+
+
+def test_ctrl_c_before_anything_was_copied(nsml, inside, monkeypatch):
+    async def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "begun", interrupted)
+    left = nsml("cp", "@last:d", "out", check=False)
+    assert (left.code, left.stderr) == (130, "stopped before anything was copied\n\n")
 
 
 def test_why_the_other_side_stopped_in_the_middle_is_said(nsml, inside, here):
