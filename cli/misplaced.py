@@ -17,7 +17,6 @@ _REFERENCE = re.compile(r"@last|@[1-9]\d*|s[a-z2-7]{16}|(?:[^/\s]+/){0,2}[1-9]\d
 _FILTER = re.compile(r"^!?[a-z_]+:\S|[<>=]", re.IGNORECASE)
 _SESSION = "session"
 """The type of arguments that name one (`cli.arguments.SESSION`)."""
-_CODE = "expression"
 _NO_SESSION = ("does not name a session", "no session ")
 
 
@@ -42,9 +41,8 @@ def meant(context: click.Context, words: Sequence[str], message: str) -> str:
         pass  # words of a program, among which no session is
     elif len(arguments) > 1 and arguments[0].type.name == _SESSION:
         first, *others = (values.get(str(one.name)) for one in arguments)
-        if arguments[-1].name == _CODE and _REFERENCE.fullmatch(str(first)):
-            return ""  # a number is code, too
-        corrected = _session_first(words, str(first), _flat(others), message)
+        if _may_be(arguments[1], str(first), context):
+            corrected = _session_first(words, str(first), _flat(others), message)
     elif any(text in message for text in _NO_SESSION):
         corrected = _as_option(context.command, words, message)
     if not corrected:
@@ -67,12 +65,27 @@ def _flat(values: Sequence[Any]) -> list[str]:
     return found
 
 
+def _may_be(argument: click.Argument, word: str, context: click.Context) -> bool:
+    """Whether the word can be meant for this argument: one that names a session, and is no mere number, is not."""
+    if _names_session(word):
+        return False
+    try:
+        argument.type.convert(word, argument, context)
+    except click.UsageError:
+        return False
+    return True
+
+
+def _names_session(word: str) -> bool:
+    """Whether it is a reference that can hardly be anything else, as a number can: a port, a checkpoint, code."""
+    return _REFERENCE.fullmatch(word) is not None and not word.isdecimal()
+
+
 def _session_first(
     words: Sequence[str], first: str, others: Sequence[str], message: str
 ) -> list[str]:
     """With the session before what was taken for it."""
-    # Where both are numbers, the one of which there is no session is something else, such as a port.
-    session = next((one for one in others if _REFERENCE.fullmatch(one)), None)
+    session = next(filter(_names_session, others), None)
     is_first_wrong = repr(first) in message and any(text in message for text in _NO_SESSION)
     is_other_wrong = session is not None and repr(session) in message
     if session is None or not (is_first_wrong or is_other_wrong):
