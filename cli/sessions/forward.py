@@ -15,11 +15,11 @@ import click
 
 from cli.app import App
 from cli.arguments import WholeRange, session_argument
-from cli.exits import CommandError, ExitCode
 from cli.group import BadValue, command, pass_app
 from cli.local.ports import LOOPBACK, refusal
 from cli.sessions.loopback import CannotTell, is_request, may_pass, user_at
 from cli.sessions.loopback import refusal as refused_page
+from cli.sessions.targets import not_ended
 from nsml.client.errors import (
     AlreadyEnded,
     ClientError,
@@ -119,7 +119,7 @@ def forward(
         from nsml.common.c_memory import keep_freed_memory
 
         keep_freed_memory()
-        running = await _running(client, session)
+        running = await not_ended(client, session)
         await forward_to(app, client, running, service, rank=rank, port=port, names=names)
 
     app.call(serve)
@@ -145,18 +145,6 @@ async def forward_to(
     """
     target = _Target(session.id, session.name, service, rank)
     await _Forwarder(app, client, target, names).serve(LOOPBACK, port, address)
-
-
-async def _running(client: Client, reference: str) -> Session:
-    """A session that has not ended: what @last means must not change meanwhile."""
-    from nsml.client.streams import ENDED_STATES
-
-    session = await client.sessions.get(reference)
-    if session.state in ENDED_STATES:
-        raise CommandError(
-            f"session {session.name} has ended", code=ExitCode.CONFLICT, reason="ALREADY_ENDED"
-        )
-    return session
 
 
 class _RequestRefused(Exception):

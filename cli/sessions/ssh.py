@@ -18,6 +18,7 @@ from cli.group import WrappingCommand, command, pass_app
 from cli.sessions import ssh_files
 from cli.sessions.byte_streams import ByteInput, ByteOutput, widen
 from cli.sessions.replicas import replica_of
+from cli.sessions.targets import not_ended
 from nsml.client import contexts
 from nsml.spec.ssh_hosts import host_of
 
@@ -66,14 +67,7 @@ def ssh(app: App, *, session: str, words: tuple[str, ...]) -> None:
     reference, rank = replica_of(session)
 
     async def find(client: Client) -> str:
-        from nsml.client.streams import ENDED_STATES
-
-        found = await client.sessions.get(reference)
-        if found.state in ENDED_STATES:
-            raise CommandError(
-                f"session {found.name} has ended", code=ExitCode.CONFLICT, reason="ALREADY_ENDED"
-            )
-        return found.id
+        return (await not_ended(client, reference)).id
 
     host = host_of(app.call(find), rank)
     given = [f"-o{name}={value}" for name, value in ssh_files.options(app, host)]

@@ -12,7 +12,7 @@ from cli.arguments import given_references, is_glob, session_argument, sessions_
 from cli.confirmation import confirmed, go_ahead
 from cli.exits import CommandError, ExitCode
 from cli.group import GRACE, command, not_there_yet, pass_app, set_flag
-from cli.sessions.targets import Targets, plan_for, resolve, user_option
+from cli.sessions.targets import Targets, already_ended, plan_for, resolve, user_option
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -76,16 +76,9 @@ async def _each(
 
 def _ended(session: Session) -> ClientError | None:
     """The refusal to stop or move a session that has ended."""
-    from nsml.client.errors import AlreadyEnded
     from nsml.client.streams import ENDED_STATES
 
-    if session.state not in ENDED_STATES:
-        return None
-    return AlreadyEnded(
-        f"{session.name} has ended",
-        reason="ALREADY_ENDED",
-        advice=f"nsml logs {session.name}",
-    )
+    return already_ended(session) if session.state in ENDED_STATES else None
 
 
 def _not_requeued(session: Session) -> ClientError | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from nsml.client.calls import Client
-    from nsml.client.errors import ClientError
+    from nsml.client.errors import AlreadyEnded, ClientError
     from nsml.v1.sessions_pb2 import Session
     from nsml.view.confirmation import Plan
 
@@ -126,6 +126,27 @@ async def resolve(
     return Targets(
         caller.name, caller.role == ROLE_ADMIN, list(found.values()), failures, left=others
     )
+
+
+def already_ended(session: Session) -> AlreadyEnded:
+    """The refusal of what only sessions that have not ended allow."""
+    from nsml.client.errors import AlreadyEnded
+
+    return AlreadyEnded(
+        f"session {session.name} has ended",
+        reason="ALREADY_ENDED",
+        advice=f"nsml logs {session.name}",
+    )
+
+
+async def not_ended(client: Client, reference: str) -> Session:
+    """The session, if it has not ended; raises AlreadyEnded. What @last means may change later: its id does not."""
+    from nsml.client.streams import ENDED_STATES
+
+    session = await client.sessions.get(reference)
+    if session.state in ENDED_STATES:
+        raise already_ended(session)
+    return session
 
 
 async def _found(client: Client, reference: str) -> Session | ClientError:

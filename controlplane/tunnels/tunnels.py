@@ -436,7 +436,7 @@ def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> s
     if service.isdigit() and (service.startswith("0") or int(service) > _LAST_PORT):
         raise InvalidRequest(f"{service} is not a TCP port", why="ports are 1 to 65535")
     if session.state in _OVER:
-        raise AlreadyEnded(f"session {session.name} has ended")
+        raise AlreadyEnded(f"session {session.name} has ended", attempt=f"nsml logs {session.name}")
     if session.state not in _RUNS:
         raise StateConflict(
             f"session {session.name} does not run",

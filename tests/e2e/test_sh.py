@@ -465,7 +465,7 @@ def test_who_may_and_when(platform: Platform, session: str, code: Path, tmp_path
 
     platform.nsml("stop", "-y", shared)
     wait_for(lambda: state_of(platform, shared) == "STOPPED", what="it is over")
-    assert refused(shared) == (6, f"error: session {shared} has ended\n")
+    assert refused(shared) == (6, f"error: session {shared} has ended\n  try: nsml logs {shared}\n")
     many = ("-g", "1", "-c", "0.1", "--memory", "1G", "--nodes", "2")
     first = begun(platform, code, *many)
     queued = platform.nsml("run", *many, "-o", "name", cwd=code).stdout.strip()

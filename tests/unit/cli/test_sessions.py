@@ -452,3 +452,27 @@ def test_why_it_waits(nsml, state):
     ]
     shown = json.loads(nsml("status", "--explain", "@last", "-j").stdout)
     assert shown["waiting"] == "61 free, largest hole 6"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sh", "{}", "--", "true"),
+        ("ssh", "{}"),
+        ("cp", "{}:main.py", "out"),
+        ("exec", "{}", "1"),
+        ("stacks", "{}"),
+        ("top", "{}"),
+        ("forward", "{}", "80"),
+        ("stop", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_of_an_ended_session_the_log_is_what_to_look_at(nsml, state, tmp_path, words):
+    ended = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    ssh = tmp_path / "ssh"
+    ssh.touch(0o755)
+    line = [word.format(ended.name) for word in words]
+    refused = nsml(*line, check=False, PATH=str(tmp_path))
+    assert (refused.code, refused.stdout) == (6, "")
+    assert "error: session kim/mnist/1 has ended\n  try: nsml logs kim/mnist/1\n" in refused.stderr

@@ -381,6 +381,17 @@ def test_what_is_refused_at_once(
     on_virtual_time(test)
 
 
+def test_of_an_ended_session_the_log_is_what_to_look_at() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        ended = session(state=SessionState.SUCCEEDED)
+        with pytest.raises(AlreadyEnded) as refused:
+            async with tunnels.opened(KIM, ended, rank=0, service="agent.exec"):
+                raise AssertionError("it was opened")
+        assert refused.value.attempt == f"nsml logs {ended.name}"
+
+    on_virtual_time(test)
+
+
 def test_administrators_reach_all() -> None:
     async def test(tunnels: Tunnels, nodes: Nodes) -> None:
         opening = asyncio.create_task(held_open(tunnels, ROOT))

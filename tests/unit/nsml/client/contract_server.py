@@ -801,7 +801,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         session = self.state.find(target.session, context)
         code, refusal = grpc.StatusCode.FAILED_PRECONDITION, self.state.no_processes
         if session.state in ENDED:
-            refuse(context, code, f"session {session.name} has ended", "ALREADY_ENDED")
+            advice = {"try": f"nsml logs {session.name}"}
+            refuse(context, code, f"session {session.name} has ended", "ALREADY_ENDED", **advice)
         if refusal:
             refuse(context, code, "no answer", "NO_SUCH_SERVICE", why=refusal)
         yield pb.OpenTunnelResponse()
