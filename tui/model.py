@@ -774,7 +774,7 @@ class Model:
             self._sheet.put(row.place, row.filtered)
 
     def _complete(self, whole: Session) -> None:
-        """Know all of a session's command, now and when it changes."""
+        """Know all of a session's command and changes, now and when it changes."""
         self._whole.pop(whole.id, None)
         self._whole[whole.id] = whole
         while len(self._whole) > MOST_WHOLE:
@@ -786,10 +786,15 @@ class Model:
 
     def _completed(self, session: Session) -> Session:
         whole = self._whole.get(session.id) if is_short(session) else None
-        return session if whole is None else completed(session, whole)
+        if whole is None:
+            return session
+        found = completed(session, whole)
+        if not is_short(found):  # with its newest changes, behind which later ones come
+            self._whole[session.id] = found
+        return found
 
     def short(self) -> Sequence[Session]:
-        """Sessions without the end of their command, the newest first, as many as are kept whole."""
+        """Sessions without the end of their command or early changes, the newest first, as many as are kept whole."""
         found = (row.session for row in self._every_sorted() if is_short(row.session))
         return list(islice(found, MOST_WHOLE))
 

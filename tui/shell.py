@@ -25,6 +25,7 @@ from nsml.common.clock import in_thread
 from nsml.common.concurrency import TaskGroup
 from nsml.common.shell import posix_line
 from nsml.common.text import visible
+from nsml.view.complete_sessions import is_short
 from nsml.view.series import Axis
 from tui.appearance import Appearance, apply_appearance, filters
 from tui.background import in_background
@@ -184,8 +185,8 @@ class Shell(App[None]):
         self._seconds = 0
         self._width = self.model.shown.chart_query.width
         self._chart_query_changed: asyncio.Event | None = None
-        self._completing: set[str] = set()
-        """Ids of sessions of which all of the command was asked for, since filters look into it."""
+        self._completing: set[tuple[str, int]] = set()
+        """Sessions of which all was asked for: their ids, and the numbers of their last changes then."""
         self._awaited: set[Topic] = set()
         self.has_mouse = True
         self.last_command = ""
@@ -615,12 +616,13 @@ class Shell(App[None]):
 
         in_background(self, "code", compare)
 
-    def complete(self) -> None:
-        """Ask, once, for all of the long commands of which lists lack the end: filters look into them."""
-        lacking = [one for one in self.model.short() if one.id not in self._completing]
-        if self._feed is not None and lacking:
-            self._completing.update(one.id for one in lacking)
-            in_background(self, "whole", partial(self._feed.whole, lacking), is_alone=False)
+    def complete(self, sessions: Iterable[Session]) -> None:
+        """Ask, once, for what lists lack of these: the end of long commands, and early changes."""
+        lacking = {_as_of(one): one for one in sessions if is_short(one)}
+        new = [one for key, one in lacking.items() if key not in self._completing]
+        if self._feed is not None and new:
+            self._completing.update(map(_as_of, new))
+            in_background(self, "whole", partial(self._feed.whole, new), is_alone=False)
 
     # Notes and the clipboard
 
@@ -701,6 +703,11 @@ class Shell(App[None]):
     @abstractmethod
     def submit(self, session: Session | None) -> None:
         """Ask for the command line of another session, which begins as this one's."""
+
+
+def _as_of(session: Session) -> tuple[str, int]:
+    """Its id, and the number of the last change of its programs."""
+    return session.id, session.changes[-1].number if session.changes else 0
 
 
 def visible_lines(text: str) -> str:

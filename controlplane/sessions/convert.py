@@ -253,13 +253,15 @@ SHORT_CHANGES: Final = 16
 
 
 def shorten(message: sessions_pb2.Session) -> None:
-    """Leave out the end of what is long in what was asked for, and say how much that is."""
+    """Leave out the end of what is long in what was asked for, and early changes, and say how much that is."""
+    left_out = sum(one.ByteSize() for one in message.changes[:-SHORT_CHANGES])
     del message.changes[:-SHORT_CHANGES]
     for change in message.changes[:-1]:
         del change.members[:]
     spec = message.spec
-    entry, left_out = _beginning(spec.entry, SHORT_BYTES)
-    if left_out:  # assigned, it would be a spec where there is none
+    entry, missing = _beginning(spec.entry, SHORT_BYTES)
+    left_out += missing
+    if missing:  # assigned, it would be a spec where there is none
         spec.entry = entry
     for words in (spec.args, spec.argv, message.command):
         left_out += _shorten(words)

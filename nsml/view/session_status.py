@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsml.common.shell import shell_line
 from nsml.common.units import ago, duration_text, short_moment
 from nsml.spec.run_flags import FLAGS
 from nsml.v1.sessions_pb2 import CAUSE_PROGRAM_FAILED, SESSION_STATE_RUNNING, SESSION_STATE_UNKNOWN
+from nsml.view.complete_sessions import lacks_changes
+from nsml.view.program_changes import MADE, OPEN
 from nsml.view.program_changes import line as change_line
 from nsml.view.queue import waiting_lines
 from nsml.view.sessions import (
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session, Waiting
 
 MOST_CHANGES = 5
-"""Of its running programs that are shown; `nsml set SESSION` shows all."""
+"""Of its running programs that are shown, of those that were made or may be; `nsml set SESSION` shows all."""
 _MOMENTS = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 
@@ -57,7 +60,7 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
     found += [f"  {title}: {text}" for title, text in asked if text]
     if session.replicas:
         found += _place_lines(session)
-    found += [f"  changed: {change_line(one)}" for one in session.changes[-MOST_CHANGES:]]
+    found += _change_lines(session)
     return [*found, *_use_lines(session, now), *(f"  {line}" for line in attempt_lines(session))]
 
 
@@ -83,6 +86,16 @@ def devices_text(session: Session) -> str:
         for node, places in nodes.items()
         if places
     )
+
+
+def _change_lines(session: Session) -> list[str]:
+    """The last changes that were made or may be, below what shows those before them."""
+    every = [one for one in session.changes if one.phase in MADE | OPEN]
+    shown = every[-MOST_CHANGES:]
+    # Of a short session further ones may be among those that are left out.
+    has_more = len(every) > len(shown) or (len(shown) < MOST_CHANGES and lacks_changes(session))
+    earlier = [f"  changed: before that, see $ {shell_line(['nsml', 'set', session.name])}"]
+    return [*(earlier if has_more else []), *(f"  changed: {change_line(one)}" for one in shown)]
 
 
 def _end_lines(session: Session) -> list[str]:

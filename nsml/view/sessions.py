@@ -1072,7 +1072,7 @@ def repeat_words(session: Session) -> list[str]:
     A rerun is named itself: what it is a rerun of may be removed.
 
     Raises:
-        ValueError: the session is that of a list, and lacks the end of its command.
+        ValueError: the session is that of a list, and lacks the end of its command, or early changes.
     """
     if session.left_out_bytes:
         raise ValueError(f"{session.name}: the end of its command is not here")

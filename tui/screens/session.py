@@ -268,6 +268,7 @@ class SessionScreen(ChartScreen):
         title = Text(f" {visible(self._called)} was removed" if row is None else "")
         if row is not None:
             session = row.session
+            self.dashboard.complete([session])  # what repeats it is made of all
             self._called = session.name
             word = word_of(session)
             title.append(f" {visible(session.name)}  ")
@@ -477,7 +478,7 @@ class SessionScreen(ChartScreen):
 
 
 def _again(session: Session) -> str:
-    """What repeats it; of a long command that is not here yet, what shows it."""
+    """What repeats it; of one of which not all is here yet, what shows it."""
     words = ["nsml", "command", session.name] if is_short(session) else repeat_words(session)
     return shell_line(words)
 

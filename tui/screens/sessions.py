@@ -205,7 +205,7 @@ class SessionsScreen(Frame):
     def _list(self, *, is_other: bool = False) -> None:
         now, listing = self.dashboard.clock.time(), self._listing
         if listing.looks_into_commands:
-            self.dashboard.complete()
+            self.dashboard.complete(self.model.short())
         rows = self.model.rows(self._filter, now, with_ended=listing.with_ended)
         if listing.is_mine:
             rows = [row for row in rows if row.session.owner == self.dashboard.user]

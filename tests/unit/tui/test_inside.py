@@ -197,3 +197,25 @@ async def test_why_nothing_can_be_seen_is_told_in_place_of_it(dashboard, server,
         await opened(pilot, key)
         await shows(pilot, "no answer: its agent is too old␛")
         assert dashboard.screen.query_one("#tabs", TabbedContent).active == tab
+
+
+async def test_what_repeats_a_session_has_all_that_was_set_and_nothing_that_was_refused(
+    dashboard, server
+):
+    session = server.state.add("kim/mnist/1", command=["nsml", "run", "-e", "train.py"])
+    for number in range(1, 41):
+        session.changes.add(
+            number=number,
+            kind=pb.PROGRAM_CHANGE_KIND_SET,
+            phase=pb.PROGRAM_CHANGE_PHASE_APPLIED if number <= 20 else WITHDRAWN,
+            values={"dropout" if number == 1 else "lr": f"0.{number}1"},
+            reason="" if number <= 20 else "too much",
+        )
+    server.state.put(session)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await shows(pilot, "again: nsml run --set dropout=0.11 --set lr=0.21", "--set lr=0.201")
+        await shows(pilot, "changed: lr=0.161  applied", "changed: lr=0.201  applied")
+        words = str(dashboard.screen.query_one("#words").visual)
+        assert words.count("--set ") == 20
+        assert "too much" not in words

@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.sessions.convert import shorten
 from nsml.client.series import ChartQuery
 from nsml.client.streams import ENDED_STATES, Link
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.nodes_pb2 import GetClusterResponse
 from nsml.view.filtering import Filter
 from nsml.view.series import Axis, Series
+from nsml.view.sessions import repeat_words
 from tui.model import (
     MOST_LINES,
     ClusterReceived,
@@ -25,6 +27,7 @@ from tui.model import (
 from tui.sources import State, Topic
 
 RUNNING, ENDED = pb.SESSION_STATE_RUNNING, pb.SESSION_STATE_SUCCEEDED
+APPLIED, WITHDRAWN = pb.PROGRAM_CHANGE_PHASE_APPLIED, pb.PROGRAM_CHANGE_PHASE_WITHDRAWN
 
 
 def session(number, state=RUNNING, memo=""):
@@ -282,6 +285,45 @@ def test_all_of_a_long_command_stays_known_once_it_was_asked_for():
         model.fold(event, 12)
         assert [one.id for one in model.short()] == ["s2"]
     assert names(model, "seed=2") == ["kim/mnist/1"]
+
+
+def changed(last, *, is_whole=False):
+    """A session whose knobs were set 30 times, after which all up to the last change were refused."""
+    found = session(1)
+    found.command.extend(["nsml", "run", "-e", "train.py"])
+    for number in range(1, last + 1):
+        found.changes.add(
+            number=number,
+            kind=pb.PROGRAM_CHANGE_KIND_SET,
+            phase=APPLIED if number <= 30 else WITHDRAWN,
+            values={"dropout" if number == 1 else "lr": str(number)},
+            at=number,
+            counter="step",
+        )
+    if not is_whole:
+        shorten(found)
+    return found
+
+
+def test_early_changes_stay_known_once_they_were_asked_for():
+    """A listing has the last ones alone, be they refused; what repeats the session has all that were made."""
+    whole, listed = changed(50, is_whole=True), changed(50)
+    words = repeat_words(whole)
+    assert len(listed.changes) < 20
+    assert words.count("--set") == 30
+    with pytest.raises(ValueError, match="not here"):
+        repeat_words(listed)
+    model = Model()
+    model.fold(SessionsReceived([listed], [], reset=True), 10)
+    assert [one.id for one in model.short()] == ["s1"]
+    model.fold(WholeReceived(whole), 11)
+    assert model.row("s1").session.changes == whole.changes
+    for last in range(51, 90):  # more than a listing has, one after the other
+        model.fold(SessionsReceived([changed(last)], []), 12)
+        assert not model.short()
+        assert repeat_words(model.row("s1").session) == words
+    model.fold(SessionsReceived([changed(200)], []), 13)
+    assert model.short(), "changes in between were never seen"
 
 
 def test_as_many_long_commands_are_kept_as_there_is_room_for(monkeypatch):

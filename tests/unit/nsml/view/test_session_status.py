@@ -2,6 +2,7 @@
 
 import pytest
 
+from controlplane.sessions.convert import shorten
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.session_status import course, lines
 from nsml.view.sessions import end_text, why_text
@@ -124,3 +125,20 @@ def test_the_course_of_a_session_is_told_as_far_as_it_came():
     told = dict(course(one, 1_000_630))
     assert (told["ran for"], told["ended"]) == ("5m", "01-12 13:52:10Z, 5 minutes ago")
     assert list(told) == ["created", "started", "ran for", "ended", "time limit", "devices"]
+
+
+def test_changes_that_were_refused_are_no_changes_and_of_others_the_last_stand_there():
+    found = session(pb.SESSION_STATE_RUNNING)
+    for number in range(1, 31):
+        applied, withdrawn = pb.PROGRAM_CHANGE_PHASE_APPLIED, pb.PROGRAM_CHANGE_PHASE_WITHDRAWN
+        found.changes.add(
+            number=number,
+            kind=pb.PROGRAM_CHANGE_KIND_SET,
+            phase=applied if number <= 7 else withdrawn,
+            values={"lr": str(number)},
+        )
+    earlier = "  changed: before that, see $ nsml set kim/mnist/3"
+    last = [f"  changed: lr={number}  applied  by " for number in range(3, 8)]
+    assert lines(found, None, 0)[1:] == [earlier, *last]
+    shorten(found)
+    assert lines(found, None, 0)[1:] == [earlier], "those that were made are not in a listing"
