@@ -40,6 +40,7 @@ MOST_REMOVED: Final = 100
 """Sessions of one removal."""
 _MOST_TYPED_CODE: Final = 200
 """Lines for programs to evaluate."""
+_NOT_CONNECTED: Final = "not connected yet"
 
 
 class Actions:
@@ -248,18 +249,38 @@ class Actions:
 
         self._app.push_screen(Confirm(question, command), go)
 
-    def set_knobs(self, sessions: Sequence[Session], settings: Settings) -> None:
-        """Set knobs of the program of one session, in all its processes at the same step."""
+    def set_knobs(
+        self,
+        sessions: Sequence[Session],
+        settings: Settings,
+        *,
+        taken: Callable[[], None],
+        refused: Callable[[str], bool],
+    ) -> bool:
+        """Set knobs of the program of one session, in all its processes at the same step.
+
+        Args:
+            sessions: the one.
+            settings: of which knobs.
+            taken: called once it is made, or waits for its step.
+            refused: called with the reason where it is not made; False: nobody reads it there, a note is to say it.
+
+        Returns:
+            Whether it is asked for.
+        """
         from nsml.v1.sessions_pb2 import PROGRAM_CHANGE_KIND_SET
 
         if (session := self._changeable(sessions, "set")) is None:
-            return
+            return False
         self._change(
             shell_line(["nsml", "set", session.name, *settings.words]),
             lambda client: client.sessions.change_program(
                 session.id, PROGRAM_CHANGE_KIND_SET, values=settings.values, at=settings.at
             ),
+            taken=taken,
+            refused=refused,
         )
+        return True
 
     def withdraw(self, sessions: Sequence[Session]) -> None:
         """Withdraw the change of the program of one session that is not decided, once that is confirmed."""
@@ -299,13 +320,21 @@ class Actions:
             return None
         return session
 
-    def _change(self, command: str, ask: Callable[[Client], Awaitable[Session]]) -> None:
+    def _change(
+        self,
+        command: str,
+        ask: Callable[[Client], Awaitable[Session]],
+        *,
+        taken: Callable[[], None] = lambda: None,
+        refused: Callable[[str], bool] | None = None,
+    ) -> None:
         """Ask for a change of running programs, and say what came of it once it is over."""
         from nsml.client.program_changes import until_over
         from nsml.v1 import sessions_pb2 as pb
         from nsml.view.program_changes import line, results, step_text, was_withdrawn_by_user
 
         def told(change: ProgramChange) -> None:
+            taken()
             where = step_text(change) or "the program's next safe point"
             self._app.say(f"$ {command}\nwaiting for {where}")
 
@@ -313,13 +342,15 @@ class Actions:
             change = await until_over(client, await ask(client), told=told)
             if change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN:
                 if was_withdrawn_by_user(change):  # it is over as somebody wished
+                    taken()
                     self._app.say(line(change))
                     return
                 raise ClientError(change.reason or "it was withdrawn")
+            taken()
             is_divided = change.phase == pb.PROGRAM_CHANGE_PHASE_DIVIDED
             self._app.say("\n".join([line(change), *results(change)]), is_bad=is_divided)
 
-        self._act(command, {command: call})
+        self._act(command, {command: call}, refused=refused)
 
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into the folder in which the dashboard was started, once that is confirmed."""
@@ -365,21 +396,35 @@ class Actions:
         )
 
     def _act(
-        self, command: str, calls: Mapping[str, Callable[[Client], Awaitable[object]]]
+        self,
+        command: str,
+        calls: Mapping[str, Callable[[Client], Awaitable[object]]],
+        *,
+        refused: Callable[[str], bool] | None = None,
     ) -> None:
-        """Do something on the platform, and say which command line does the same; of each call alone, too."""
+        """Do something on the platform, and say which command line does the same; of each call alone, too.
+
+        With `refused` no note stands in front of where it was typed, unless that does not take the reason.
+        """
+
+        def is_told(why: str) -> bool:
+            return refused is not None and refused(why)
 
         async def act() -> None:
             client = self._app.client
             if client is None:
-                self._app.say("not connected yet", is_bad=True)
+                if not is_told(_NOT_CONNECTED):
+                    self._app.say(_NOT_CONNECTED, is_bad=True)
                 return
             self._app.last_command = command
-            self._app.say(f"$ {command}")
+            if refused is None:
+                self._app.say(f"$ {command}")
             for alone, call in calls.items():
                 try:
                     await call(client)
                 except ClientError as error:
+                    if is_told(": ".join(filter(None, (error.message, error.why)))):
+                        continue
                     words = [
                         f"not done: $ {alone}",
                         error.message,

@@ -112,8 +112,16 @@ class SessionActions(Protocol):
     def hold(self, sessions: Sequence[Session]) -> None:
         """Pause the program of one, or let it go on, once it is said to be meant."""
 
-    def set_knobs(self, sessions: Sequence[Session], settings: Settings) -> None:
-        """Set knobs of the program of one."""
+    def set_knobs(
+        self,
+        sessions: Sequence[Session],
+        settings: Settings,
+        *,
+        taken: Callable[[], None],
+        refused: Callable[[str], bool],
+    ) -> bool:
+        """Set knobs of the program of one; `taken` or `refused` hears what comes of it where it is asked for."""
+        ...
 
     def withdraw(self, sessions: Sequence[Session]) -> None:
         """Withdraw the change of the program of one that is not decided, once it is said to be meant."""

@@ -11,6 +11,7 @@ from tui.screens.asking import Confirm
 from tui.screens.session import SessionScreen
 from tui.screens.tabs.knobs import KnobsTab
 from tui.widgets.field import Field
+from tui.widgets.table import Table
 from tui.widgets.text_view import TextView
 
 SIZE = (120, 40)
@@ -78,15 +79,18 @@ async def test_what_sets_nothing_stays_in_its_line_and_nothing_is_asked(dashboar
         ):
             dashboard.focused.value = line
             await pilot.press("enter")
-            await until(pilot, lambda why=why: why in told(dashboard))
+            await shows(pilot, f"not set: {why}")
             assert dashboard.focused.value == line
         assert not asked_for(server)
+        assert not told(dashboard)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(dashboard.focused, Field))
         assert isinstance(dashboard.screen, SessionScreen)
 
 
-async def test_a_value_that_the_program_refuses_is_told_with_its_reason(dashboard, server):
+async def test_a_value_that_the_program_refuses_stays_in_its_line_with_the_reason_below(
+    dashboard, server
+):
     server.state.add("kim/mnist/1")
     knobs(server.state, lr=LR)
     server.state.change_phase = WITHDRAWN
@@ -95,9 +99,45 @@ async def test_a_value_that_the_program_refuses_is_told_with_its_reason(dashboar
         await opened(pilot, "K")
         await shows(pilot, "1 knob")
         await pilot.press("S", *"7 --at 500", "enter")
-        refused = "not done: $ nsml set kim/mnist/1 lr=7 --at 500\nlr: 7.0 is more than its max 1.0"
-        await until(pilot, lambda: refused in told(dashboard))
+        await shows(pilot, "not set: lr: 7.0 is more than its max 1.0 · esc leaves")
         await shows(pilot, "#1  lr=7  not made: lr: 7.0 is more than its max 1.0  by kim")
+        assert dashboard.focused.value == "lr=7 --at 500"
+        assert not told(dashboard), "nothing covers the table"
+        server.state.change_phase = pb.PROGRAM_CHANGE_PHASE_APPLIED
+        # The same line again is asked for again.
+        await pilot.press("enter")
+        await until(pilot, lambda: not dashboard.screen.query_one(KnobsTab).is_asking)
+        assert len(asked_for(server)) == 2
+        assert isinstance(dashboard.focused, Table)
+
+
+async def test_what_is_typed_whole_behind_the_name_of_its_knob_means_its_value(dashboard, server):
+    server.state.add("kim/mnist/1")
+    knobs(server.state, lr=LR)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "K")
+        await shows(pilot, "1 knob")
+        await pilot.press("S", *"lr=0.5", "enter")
+        await until(pilot, lambda: dashboard.last_command == "nsml set kim/mnist/1 lr=0.5")
+
+
+async def test_a_line_that_was_left_before_its_answer_has_the_refusal_in_a_note(dashboard, server):
+    server.state.add("kim/mnist/1")
+    knobs(server.state, lr=LR)
+    server.state.change_phase = pb.PROGRAM_CHANGE_PHASE_PREPARE
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "K")
+        await shows(pilot, "1 knob")
+        await pilot.press("S", *"7", "enter")
+        await until(pilot, lambda: asked_for(server))
+        await pilot.press("escape")
+        fresh = pb.Session()
+        fresh.CopyFrom(next(iter(server.state.sessions.values())))
+        fresh.changes[0].phase, fresh.changes[0].reason = WITHDRAWN, "lr: too much"
+        server.state.put(fresh)
+        refused = "not done: $ nsml set kim/mnist/1 lr=7\nlr: too much"
+        await until(pilot, lambda: refused in told(dashboard))
+        assert isinstance(dashboard.screen, SessionScreen)
 
 
 async def test_a_pause_is_confirmed_and_the_same_key_has_it_go_on(dashboard, server):

@@ -58,6 +58,15 @@ class KnobsTab(SessionTab):
         Binding("w", "withdraw", "Withdraw", id="knobs.withdraw"),
     ]
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = ""
+        """What the line began with: the knob under the cursor."""
+        self._asked = ""
+        """The line that is asked for, and of which nothing came yet."""
+        self._refused = ""
+        """Why what stands in the line was not set."""
+
     def body(self) -> ComposeResult:
         """Both, and the line."""
         yield Table(COLUMNS, key=lambda knob: knob.name, clock=self.now)
@@ -111,14 +120,19 @@ class KnobsTab(SessionTab):
         """Ask for another value of the knob under the cursor, or of any."""
         knob: Knob | None = self.query_one(Table).current
         field = self.query_one(Field)
-        field.value = f"{knob.name}=" if knob is not None else ""
+        self._begun = f"{knob.name}=" if knob is not None else ""
+        self._asked = self._refused = ""
+        field.value = self._begun
         field.cursor_position = len(field.value)
         self.query_one(".line").display = True  # at once, so that what is typed next goes there
         self.screen.set_focus(field)
 
     def _close(self) -> None:
+        had_focus = self.query_one(Field).has_focus
         self.query_one(".line").display = False
-        self.query_one(Table).focus()
+        self._asked = self._refused = ""
+        if had_focus:
+            self.query_one(Table).focus()
         self._screen().redraw()
 
     def _screen(self) -> TabScreen:
@@ -127,19 +141,49 @@ class KnobsTab(SessionTab):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Say what is known of the knob that is typed."""
         event.stop()
+        self._refused = ""
         self._screen().redraw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Have it set, as `nsml set` does."""
+        """Have it set, as `nsml set` does; the line stays until it is."""
         event.stop()
-        app = cast("Shell", self.app)
-        try:
-            settings = settings_of(event.value)
-        except CommandError as error:
-            app.say(error.message, is_bad=True)
+        text = event.value
+        if text == self._asked:
             return
-        self._close()
-        app.actions.set_knobs(self._screen().chosen(), settings)
+        try:
+            settings = settings_of(self._meant(text))
+        except CommandError as error:
+            self._refuse(error.message)
+            return
+
+        def taken() -> None:
+            if self._awaits(text):
+                self._close()
+
+        def refused(why: str) -> bool:
+            is_seen = self._awaits(text) and self.display
+            if is_seen:
+                self._refuse(why)
+            return is_seen
+
+        actions = cast("Shell", self.app).actions
+        if actions.set_knobs(self._screen().chosen(), settings, taken=taken, refused=refused):
+            self._asked, self._refused = text, ""
+            self._screen().redraw()
+
+    def _meant(self, text: str) -> str:
+        """Without the beginning of the line where all of it was typed behind that: `lr=lr=9`."""
+        begun = self._begun
+        return text.removeprefix(begun) if begun and text.startswith(begun * 2) else text
+
+    def _awaits(self, text: str) -> bool:
+        """Whether what stands in the line is what was asked for."""
+        is_there = self.is_attached and self.is_asking
+        return is_there and text == self._asked == self.query_one(Field).value
+
+    def _refuse(self, why: str) -> None:
+        self._asked, self._refused = "", why
+        self._screen().redraw()
 
     def on_table_chosen(self, event: Table.Chosen) -> None:
         """Ask for another value of it."""
@@ -169,10 +213,15 @@ class KnobsTab(SessionTab):
         self, session: Session, found: Sequence[Knob], received: KnobsReceived | None
     ) -> Sequence[str]:
         if self.is_asking:
-            typed = [word.partition("=")[0] for word in self.query_one(Field).value.split()]
+            leave = key_of(self.app, "charts.back")
+            value = self.query_one(Field).value
+            if self._refused:
+                return [f"not set: {visible(self._refused)}", f"{leave} leaves"]
+            if value == self._asked != "":
+                return ["waiting for the program", f"{leave} leaves"]
+            typed = [word.partition("=")[0] for word in value.split()]
             known = {one.name: knob_line(one) for one in found}
             last = next((known[name] for name in reversed(typed) if name in known), "")
-            leave = key_of(self.app, "charts.back")
             return [last, f"enter sets · {leave} leaves"]
         words = [counted(len(found), "knob")] if found else []
         if (change := open_change(session)) is not None:
