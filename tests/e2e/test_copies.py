@@ -53,7 +53,7 @@ def digest(path: Path) -> str:
 
 def sent(said: str) -> float:
     """Megabytes that a copy says it has sent."""
-    found = re.search(r"copied [12] files? \(([0-9.]+) MB\)", said)
+    found = re.search(r"copied [12] files? \(([0-9.]+) MB[;)]", said)
     assert found is not None, said
     return float(found[1])
 

@@ -359,3 +359,9 @@ def report_of(
         report.exit.exit_code = code
         report.exit.ended_at.GetCurrentTime()
     return report
+
+
+async def say_first(call: Any, message: Any) -> None:
+    """The first message of a call: why it was refused, which it may be before that, is told to who reads."""
+    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+        await call.write(message)

@@ -13,7 +13,7 @@ from controlplane.tunnels import tunnels
 from nsml.spec import agent_services
 from nsml.v1 import accounts_pb2, agents_pb2, nodes_pb2
 from nsml.v1 import nodes_pb2 as pb
-from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, say_first, until
 from tests.unit.controlplane.services.test_leader_forwarding import two
 from tests.unit.controlplane.services.test_tunnels import all_of, dial, failure, up
 
@@ -34,7 +34,7 @@ async def agent(rig: Rig) -> Agent:
 async def begin(user: Stubs, node: str = "a", service: str = agent_services.NODE_PROGRAM) -> Any:
     call = user.nodes._stub.OpenNodeTunnel(metadata=user.metadata, timeout=20)
     target = pb.NodeTunnelTarget(node=node, service=service)
-    await call.write(pb.OpenNodeTunnelRequest(target=target))
+    await say_first(call, pb.OpenNodeTunnelRequest(target=target))
     return call
 
 

@@ -25,7 +25,16 @@ from nsml.spec.metadata import SSH_KEY
 from nsml.spec.ssh_keys import parse_public_key
 from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import ssh_keys_pb2 as pb
-from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, serving, surroundings, until
+from tests.unit.controlplane.rig import (
+    Agent,
+    Rig,
+    Stubs,
+    platform,
+    say_first,
+    serving,
+    surroundings,
+    until,
+)
 from tests.unit.controlplane.services.test_sessions import refusal, refused
 from tests.unit.controlplane.services.test_tunnels import dial, failure, running
 
@@ -185,7 +194,7 @@ async def opened(
 ) -> Any:
     call = jump_host.sessions._stub.OpenTunnel(metadata=jump_host.metadata, timeout=20)
     target = sessions_pb2.TunnelTarget(session=session, service=service, ssh_host=host)
-    await call.write(sessions_pb2.OpenTunnelRequest(target=target))
+    await say_first(call, sessions_pb2.OpenTunnelRequest(target=target))
     return call
 
 

@@ -17,7 +17,7 @@ from controlplane.tunnels.frames import FRAME_BYTES
 from nsml.spec import agent_services
 from nsml.v1 import agents_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
-from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, say_first, until
 from tests.unit.controlplane.services.test_sessions import refusal
 
 EOF: Any = grpc.aio.EOF
@@ -41,7 +41,7 @@ async def running(rig: Rig, user: Stubs, **submission: Any) -> tuple[Agent, pb.S
 async def begin(user: Stubs, session: str, service: str = "web", rank: int = 0) -> Any:
     call = user.sessions._stub.OpenTunnel(metadata=user.metadata, timeout=20)
     target = pb.TunnelTarget(session=session, rank=rank, service=service)
-    await call.write(pb.OpenTunnelRequest(target=target))
+    await say_first(call, pb.OpenTunnelRequest(target=target))
     return call
 
 
