@@ -161,6 +161,21 @@ async def test_a_pause_is_confirmed_and_the_same_key_has_it_go_on(dashboard, ser
         assert asked_for(server)[1].kind == pb.PROGRAM_CHANGE_KIND_CONTINUE
 
 
+async def test_an_answer_that_comes_while_its_line_goes_ends_nothing(dashboard, server):
+    server.state.add("kim/mnist/1")
+    knobs(server.state, lr=LR)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "K")
+        await shows(pilot, "1 knob")
+        await pilot.press("S")
+        [tab] = dashboard.screen.query(KnobsTab)
+        assert tab.is_asking
+        await tab.query(Field).remove()
+        assert not tab._awaits("lr=0.5")
+        await tab.query(".line").remove()
+        assert not tab.is_asking
+
+
 async def test_a_change_that_waits_is_said_and_withdrawn(dashboard, server):
     server.state.add("kim/mnist/1")
     server.state.change_phase = pb.PROGRAM_CHANGE_PHASE_PREPARE
