@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 FREE_BYTES: Final = 256 << 20
-"""Of each program, as fast as it goes: what people look at, and most of what they fetch."""
+"""Of each connection, as fast as it goes: what people look at, and most of what they fetch."""
 PAUSE_S: Final = 1.0
 """Who says nothing for so long begins anew: one connection of ssh has many commands, one after the other."""
 BYTES_PER_S_OF_CPU: Final = 32 << 20
-"""After that, for each CPU of the machine, all such programs of its agent together."""
+"""After that, for each CPU of the machine, all such connections to its agent together."""
 
 
 class Pacing:
-    """Of all that programs of one agent print; `cpus`: how many it may use, by default as many as this process."""
+    """Of all connections to one agent; `cpus`: how many it may use, by default as many as this process."""
 
     def __init__(self, clock: Clock, *, cpus: int | None = None) -> None:
         self._clock = clock
         self._bytes_per_s = BYTES_PER_S_OF_CPU * (cpus or len(os.sched_getaffinity(0)))
         self._free_at = -math.inf
 
-    def of_one(self) -> OnePacing:
-        """Of one program."""
-        return OnePacing(self, self._clock)
+    def of_connection(self) -> ConnectionPacing:
+        """Of one more connection."""
+        return ConnectionPacing(self, self._clock)
 
     async def wait(self, size: int) -> None:
-        """Wait until so many bytes may be passed on of a program that has printed much."""
+        """Wait until so many bytes may be passed on of a connection that has had its `FREE_BYTES`."""
         now = self._clock.monotonic()
         starts_at = max(self._free_at, now)
         self._free_at = starts_at + size / self._bytes_per_s
@@ -42,8 +42,8 @@ class Pacing:
             await self._clock.sleep(starts_at - now)
 
 
-class OnePacing:
-    """Of one program; see `Pacing.of_one`."""
+class ConnectionPacing:
+    """Of one connection; see `Pacing.of_connection`."""
 
     def __init__(self, shared: Pacing, clock: Clock) -> None:
         self._shared = shared

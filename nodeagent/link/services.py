@@ -15,7 +15,7 @@ from typing import Any
 import grpc.aio
 
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.link.pacing import OnePacing
+from nodeagent.link.pacing import ConnectionPacing
 from nsml.client.direct_tunnels import Came, DirectCall
 from nsml.common.concurrency import TaskGroup
 from nsml.spec import agent_services
@@ -55,7 +55,7 @@ class RunningReplica:
 class Stream:
     """The agent's end of a tunnel, while `serve` lasts. `pacing`: of what is written; None: it waits for the client alone."""
 
-    def __init__(self, call: Any, pacing: OnePacing | None = None) -> None:
+    def __init__(self, call: Any, pacing: ConnectionPacing | None = None) -> None:
         self._call = call
         self._pacing = pacing
         # of a message of the contract every byte would be copied twice more

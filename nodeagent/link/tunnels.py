@@ -193,7 +193,9 @@ class Tunnels:
             async with self._dialled(order, first, leads=service is not None) as call:
                 if service is not None:
                     is_paced = order.service in agent_services.PACED
-                    await Stream(call, self._pacing.of_one() if is_paced else None).serve(service)
+                    await Stream(call, self._pacing.of_connection() if is_paced else None).serve(
+                        service
+                    )
 
     async def _serve(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
         first = pb.TunnelRequest(tunnel_id=order.tunnel_id)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session, Waiting
 
 MOST_CHANGES = 5
-"""Of its running programs that are shown, of those that were made or may be; `nsml set SESSION` shows all."""
+"""Of its running programs that are shown, of those that were made or may be; `nsml set SESSION` shows more."""
 _MOMENTS = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 

@@ -172,6 +172,7 @@ async def test_an_answer_that_comes_while_its_line_goes_ends_nothing(dashboard, 
         assert tab.is_asking
         await tab.query(Field).remove()
         assert not tab._awaits("lr=0.5")
+        assert not tab.is_asking
         await tab.query(".line").remove()
         assert not tab.is_asking
 

@@ -102,8 +102,8 @@ class KnobsTab(SessionTab):
 
     @property
     def is_asking(self) -> bool:
-        """Whether the line for other values is there, which goes sooner than this where its screen is left."""
-        return any(line.display for line in self.query(".line"))
+        """Whether the line for other values is there: with its field, which goes first where the screen is left."""
+        return any(line.display and line.query(Field) for line in self.query(".line"))
 
     def front(self) -> Widget | None:
         """The line while it is there, else the table."""
@@ -178,8 +178,8 @@ class KnobsTab(SessionTab):
 
     def _awaits(self, text: str) -> bool:
         """Whether what stands in the line is what was asked for."""
-        is_there = self.is_attached and self.is_asking and text == self._asked
-        return is_there and any(text == field.value for field in self.query(Field))
+        is_there = self.is_attached and self.is_asking
+        return is_there and text == self._asked == self.query_one(Field).value
 
     def _refuse(self, why: str) -> None:
         self._asked, self._refused = "", why
