@@ -33,6 +33,7 @@ from controlplane.limits.admission import unlimited
 from controlplane.limits.user_storage import blob_bytes
 from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
+from controlplane.objects.pack import PACK_BYTES
 from controlplane.state.lru import LruDict
 from nsml.common.clock import inline
 
@@ -62,10 +63,14 @@ MOST_ASKED: Final = 10_000
 MOST_BLOB_BYTES: Final = 64 << 20
 """Largest blob that is taken: chunks are smaller, manifests of a million files not much larger."""
 
-BATCH_BYTES: Final = 4 << 20
-BATCH_BLOBS: Final = 512
+LARGE_BYTES: Final = 4 << 20
+"""A blob beyond this is received, and read, one at a time for each caller."""
 
-MOST_SENDING: Final = 16
+BATCH_BYTES: Final = PACK_BYTES
+BATCH_BLOBS: Final = 4_096
+"""What an upload brings is stored in batches: each is a pack."""
+
+MOST_SENDING: Final = 8
 """Calls of one caller that bring blobs at once; the next ones wait."""
 
 REMEMBERED: Final = 4_096
@@ -445,7 +450,7 @@ class Content:
                         else:
                             some = islice(takewhile(lambda one: one != root, left), READ_AT_ONCE)
                             found = await self._objects.get_first(list(some), READ_BYTES)
-                        if sum(map(len, found)) <= BATCH_BYTES:
+                        if sum(map(len, found)) <= LARGE_BYTES:
                             await turn.aclose()
                         for data in found:
                             yield left.popleft(), data
@@ -487,7 +492,7 @@ class Content:
 
 
 class _CallLimits:
-    """Concurrency limits of one caller: sending and reading calls, and blobs larger than a batch, received or read."""
+    """Concurrency limits of one caller: sending and reading calls, and large blobs, received or read."""
 
     def __init__(self) -> None:
         self.calls = asyncio.Semaphore(MOST_SENDING)
@@ -605,7 +610,7 @@ async def _whole(
 ) -> AsyncGenerator[tuple[str, bytes], None]:
     """Blobs put together from parts that follow one another.
 
-    Holds `large` from when a blob is larger than a batch until the next one is asked for.
+    Holds `large` from when a blob is a large one until the next one is asked for.
     """
     current = ""
     held = bytearray()
@@ -614,13 +619,14 @@ async def _whole(
             if current and digest != current:
                 raise InvalidRequest(f"blob {current[:12]} is not complete before the next begins")
             current = check_digest(digest)
-            if len(held) <= BATCH_BYTES < len(held) + len(data):
+            if len(held) <= LARGE_BYTES < len(held) + len(data):
                 await turn.enter_async_context(large)
-            held += data
-            if len(held) > MOST_BLOB_BYTES:
+            if len(held) + len(data) > MOST_BLOB_BYTES:
                 raise TooLarge(f"a blob has at most {MOST_BLOB_BYTES} bytes")
+            if not last or held:  # most come in one part, and are not copied
+                held += data
             if last:
-                whole, held = bytes(held), bytearray()
+                whole, held = bytes(held) or data, bytearray()
                 yield current, whole
                 current = ""
                 await turn.aclose()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from controlplane.content.admitted_objects import AdmittedObjects
 from controlplane.content.content import Content
 from controlplane.content.object_gc import Collector
-from controlplane.content.object_gc_loop import Collecting, Forgetting
+from controlplane.content.object_gc_loop import Collecting, Forgetting, Maintaining
 from controlplane.content.service import ContentServicer
 from controlplane.content.user_storage_loop import CountingKept
 from controlplane.core.feature import Feature
@@ -49,15 +49,17 @@ def collector(core: Core) -> Collector:
 
 
 def wire(core: Core) -> Feature:
-    """Offer ContentService; the leader collects and counts."""
+    """Offer ContentService; the leader maintains, collects and counts."""
     found, collects = core.shared(content), core.shared(collector)
     collecting = Collecting(collector=collects, clock=core.clock)
+    maintaining = Maintaining(objects=core.objects, may=core.leads, clock=core.clock)
     counting = CountingKept(collector=collects, kept=core.kept, clock=core.clock)
     forgetting = Forgetting(content=found, clock=core.clock)
     servicer = ContentServicer(found, core.shared(admitted_objects))
     return Feature(
         services=((content_pb2_grpc.add_ContentServiceServicer_to_server, servicer),),
         leader_loops=(
+            maintaining.run,
             *((collecting.run,) if core.config.collect_after_s else ()),
             counting.run,
             forgetting.run,

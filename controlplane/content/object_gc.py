@@ -49,8 +49,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 32
-"""Objects that are moved at the same time."""
+AT_ONCE: Final = 1_000
+"""Objects that are put aside or removed together."""
+MOST_TOLD: Final = 10
+"""Digests that one line of the log names."""
 ROOTS_SEEN: Final = 100_000
 """Manifests that are not read again where several things refer to them."""
 MARK_BITS: Final = 27
@@ -209,10 +211,7 @@ class Collector:
         idle = [one for one in some if one.put_at <= before and one.digest not in marks]
         if not idle or not self._may():
             return some
-        moved = await asyncio.gather(
-            *[self._objects.put_aside(one.digest, self._may) for one in idle]
-        )
-        gone = {one.digest for one, is_moved in zip(idle, moved, strict=True) if is_moved}
+        gone = await self._objects.put_aside([one.digest for one in idle], self._may)
         for one in idle:
             if one.digest in gone:
                 done.put_aside += 1
@@ -222,26 +221,20 @@ class Collector:
     async def _look_aside(
         self, some: list[StoredBlob], marks: Marks, before: float, done: Collected
     ) -> None:
-        absent = await self._objects.has_missing([one.digest for one in some])
-        wanted = [one.digest for one in some if one.digest in marks and one.digest in absent]
+        wanted = {one.digest for one in some if one.digest in marks}
         if wanted:
             await self._objects.take_back(wanted)
             done.taken_back += len(wanted)
-            _log.warning("content.taken_back", digests=[one[:12] for one in wanted])
-        # What was taken back may lie here still, and what was sent again does.
-        gone = [
-            one
-            for one in some
-            if one.put_at <= before and (one.digest not in marks or one.digest not in absent)
-        ]
-        if gone and self._may():
-            was_there = await asyncio.gather(*[self._objects.delete(one.digest) for one in gone])
-            for one, is_gone in zip(gone, was_there, strict=True):
-                done.removed += is_gone
-                done.removed_bytes += one.stored_bytes * is_gone
-        else:
-            gone = []
-        left = [one for one in some if one not in gone and one.digest not in wanted]
+            _log.warning(
+                "content.taken_back", digests=[one[:12] for one in sorted(wanted)][:MOST_TOLD]
+            )
+        old = [one.digest for one in some if one.put_at <= before and one.digest not in wanted]
+        gone = await self._objects.delete(old) if old and self._may() else set()
+        for one in some:
+            if one.digest in gone:
+                done.removed += 1
+                done.removed_bytes += one.stored_bytes
+        left = [one for one in some if one.digest not in gone | wanted]
         done.aside += len(left)
         done.aside_bytes += sum(one.stored_bytes for one in left)
 

@@ -1,4 +1,4 @@
-"""Has objects that nothing refers to removed, and forgets who has sent which long ago."""
+"""Keeps the object store in order, has objects that nothing refers to removed, and forgets who has sent which long ago."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ import structlog
 from controlplane.domain.errors import NsmlError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from controlplane.content.content import Content
     from controlplane.content.object_gc import Collector
+    from controlplane.objects.interface import ObjectStore
     from nsml.common.clock import Clock
 
 FIRST_AFTER_S: Final = 900.0
 """A new leader waits until nothing of the one before is on its way to the object store any more."""
 LOOK_EVERY_S: Final = 6 * 3600.0
+MAINTAIN_AFTER_S: Final = 60.0
+"""Soon: blobs of an earlier version are collected only once they are in packs."""
 
 
 class Collecting:
@@ -37,6 +42,26 @@ class Collecting:
                 self._log.warning("content.not_collected", reason=f"{error.message}: {error.why}")
             else:
                 self._log.info("content.collected", **asdict(done))
+            await self._clock.sleep(LOOK_EVERY_S)
+
+
+class Maintaining:
+    """The leader's: the object store keeps itself in order, whether objects are collected or not."""
+
+    def __init__(self, *, objects: ObjectStore, may: Callable[[], bool], clock: Clock) -> None:
+        self._objects = objects
+        self._may = may
+        self._clock = clock
+        self._log = structlog.get_logger()
+
+    async def run(self) -> NoReturn:
+        """Do it now and then, until cancelled."""
+        await self._clock.sleep(MAINTAIN_AFTER_S)
+        while True:
+            try:
+                await self._objects.maintain(self._may)
+            except NsmlError as error:
+                self._log.warning("objects.not_maintained", reason=f"{error.message}: {error.why}")
             await self._clock.sleep(LOOK_EVERY_S)
 
 

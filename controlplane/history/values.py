@@ -393,6 +393,44 @@ class Referred(NamedTuple):
     next: tuple[int | str, ...] | None = None
 
 
+class PackEntry(NamedTuple):
+    """A blob within a pack: `stored` bytes from `start` on, which are a frame of its `size` bytes."""
+
+    digest: str
+    start: int
+    stored: int
+    size: int
+
+
+class BlobPlace(NamedTuple):
+    """Where a blob of `size` bytes is read: the pack's name, and from where how many bytes of it."""
+
+    digest: str
+    pack: str
+    start: int
+    stored: int
+    size: int
+
+
+class ListedBlob(NamedTuple):
+    """A blob of the index: bytes that it takes, when it was put or, of what is aside, put there (Unix s)."""
+
+    digest: str
+    stored: int
+    at: float
+
+
+class ListedPack(NamedTuple):
+    """A pack of the index: its bytes, when it was put (Unix s), and how many of them are how many blobs still."""
+
+    number: int
+    name: str
+    stored: int
+    put_at: float
+    used: int
+    blobs: int
+
+
 class KeptBytes(NamedTuple):
     """What the object store keeps for a user.
 

@@ -46,7 +46,7 @@ class ObjectStore(Protocol):
         ...
 
     async def put_many(self, blobs: Mapping[str, bytes]) -> None:
-        """Put several, cheaper than one by one. All are checked before any is written."""
+        """Put several, much cheaper than one by one. All are checked before any is written."""
         ...
 
     async def get(self, digest: str) -> bytes:
@@ -60,19 +60,20 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:
-        """Take a blob from its name; False when it was not there, or `may`, asked at the last moment, forbids it.
-
-        How long it is aside counts from now, also if it was aside already.
-        """
+    async def put_aside(self, digests: Collection[str], may: Callable[[], bool]) -> set[str]:
+        """Take blobs from their names; those that were there. None where `may`, asked at the last moment, forbids it."""
         ...
 
     async def take_back(self, digests: Collection[str]) -> None:
-        """Give what is aside its name again, where nothing has it; the rest of `digests` means nothing."""
+        """Give what is aside its name again; the rest of `digests` means nothing. A put does it, too."""
         ...
 
-    async def delete(self, digest: str) -> bool:
-        """Remove for good what is aside; False when nothing is. What has the name is not touched."""
+    async def delete(self, digests: Collection[str]) -> set[str]:
+        """Remove for good what is aside; those that were. What has the name is not touched."""
+        ...
+
+    async def maintain(self, may: Callable[[], bool]) -> None:
+        """Do what the store needs now and then, and nobody asks for; the leader's, while `may` says so."""
         ...
 
     def list_aside(self) -> AsyncIterator[StoredBlob]:

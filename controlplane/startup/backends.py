@@ -16,8 +16,9 @@ from controlplane.access.vault import Vault, open_vault
 from controlplane.core.dependencies import Backends
 from controlplane.history.sqlite import open_history
 from controlplane.notices.webhook_delivery import Poster
+from controlplane.objects.files import open_folder, open_shared, shared_folder
+from controlplane.objects.packed import PackedObjects
 from controlplane.objects.s3 import S3Service
-from controlplane.objects.stored import open_folder, open_shared, shared_folder
 from controlplane.startup.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S
 from controlplane.startup.migrations import bring_forward, look_at, wait_for_one_version
 from controlplane.startup.ownership import BackendSettings, StartRefused, choose_coordination, claim
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from controlplane.access.authority import Authority
     from controlplane.domain.cluster import Cluster
     from controlplane.history.sql.history import History
-    from controlplane.objects.interface import ObjectStore
+    from controlplane.objects.files import Files
     from controlplane.startup.config import Settings
     from controlplane.startup.ownership import Claimed
     from controlplane.startup.startup_retry import Waiting
@@ -50,7 +51,7 @@ class ClaimedBackends:
 
     store: KeyValueStore
     history: History
-    objects: ObjectStore
+    objects: PackedObjects
     clock: Clock
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
 
@@ -89,8 +90,8 @@ async def surroundings(
     async with contextlib.AsyncExitStack() as stack:
         reached = functools.partial(reached_store, settings, standing, clock)
         store = await waiting.until_there(lambda: stack.enter_async_context(reached()))
-        objects = await open_objects(settings)
-        claimed = functools.partial(_claimed, settings, standing, clock, store, objects)
+        files = await open_files(settings)
+        claimed = functools.partial(_claimed, settings, standing, clock, store, files)
         yield await waiting.until_there(lambda: stack.enter_async_context(claimed()))
 
 
@@ -100,13 +101,16 @@ async def _claimed(
     standing: BackendSettings,
     clock: Clock,
     store: KeyValueStore,
-    objects: ObjectStore,
+    files: Files,
 ) -> AsyncIterator[tuple[Backends, Cluster]]:
     """One attempt. Each looks at everything anew: while it waited somebody may have restored a platform."""
     if standing.objects:
-        await objects.mark()  # before the history is opened, again and again while they are away
-    async with _ground_on(store, objects, settings, clock) as ground:
+        await files.mark()  # before the history is opened, again and again while they are away
+        if fault := await files.unfit():
+            raise StartRefused(f"the service of {standing.objects} cannot be used: {fault}")
+    async with _ground_on(store, files, settings, clock) as ground:
         claimed = await claim(ground, settings.data, standing, key_file_of(settings))
+        await ground.objects.prepare()
         await bring_forward(ground.store)
         post = Poster(allows_private=settings.webhooks_to_private)
         on = replace(_stood_on(ground, claimed, settings.data), post=post)
@@ -125,14 +129,14 @@ async def opened_ground(
     """
     async with (
         reached_store(settings, standing, clock) as store,
-        _ground_on(store, await open_objects(settings), settings, clock) as ground,
+        _ground_on(store, await open_files(settings), settings, clock) as ground,
     ):
         yield ground
 
 
 @contextlib.asynccontextmanager
 async def _ground_on(
-    store: KeyValueStore, objects: ObjectStore, settings: Settings, clock: Clock
+    store: KeyValueStore, files: Files, settings: Settings, clock: Clock
 ) -> AsyncIterator[ClaimedBackends]:
     looked_at = await look_at(store)
     # Before the history is opened, which makes an older one today's.
@@ -140,6 +144,7 @@ async def _ground_on(
     await wait_for_one_version(looked_at, clock, settings.lease_s or longest_s)
     history = await _open_history(settings, clock)
     try:
+        objects = PackedObjects(files, history.packs)
         yield ClaimedBackends(store=looked_at, history=history, objects=objects, clock=clock)
     finally:
         await history.close()
@@ -269,13 +274,13 @@ async def _open_history(settings: Settings, clock: Clock) -> History:
     )
 
 
-async def open_objects(settings: Settings) -> ObjectStore:
-    """The object store of the settings; StartRefused or OSError where it cannot be opened."""
+async def open_files(settings: Settings) -> Files:
+    """The files of the object store of the settings; StartRefused or OSError where it cannot be opened."""
     # What is mounted from elsewhere may never answer, and whoever waits for it may be stopped.
-    return await in_own_thread(lambda: _objects_of(settings))
+    return await in_own_thread(lambda: _files_of(settings))
 
 
-def _objects_of(settings: Settings) -> ObjectStore:
+def _files_of(settings: Settings) -> Files:
     if not settings.objects:
         return open_folder(settings.data / "objects", in_thread)
     service = S3Service(

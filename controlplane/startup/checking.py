@@ -15,7 +15,7 @@ from controlplane.gateway.scrape_access import SHORTEST_TOKEN
 from controlplane.health.warnings import FILE_WARNING_S, file_end
 from controlplane.startup.backends import (
     key_file_of,
-    open_objects,
+    open_files,
     reached_store,
     standing_of,
 )
@@ -215,7 +215,7 @@ async def _history(url: str) -> str:
 
 
 async def _objects(settings: Settings) -> str:
-    await (await open_objects(settings)).mark()
+    await (await open_files(settings)).mark()
     return ""
 
 

@@ -12,37 +12,48 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from controlplane.domain.errors import InvalidRequest
+from controlplane.history.postgresql import open_postgresql
 from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavailable, WrongDigest
 from controlplane.objects.s3 import S3Service
-from controlplane.objects.stored import open_folder, open_shared
 from nsml.common.clock import SystemClock, in_thread, inline
 from nsml.content.digests import digest_of
 from tests.support.memory_objects import MemoryObjects
+from tests.support.packed_objects import folder_objects, shared_objects
 from tests.support.s3 import KEYS, S3Server, s3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
+    from controlplane.history.sql.packs import SqlPacks
     from controlplane.objects.interface import ObjectStore
 
 __all__ = ["s3"]
 
 
-@pytest.fixture(params=["memory", "folder", "shared folder", "bucket"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+@pytest.fixture(params=["memory", "folder", "shared folder", "bucket", "bucket, postgresql"])
+async def objects(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     if request.param == "memory":
-        return MemoryObjects(SystemClock())
-    if request.param == "folder":
-        return open_folder(tmp_path / "objects", inline)
-    if request.param == "shared folder":
+        yield MemoryObjects(SystemClock())
+    elif request.param == "folder":
+        yield folder_objects(tmp_path / "objects", inline)
+    elif request.param == "shared folder":
         (tmp_path / "objects").mkdir()
-        return shared((tmp_path / "objects").as_uri())
-    server: S3Server = request.getfixturevalue("s3")
-    return shared(f"s3://{server.bucket()}/some/prefix", server.endpoint)
+        yield shared((tmp_path / "objects").as_uri())
+    else:
+        server: S3Server = request.getfixturevalue("s3")
+        url = f"s3://{server.bucket()}/some/prefix"
+        if "postgresql" not in request.param:
+            yield shared(url, server.endpoint)
+            return
+        emptied = request.getfixturevalue("emptied_database")
+        history = await open_postgresql(emptied, clock=SystemClock())
+        yield shared(url, server.endpoint, index=history.packs)
+        await history.close()
 
 
-def shared(url: str, endpoint: str = "") -> ObjectStore:
-    return open_shared(url, in_thread, service=S3Service(endpoint=endpoint), environment=KEYS)
+def shared(url: str, endpoint: str = "", index: SqlPacks | None = None) -> ObjectStore:
+    service = S3Service(endpoint=endpoint)
+    return shared_objects(url, in_thread, service=service, environment=KEYS, index=index)
 
 
 def always() -> bool:
@@ -82,8 +93,8 @@ async def test_what_is_no_digest_is_refused_everywhere(objects: ObjectStore, dig
         objects.has_missing([digest]),
         objects.put(digest, b""),
         objects.get(digest),
-        objects.delete(digest),
-        objects.put_aside(digest, always),
+        objects.delete([digest]),
+        objects.put_aside([digest], always),
         objects.take_back([digest]),
     ):
         with pytest.raises(InvalidRequest):
@@ -94,8 +105,8 @@ async def test_what_is_not_there(objects: ObjectStore) -> None:
     digest = digest_of(b"nobody")
     with pytest.raises(BlobNotFound):
         await objects.get(digest)
-    assert await objects.delete(digest) is False
-    assert await objects.put_aside(digest, always) is False
+    assert await objects.delete([digest]) == set()
+    assert await objects.put_aside([digest], always) == set()
     await objects.take_back([digest])
     assert [blob async for blob in objects.list()] == []
     assert [blob async for blob in objects.list_aside()] == []
@@ -105,7 +116,7 @@ async def test_the_first_of_several(objects: ObjectStore) -> None:
     blobs = [noise(1_000, seed) for seed in range(8)]
     names = [digest_of(blob) for blob in blobs]
     await objects.put_many(dict(zip(names, blobs, strict=True)))
-    assert await objects.put_aside(names[1], always)
+    assert await objects.put_aside([names[1]], always)
     missing = digest_of(b"missing")
 
     for asked, most_bytes, most in (
@@ -132,11 +143,11 @@ async def test_the_first_of_several(objects: ObjectStore) -> None:
 async def test_deleting(objects: ObjectStore) -> None:
     digest = digest_of(b"gone")
     await objects.put(digest, b"gone")
-    assert await objects.delete(digest) is False, "only what is aside is removed"
+    assert await objects.delete([digest]) == set(), "only what is aside is removed"
     assert await objects.get(digest) == b"gone"
-    await objects.put_aside(digest, always)
-    assert await objects.delete(digest) is True
-    assert await objects.delete(digest) is False
+    await objects.put_aside([digest], always)
+    assert await objects.delete([digest]) == {digest}
+    assert await objects.delete([digest]) == set()
     with pytest.raises(BlobNotFound):
         await objects.get(digest)
 
@@ -147,33 +158,34 @@ async def test_what_is_aside_is_missing_and_read_and_taken_back(
 ) -> None:
     digest = digest_of(data)
     await objects.put(digest, data)
-    assert await objects.put_aside(digest, always) is True
-    assert await objects.put_aside(digest, always) is False
+    assert await objects.put_aside([digest], always) == {digest}
+    assert await objects.put_aside([digest], always) == set()
     assert await objects.has_missing([digest]) == {digest}
     assert [blob async for blob in objects.list()] == []
     assert [blob.digest async for blob in objects.list_aside()] == [digest]
     assert await objects.get(digest) == data
     await objects.take_back([digest, digest_of(b"nowhere")])
     assert await objects.has_missing([digest]) == set()
-    await objects.delete(digest)
+    await objects.delete([digest])
     assert await objects.get(digest) == data
 
 
 async def test_what_is_aside_and_sent_again_is_there(objects: ObjectStore) -> None:
     digest = digest_of(b"again")
     await objects.put(digest, b"again")
-    await objects.put_aside(digest, always)
+    await objects.put_aside([digest], always)
     await objects.put(digest, b"again")
     assert await objects.has_missing([digest]) == set()
+    assert [blob async for blob in objects.list_aside()] == []
     await objects.take_back([digest])
-    assert await objects.delete(digest) is True
+    assert await objects.delete([digest]) == set()
     assert await objects.get(digest) == b"again"
 
 
 async def test_nothing_loses_its_name_when_it_may_not(objects: ObjectStore) -> None:
     digest = digest_of(b"ours")
     await objects.put(digest, b"ours")
-    assert await objects.put_aside(digest, lambda: False) is False
+    assert await objects.put_aside([digest], lambda: False) == set()
     assert await objects.has_missing([digest]) == set()
 
 
@@ -184,7 +196,7 @@ async def test_what_is_aside_says_since_when_by_the_clock_of_the_store(
     await objects.put(digest, b"old")
     [put] = [blob async for blob in objects.list()]
     before = await objects.now()
-    await objects.put_aside(digest, always)
+    await objects.put_aside([digest], always)
     [aside] = [blob async for blob in objects.list_aside()]
     assert put.put_at <= before <= aside.put_at <= await objects.now()
     assert aside.stored_bytes == put.stored_bytes
@@ -197,7 +209,7 @@ async def test_what_is_read_while_it_moves_is_read(objects: ObjectStore) -> None
     for _ in range(5):
         for digest, data in blobs.items():
             for move in (
-                lambda one: objects.put_aside(one, always),
+                lambda one: objects.put_aside([one], always),
                 lambda one: objects.take_back([one]),
             ):
                 whole, _ = await asyncio.gather(objects.get(digest), move(digest))
@@ -227,16 +239,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "objects"
 
 
-def place(folder: Path, digest: str) -> Path:
-    return folder / "blobs" / digest[:2] / digest[2:]
+def packs(folder: Path) -> list[Path]:
+    return sorted((folder / "packs").glob("??/*"))
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0other", b"\x01garbage", b"\x07", b"\0dat"])
+@pytest.mark.parametrize("damage", [b"", b"\0other", b"\x01garb", b"\x07", b"\0dat", b"\0dat!"])
 async def test_damage_is_noticed_and_healed_by_putting_again(folder: Path, damage: bytes) -> None:
-    objects = open_folder(folder, inline)
+    objects = folder_objects(folder, inline)
     digest = digest_of(b"data")
     await objects.put(digest, b"data")
-    place(folder, digest).write_bytes(damage)
+    [pack] = packs(folder)
+    pack.write_bytes(damage + pack.read_bytes()[5:] if len(damage) == 5 else damage)
     with pytest.raises(BlobDamaged, match="damaged"):
         await objects.get(digest)
     # Who sends only what is missing has to be told that this is.
@@ -247,42 +260,37 @@ async def test_damage_is_noticed_and_healed_by_putting_again(folder: Path, damag
 
 
 async def test_text_takes_less_room_and_the_layout_is_as_documented(folder: Path) -> None:
-    objects = open_folder(folder, inline)
+    objects = folder_objects(folder, inline)
     text, media = b"epoch 1 loss 0.5\n" * 10_000, noise(100_000)
     await objects.put_many({digest_of(text): text, digest_of(media): media})
-    assert place(folder, digest_of(text)).stat().st_size < len(text) // 10
-    assert place(folder, digest_of(media)).read_bytes() == b"\0" + media
+    [pack] = packs(folder)
+    assert len(text) // 10 > pack.stat().st_size - len(media) > 0
+    assert b"\0" + media in pack.read_bytes()
     assert list((folder / "incoming").iterdir()) == []
-    assert open_folder(folder, inline) is not objects
-    assert await open_folder(folder, inline).get(digest_of(text)) == text
-
-
-async def test_what_is_no_blob_is_not_listed(folder: Path) -> None:
-    objects = open_folder(folder, inline)
-    await objects.put(digest_of(b"data"), b"data")
-    place(folder, digest_of(b"data")).with_name(".nfs0001").write_bytes(b"x")
-    assert await listed(objects) == [digest_of(b"data")]
+    again = folder_objects(folder, inline)
+    await again.prepare()
+    assert await again.get(digest_of(text)) == text
 
 
 async def test_what_a_crash_left_half_done_is_removed(folder: Path) -> None:
-    open_folder(folder, inline)
+    folder_objects(folder, inline)
     (folder / "incoming/7-half").write_bytes(b"\0ha")
-    objects = open_folder(folder, inline)
+    objects = folder_objects(folder, inline)
     assert list((folder / "incoming").iterdir()) == []
     assert [blob async for blob in objects.list()] == []
 
 
 async def test_a_put_that_fails_leaves_nothing_half_done(folder: Path) -> None:
-    objects = open_folder(folder, inline)
-    good, bad = b"good", b"bad"
-    (folder / f"incoming/1-{digest_of(bad)}").mkdir()
+    objects = folder_objects(folder, inline)
+    (folder / "packs").rmdir()
+    (folder / "packs").write_bytes(b"in the way")
     with pytest.raises(ObjectsUnavailable):
-        await objects.put_many({digest_of(good): good, digest_of(bad): bad})
-    assert [left.name for left in (folder / "incoming").iterdir()] == [f"1-{digest_of(bad)}"]
+        await objects.put(digest_of(b"good"), b"good")
+    assert list((folder / "incoming").iterdir()) == []
 
 
 async def test_a_put_that_is_cancelled_leaves_nothing_half_done(folder: Path) -> None:
-    objects = open_folder(folder, in_thread)
+    objects = folder_objects(folder, in_thread)
     blobs = [noise(1 << 20, seed) for seed in range(8)]
     putting = asyncio.create_task(objects.put_many({digest_of(blob): blob for blob in blobs}))
     while not list((folder / "incoming").iterdir()):  # another thread writes
@@ -295,7 +303,7 @@ async def test_a_put_that_is_cancelled_leaves_nothing_half_done(folder: Path) ->
 
 
 async def test_a_folder_that_cannot_be_written_is_unavailable(folder: Path) -> None:
-    objects = open_folder(folder, inline)
+    objects = folder_objects(folder, inline)
     (folder / "incoming").rmdir()
     (folder / "incoming").write_bytes(b"in the way")
     digest = digest_of(b"data")
@@ -310,7 +318,7 @@ def vanish(folder: Path, leaves: str = "nothing") -> None:
     if leaves != "nothing":
         folder.mkdir()
     if leaves == "folders of another start":
-        (folder / "blobs").mkdir()
+        (folder / "packs").mkdir()
         (folder / "incoming").mkdir()
 
 
@@ -344,7 +352,7 @@ async def test_a_folder_that_vanishes_is_gone_and_nothing_is_written_in_its_plac
     tmp_path: Path, mounted: Path, kind: str, leaves: str
 ) -> None:
     """As when it is unmounted: what is at its place then is not it, until it is there again."""
-    objects = open_folder(mounted, inline) if kind == "folder" else shared(mounted.as_uri())
+    objects = folder_objects(mounted, inline) if kind == "folder" else shared(mounted.as_uri())
     await objects.mark("c1/x")
     kept, new = digest_of(b"kept"), digest_of(b"new")
     await objects.put(kept, b"kept")
@@ -354,8 +362,8 @@ async def test_a_folder_that_vanishes_is_gone_and_nothing_is_written_in_its_plac
         objects.put(new, b"new"),
         objects.has_missing([new]),
         objects.get(kept),
-        objects.delete(kept),
-        objects.put_aside(kept, always),
+        objects.delete([kept]),
+        objects.put_aside([kept], always),
         objects.take_back([kept]),
         objects.now(),
         listed(objects),
@@ -382,7 +390,7 @@ async def test_a_folder_that_vanishes_within_a_put_gets_no_name(mounted: Path) -
             has_vanished = True
         return done
 
-    objects = open_shared(mounted.as_uri(), run, service=S3Service(), environment={})
+    objects = shared_objects(mounted.as_uri(), run)
     await objects.mark("c1/x")
     with pytest.raises(ObjectsUnavailable):
         await objects.put(digest_of(b"new"), b"new")
@@ -403,19 +411,19 @@ async def test_names_appear_only_after_their_bytes_are_flushed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order that a power cut needs: bytes, name, folder."""
-    objects = open_folder(folder, inline)
+    objects = folder_objects(folder, inline)
     digest = digest_of(b"data")
     seen: list[tuple[str, bool]] = []
     flush = os.fsync
 
     def watched(opened: int) -> None:
         path = Path(f"/proc/self/fd/{opened}").readlink()
-        seen.append((os.path.relpath(path, folder), place(folder, digest).exists()))
+        seen.append((os.path.relpath(path, folder), bool(packs(folder))))
         flush(opened)
 
     monkeypatch.setattr("os.fsync", watched)
     await objects.put(digest, b"data")
     first, *rest = seen
-    assert first == (f"incoming/0-{digest}", False)
-    assert (f"blobs/{digest[:2]}", True) in rest
-    assert ("blobs", True) in rest
+    [pack] = packs(folder)
+    assert first == (f"incoming/0-{pack.name}", False)
+    assert rest == [(f"packs/{pack.parent.name}", True), ("packs", True)]

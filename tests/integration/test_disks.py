@@ -16,14 +16,13 @@ from controlplane.history.errors import HistoryFull
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.objects.errors import ObjectsFull, ObjectsUnavailable
-from controlplane.objects.s3 import S3Service
-from controlplane.objects.stored import open_folder, open_shared
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DiskFull, Put, Transaction
 from nsml.common.clock import SystemClock, in_own_thread, in_thread, inline
 from nsml.content.digests import digest_of
 from tests.support import disks
 from tests.support.memory_objects import MemoryObjects
+from tests.support.packed_objects import folder_objects, shared_objects
 
 CLOCK = SystemClock()
 LOG = StreamKey("s1", 1, 0, Channel.LOG)
@@ -115,7 +114,7 @@ async def test_a_history_on_a_full_disk_is_read_and_written_again_once_there_is_
 async def test_objects_on_a_full_disk_are_read_and_written_again_once_there_is_room(
     disk: Path,
 ) -> None:
-    objects = open_folder(disk / "objects", in_thread)
+    objects = folder_objects(disk / "objects", in_thread)
     async with health(objects=objects) as observed:
         kept, more = os.urandom(1000), os.urandom(100_000)
         await observed.objects.put(digest_of(kept), kept)
@@ -139,7 +138,7 @@ async def on_disk(part: str, disk: Path) -> AsyncIterator[tuple[Any, Writes]]:
     """A part whose files are on this disk, and what writes bytes to it."""
     if part == "objects":
         yield (
-            open_folder(disk / "objects", in_thread),
+            folder_objects(disk / "objects", in_thread),
             lambda of, data: of.objects.put(digest_of(data), data),
         )
     elif part == "store":
@@ -216,7 +215,7 @@ async def test_a_folder_of_objects_that_is_unmounted_is_told_of_until_it_is_back
     mounted: Mounted,
 ) -> None:
     url = mounted.place.as_uri()
-    objects = open_shared(url, in_own_thread, service=S3Service(), environment={})
+    objects = shared_objects(url, in_own_thread)
     await objects.mark("c1/x")
     kept = os.urandom(1000)
     async with health(objects=objects) as observed:

@@ -7,17 +7,21 @@ import os
 import random
 import re
 import signal
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from controlplane.objects import s3 as bucket_module
 from controlplane.objects.errors import ObjectsDenied, ObjectsUnavailable
+from controlplane.objects.files import open_shared
+from controlplane.objects.packed import PackedObjects
 from controlplane.objects.s3 import S3Service, open_bucket
-from controlplane.objects.stored import StoredObjects, open_shared
 from nsml.common.clock import in_thread
 from nsml.content.digests import digest_of
+from tests.support.packed_objects import pack_index, shared_objects
 from tests.support.s3 import KEYS, S3Server, s3, start_s3
 
 __all__ = ["s3"]
@@ -25,9 +29,9 @@ __all__ = ["s3"]
 DIGEST = digest_of(b"data")
 
 
-def opened(url: str, endpoint: str, **environment: str) -> StoredObjects:
+def opened(url: str, endpoint: str, **environment: str) -> PackedObjects:
     service = S3Service(endpoint=endpoint)
-    return open_shared(url, in_thread, service=service, environment={**KEYS, **environment})
+    return shared_objects(url, in_thread, service=service, environment={**KEYS, **environment})
 
 
 @pytest.fixture
@@ -38,14 +42,14 @@ def own() -> Iterator[S3Server]:
     server.end()
 
 
-async def refused(objects: StoredObjects) -> list[str]:
+async def refused(objects: PackedObjects) -> list[str]:
     """The words of every call, each of which has to fail by name."""
     said = []
     for call in (
         objects.put(DIGEST, b"data"),
         objects.get(DIGEST),
         objects.has_missing([DIGEST]),
-        objects.delete(DIGEST),
+        objects.delete([DIGEST]),
         objects.mark("x"),
     ):
         with pytest.raises(ObjectsUnavailable) as caught:
@@ -82,6 +86,26 @@ async def test_a_service_that_says_nothing_is_not_waited_for(
     assert await objects.get(DIGEST) == b"data", "it heals alone"
 
 
+async def test_a_bucket_that_is_emptied_is_gone_and_nothing_is_written_to_it(s3: S3Server) -> None:
+    bucket = s3.bucket()
+    objects = opened(f"s3://{bucket}/p", s3.endpoint)
+    await objects.mark("c1/x")
+    await objects.put(DIGEST, b"data")
+    assert await objects.has_missing([DIGEST]) == set()
+    for found in s3.client().list_objects_v2(Bucket=bucket)["Contents"]:
+        s3.client().delete_object(Bucket=bucket, Key=found["Key"])
+    for call in (
+        objects.put(digest_of(b"new"), b"new"),
+        objects.get(DIGEST),
+        objects.has_missing([DIGEST]),
+        objects.take_back([DIGEST]),
+        objects.maintain(lambda: True),
+    ):
+        with pytest.raises(ObjectsUnavailable, match="gone"):
+            await call
+    assert "Contents" not in s3.client().list_objects_v2(Bucket=bucket)
+
+
 async def test_a_bucket_that_is_not_there_is_named(s3: S3Server) -> None:
     objects = opened("s3://nobodys-bucket", s3.endpoint)
     for call in (
@@ -111,8 +135,8 @@ async def test_large_blobs_go_in_parts_and_come_back(s3: S3Server) -> None:
     data = random.Random(1).randbytes(11 << 20)
     digest = digest_of(data)
     await objects.put(digest, data)
-    head = s3.client().head_object(Bucket=bucket, Key=f"p/blobs/{digest[:2]}/{digest[2:]}")
-    assert head["ETag"].endswith('-3"'), "an object that was put in three parts"
+    [pack] = s3.client().list_objects_v2(Bucket=bucket, Prefix="p/packs/")["Contents"]
+    assert pack["ETag"].endswith('-3"'), "an object that was put in three parts"
     assert await objects.get(digest) == data
 
 
@@ -127,16 +151,18 @@ async def test_keys_come_from_the_file_of_the_aws_tools(s3: S3Server, tmp_path: 
     with pytest.raises(ValueError, match=r"under \[default\]") as caught:
         open_bucket(url, service, {})
     assert "very-secret" not in str(caught.value)
+    index = pack_index()
     for environment in (
         {"AWS_PROFILE": "other"},
         {"AWS_PROFILE": "other", "AWS_ACCESS_KEY_ID": "of-the-environment"},
     ):
-        objects = open_shared(url, in_thread, service=service, environment=environment)
+        objects = shared_objects(
+            url, in_thread, service=service, environment=environment, index=index
+        )
         await objects.put(DIGEST, b"data")
     named = {"AWS_SHARED_CREDENTIALS_FILE": str(file), "AWS_PROFILE": "other"}
-    objects = open_shared(
-        url, in_thread, service=S3Service(endpoint=s3.endpoint), environment=named
-    )
+    service = S3Service(endpoint=s3.endpoint)
+    objects = shared_objects(url, in_thread, service=service, environment=named, index=index)
     assert await objects.get(DIGEST) == b"data"
 
 
@@ -168,7 +194,8 @@ def test_what_cannot_be_used_is_refused(url: str, endpoint: str, words: str) -> 
 async def test_control_planes_share_a_folder(tmp_path: Path) -> None:
     """Who opens a shared folder leaves alone what others are writing, and clears what is old."""
     url = tmp_path.as_uri()
-    first = open_shared(url, in_thread, service=S3Service(), environment={})
+    index = pack_index()
+    first = shared_objects(url, in_thread, index=index)
     (begun,) = (tmp_path / "incoming").iterdir()
     (begun / "1-half").write_bytes(b"half")
     dead = tmp_path / "incoming/from-dead"
@@ -176,9 +203,78 @@ async def test_control_planes_share_a_folder(tmp_path: Path) -> None:
     (dead / "1-old").write_bytes(b"old")
     for old in (dead / "1-old", dead):
         os.utime(old, (1.0, 1.0))
-    second = open_shared(url, in_thread, service=S3Service(), environment={})
+    second = shared_objects(url, in_thread, index=index)
     assert (begun / "1-half").exists()
     assert not dead.exists() or not list(dead.iterdir())
     blobs = {digest_of(data): data for data in (f"{n}".encode() for n in range(50))}
     await asyncio.gather(*[one.put_many(blobs) for one in (first, second, first)])
     assert await second.has_missing(blobs) == await first.has_missing(blobs) == set()
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """A service of S3 that keeps objects, and ignores conditions and parts, as some gateways do."""
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path in self.server.kept and not self.server.ignores_conditions:
+            self._answer(412)
+            return
+        self.server.kept[self.path] = body
+        self._answer(200)
+
+    def do_GET(self) -> None:
+        self._answer(200, self.server.kept[self.path])
+
+    def do_POST(self) -> None:
+        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        keys = re.findall("<Key>(.*?)</Key>", asked)
+        for key in keys:
+            self.server.kept.pop(f"{self.path.partition('?')[0]}/{key}", None)
+        deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"e"')
+        self.send_header("Last-Modified", "Sat, 28 Nov 2026 00:00:00 GMT")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    server: HostileServer
+
+
+class HostileServer(ThreadingHTTPServer):
+    """On a free port."""
+
+    def __init__(self, *, ignores_conditions: bool) -> None:
+        super().__init__(("127.0.0.1", 0), Hostile)
+        self.kept: dict[str, bytes] = {}
+        self.ignores_conditions = ignores_conditions
+
+
+@pytest.mark.parametrize(
+    ("ignores_conditions", "words"),
+    [(True, "two platforms could take the same bucket"), (False, "a part of an object")],
+)
+async def test_a_service_that_ignores_what_is_asked_is_found_out(
+    ignores_conditions: bool, words: str
+) -> None:
+    with HostileServer(ignores_conditions=ignores_conditions) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        service = S3Service(endpoint=f"http://127.0.0.1:{server.server_port}")
+        files = open_shared("s3://bucket", in_thread, service=service, environment=KEYS)
+        assert words in await files.unfit()
+        assert server.kept == {}
+        server.shutdown()
+
+
+async def test_a_service_that_does_what_is_asked_is_used(s3: S3Server) -> None:
+    bucket = s3.bucket()
+    service = S3Service(endpoint=s3.endpoint)
+    files = open_shared(f"s3://{bucket}/p", in_thread, service=service, environment=KEYS)
+    assert await files.unfit() == ""
+    assert "Contents" not in s3.client().list_objects_v2(Bucket=bucket)

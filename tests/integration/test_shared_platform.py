@@ -131,9 +131,9 @@ def test_a_mounted_folder_serves_as_well(shared: Shared, tmp_path: Path) -> None
         first.process.kill()
         first.process.wait()
         until(lambda: "digits" in second.nsml("dataset", "ls", "-o", "name"))
-        stored = {file: file.stat().st_mtime_ns for file in (mounted / "blobs").rglob("*")}
+        stored = {file: file.stat().st_mtime_ns for file in (mounted / "packs").rglob("*")}
         second.nsml("dataset", "push", "again", str(digits))
-        now = {file: file.stat().st_mtime_ns for file in (mounted / "blobs").rglob("*")}
+        now = {file: file.stat().st_mtime_ns for file in (mounted / "packs").rglob("*")}
         assert now == stored, "nothing was sent that is there"
         with shared.control_plane(tmp_path / "first") as again:
             again.ready()

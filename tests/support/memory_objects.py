@@ -36,7 +36,9 @@ class MemoryObjects:
         """See ObjectStore."""
         check_blobs(blobs)
         now = self._clock.time()
-        self._blobs.update({digest: (bytes(data), now) for digest, data in blobs.items()})
+        for digest, data in blobs.items():
+            self._blobs[digest] = bytes(data), now
+            self._aside.pop(digest, None)
 
     async def get(self, digest: str) -> bytes:
         """See ObjectStore."""
@@ -56,12 +58,14 @@ class MemoryObjects:
             found.append(there[0])
         return found
 
-    async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:
+    async def put_aside(self, digests: Collection[str], may: Callable[[], bool]) -> set[str]:
         """See ObjectStore."""
-        if check_digest(digest) not in self._blobs or not may():
-            return False
-        self._aside[digest] = (self._blobs.pop(digest)[0], self._clock.time())
-        return True
+        found = {check_digest(digest) for digest in digests} & self._blobs.keys()
+        if not found or not may():
+            return set()
+        now = self._clock.time()
+        self._aside.update({digest: (self._blobs.pop(digest)[0], now) for digest in found})
+        return found
 
     async def take_back(self, digests: Collection[str]) -> None:
         """See ObjectStore."""
@@ -69,9 +73,15 @@ class MemoryObjects:
             if digest in self._aside and digest not in self._blobs:
                 self._blobs[digest] = self._aside.pop(digest)
 
-    async def delete(self, digest: str) -> bool:
+    async def delete(self, digests: Collection[str]) -> set[str]:
         """See ObjectStore."""
-        return self._aside.pop(check_digest(digest), None) is not None
+        found = {check_digest(digest) for digest in digests} & self._aside.keys()
+        for digest in found:
+            del self._aside[digest]
+        return found
+
+    async def maintain(self, may: Callable[[], bool]) -> None:
+        """See ObjectStore. Nothing is needed."""
 
     async def list_aside(self) -> AsyncIterator[StoredBlob]:
         """See ObjectStore."""

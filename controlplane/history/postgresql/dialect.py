@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 class PostgresDialect:
     """See Dialect. Texts are compared by code point: every column has the collation "C"."""
 
+    now = "SELECT extract(epoch FROM clock_timestamp())"
     for_update = " FOR UPDATE"
     size = "SELECT pg_database_size(current_database())"
 

@@ -24,6 +24,7 @@ from controlplane.history.sql.catalogue import SqlCatalogue
 from controlplane.history.sql.interface import Database
 from controlplane.history.sql.ledger import SqlLedger
 from controlplane.history.sql.media import SqlMedia
+from controlplane.history.sql.packs import SqlPacks
 from controlplane.history.sql.portable import Snapshots
 from controlplane.history.sql.queries import change, select
 from controlplane.history.sql.series import SERIES_A_NAME, SqlSeries
@@ -61,6 +62,7 @@ class History:
         self.media = SqlMedia(database)
         self.ledger = SqlLedger(database)
         self.sent = SqlSent(database)
+        self.packs = SqlPacks(database, clock)
         self.kept = SqlKept(database)
 
     async def mark(self, fresh: str = "") -> str:

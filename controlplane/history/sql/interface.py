@@ -62,6 +62,11 @@ class Dialect(Protocol):
         """A query of one number: the bytes that the database takes."""
         ...
 
+    @property
+    def now(self) -> str:
+        """A query of one number: the time, Unix seconds; "": this process alone writes, and its clock tells."""
+        ...
+
     def many(self, values: Collection[Any]) -> Any:
         """A list as the parameter that `among` takes."""
         ...

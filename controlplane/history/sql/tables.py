@@ -387,6 +387,26 @@ END $$""",
             "gpu_models text='', priority int=0, cause text='', durable_until real=0",
         ),
     ),
+    # Where the object store has which blob; see history.sql.packs. `emptied_at`: since when nothing is read from it.
+    (
+        Table(
+            "packs",
+            "id serial, name text, stored int, put_at real, emptied_at real?",
+            key="id",
+            unique=("name",),
+            in_backups=False,
+        ),
+        Table(
+            "packed_blobs",
+            "digest text, pack int, start int, stored int, size int, put_at real, aside_at real?,"
+            " is_damaged small=0",
+            key="digest",
+            indexes=("pack",),
+            is_clustered=True,
+            in_backups=False,
+        ),
+        Index("packed_blobs_aside", "packed_blobs", "digest", where="aside_at IS NOT NULL"),
+    ),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

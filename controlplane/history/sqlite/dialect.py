@@ -19,6 +19,7 @@ _NAMES_AT_ONCE: Final = 500
 class SqliteDialect:
     """See Dialect. `fits_glob` is our own function, given to each connection."""
 
+    now = ""
     for_update = ""  # one connection writes
     size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 

@@ -12,7 +12,7 @@ import pytest
 from controlplane.content import content as contents
 from controlplane.content.content import (
     BATCH_BLOBS,
-    BATCH_BYTES,
+    LARGE_BYTES,
     MOST_SENDING,
     PERIOD_S,
     SHOWN_FOR_S,
@@ -263,7 +263,7 @@ async def test_one_caller_brings_one_large_blob_at_a_time(content: Content) -> N
 
 
 async def test_a_call_may_bring_several_large_blobs(content: Content) -> None:
-    blobs = [bytes([number]) * (BATCH_BYTES + 1) for number in range(3)]
+    blobs = [bytes([number]) * (LARGE_BYTES + 1) for number in range(3)]
     assert await content.put(KIM, parts([blobs[0], b"small", *blobs[1:]])) == 4
 
 

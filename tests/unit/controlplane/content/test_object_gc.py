@@ -91,18 +91,18 @@ class Turning(MemoryObjects):
         await self._others()
         return await super().get(digest)
 
-    async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:
+    async def put_aside(self, digests: Any, may: Callable[[], bool]) -> set[str]:
         await self._others()
-        return await super().put_aside(digest, may)
+        return await super().put_aside(digests, may)
 
     async def take_back(self, digests: Any) -> None:
         for digest in digests:
             await self._others()
             await super().take_back([digest])
 
-    async def delete(self, digest: str) -> bool:
+    async def delete(self, digests: Any) -> set[str]:
         await self._others()
-        return await super().delete(digest)
+        return await super().delete(digests)
 
 
 @dataclass
@@ -330,8 +330,8 @@ async def test_what_was_found_complete_once_is_looked_at_again(world: World, gon
     assert not await world.content.is_incomplete(KIM, one.root)
     world.clock.now += FOUND_FOR_S
     lost = one.root if gone == "root" else digest_of(b"a")
-    await world.objects.put_aside(lost, lambda: True)
-    await world.objects.delete(lost)
+    await world.objects.put_aside([lost], lambda: True)
+    await world.objects.delete([lost])
     assert await world.content.is_incomplete(KIM, one.root)
 
 
@@ -352,8 +352,8 @@ async def test_a_manifest_that_cannot_be_read_stops_it_all(world: World) -> None
     await world.send(one)
     await world.send(other)
     await world.save("best", other.root)
-    await world.objects.put_aside(other.root, lambda: True)
-    await world.objects.delete(other.root)
+    await world.objects.put_aside([other.root], lambda: True)
+    await world.objects.delete([other.root])
     world.clock.now += 10 * GRACE
     with pytest.raises(ReferencesUnread, match=other.root):
         await world.look()

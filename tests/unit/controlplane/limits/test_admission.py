@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.content.admitted_objects import AdmittedObjects
-from controlplane.content.content import BATCH_BLOBS, BATCH_BYTES
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.errors import LimitReached, LowOnRoom, Unavailable
 from controlplane.domain.identity import Caller, NodeCaller, User, UserCaller
@@ -27,7 +26,6 @@ from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.limits.admission import NOTE_BYTES, Admission
 from controlplane.limits.free_space import Database, FreeSpace, floor_of
-from controlplane.objects.stored import open_folder
 from controlplane.records.report_limits import Rationing
 from controlplane.state.conditions import Conditions
 from controlplane.state.live_state import LiveState
@@ -38,6 +36,7 @@ from controlplane.stored.etcd_codec import encode_session
 from nsml.common.clock import in_thread, inline
 from nsml.content.digests import digest_of
 from tests.support import disks
+from tests.support.packed_objects import folder_objects
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock
 
@@ -88,17 +87,17 @@ class World:
             limits(**changed), usage=LiveUsage(), clock=self.clock, space=self.space
         )
         state = LiveState(None, self.clock)  # type: ignore[arg-type]
-        objects = open_folder(folder / "objects", in_thread)
+        objects = folder_objects(folder / "objects", in_thread)
         self._admitted = AdmittedObjects(objects, self.admission, state)
         self.folder = folder
 
     async def put(self, caller: Caller, sent: AsyncIterator[tuple[str, bytes, bool]]) -> int:
-        """Put what is sent in batches of 4 MiB, as callers of PutBlobs have it put; how many blobs."""
+        """Put what is sent in batches of 4 MiB, as what comes with PutBlobs is put in larger ones; how many blobs."""
         self._admitted.count_for(caller, "")
         count, batch = 0, dict[str, bytes]()
         async for digest, data, _ in sent:
             batch[digest] = data
-            if sum(map(len, batch.values())) >= BATCH_BYTES or len(batch) >= BATCH_BLOBS:
+            if sum(map(len, batch.values())) >= 4 * MIB:
                 await self._admitted.put_many(batch)
                 count, batch = count + len(batch), {}
         await self._admitted.put_many(batch)
@@ -123,7 +122,7 @@ async def test_no_user_fills_the_object_store_below_its_floor(small_disk: Path) 
     with pytest.raises(Unavailable):  # agents keep what they have, and send it again
         await world.put(NodeCaller(node="a"), blobs(1, 6 * MIB))
     (small_disk / "ends").write_bytes(bytes(3 * MIB))
-    for file in (small_disk / "objects" / "blobs").rglob("*"):
+    for file in (small_disk / "objects" / "packs").rglob("*"):
         if file.is_file():
             file.unlink()
     await world.space.look()

@@ -503,8 +503,8 @@ async def test_a_leader_goes_on_when_a_count_fails(world: World) -> None:
     await plane.push("kim", "data", "a")
     root = tree("a")[0]
     await plane.kept.look()
-    await world.objects.put_aside(root, lambda: True)
-    await world.objects.delete(root)
+    await world.objects.put_aside([root], lambda: True)
+    await world.objects.delete([root])
     loop = CountingKept(collector=world.collector(), kept=plane.kept, clock=world.clock)
     slept: list[float] = []
 

@@ -1,0 +1,98 @@
+"""Blobs as earlier versions stored them: each a file of its own, until it is moved into a pack.
+
+Layout: `blobs/ab/cdef...`, the digest cut after two characters, and `aside/` with the same below it for what was put
+aside. Nothing is written here any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from controlplane.domain.names import is_digest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Sequence
+
+    from controlplane.objects.files import Files
+
+NAMED: Final = "blobs"
+ASIDE: Final = "aside"
+
+
+class LooseBlob(NamedTuple):
+    """One of them: bytes that it takes, when it was put, or put aside (Unix s)."""
+
+    digest: str
+    size: int
+    at: float
+    is_aside: bool
+
+
+class LooseBlobs:
+    """The loose blobs among the files of an object store.
+
+    Attributes:
+        are_there: whether there may be some; False once a look has found none.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.are_there = True
+
+    async def look(self) -> None:
+        """See whether there are some."""
+        async for _ in self.list():
+            self.are_there = True
+            return
+        self.are_there = False
+
+    async def named(self, digests: Collection[str]) -> set[str]:
+        """Those of the digests that are here and not aside."""
+        return await self._those(digests, NAMED)
+
+    async def aside(self, digests: Collection[str]) -> set[str]:
+        """Those of the digests that are aside here."""
+        return await self._those(digests, ASIDE)
+
+    async def _those(self, digests: Collection[str], under: str) -> set[str]:
+        if not self.are_there or not digests:
+            return set()
+        keys = {_key(digest, under): digest for digest in digests}
+        found: set[str] = set()
+        every = list(keys)
+        for start in range(0, len(every), _AT_ONCE):
+            found |= await self._files.has(every[start : start + _AT_ONCE])
+        return {keys[key] for key in found}
+
+    async def read(self, digest: str) -> bytes | None:
+        """The frame of a blob, also of one that is aside; None when it is not here."""
+        if not self.are_there:
+            return None
+        for under in (NAMED, ASIDE):
+            framed = await self._files.read(_key(digest, under))
+            if framed is not None:
+                return framed
+        return None
+
+    async def remove(self, digests: Sequence[str]) -> None:
+        """Remove blobs that are in a pack by now."""
+        for digest in digests:
+            for under in (NAMED, ASIDE):
+                await self._files.remove(_key(digest, under))
+
+    async def list(self) -> AsyncIterator[LooseBlob]:
+        """All of them; one that is in both places comes twice."""
+        if not self.are_there:
+            return
+        for under in (NAMED, ASIDE):
+            async for file in self._files.list(under):
+                digest = "".join(file.key.split("/")[1:])
+                if is_digest(digest):  # what others left there is not ours
+                    yield LooseBlob(digest, file.size, file.written_at, under == ASIDE)
+
+
+_AT_ONCE: Final = 1_000
+
+
+def _key(digest: str, under: str) -> str:
+    return f"{under}/{digest[:2]}/{digest[2:]}"

@@ -1,0 +1,252 @@
+"""What a packed object store needs now and then: the index and the files agree, and no room is wasted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.objects.blobs import content_of
+from controlplane.objects.errors import BlobDamaged
+from controlplane.objects.pack import (
+    END_BYTES,
+    PACK_BYTES,
+    PACKS,
+    PackDamaged,
+    PackWriter,
+    entries_of,
+    footer_length,
+    key_of,
+    name_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from controlplane.history.sql.packs import SqlPacks
+    from controlplane.history.values import BlobPlace, ListedPack, PackEntry
+    from controlplane.objects.files import Files, FoundFile
+    from controlplane.objects.loose import LooseBlobs
+
+ADOPT_AFTER_S: Final = 3_600.0
+"""A pack that the index does not know may be one that another control plane has just written."""
+EMPTY_S: Final = 3_600.0
+"""How long a pack outlives its last blob."""
+
+SMALL_BYTES: Final = 4 << 20
+MANY_SMALL: Final = 16
+"""So many packs below this size are copied together."""
+COPY_BYTES: Final = 4 << 30
+"""As much is copied in one go of `maintain`."""
+AT_ONCE: Final = 512
+"""Files that are looked at, or loose blobs that are moved, together."""
+
+_IS_NAME: Final = re.compile("[0-9a-f]{32}")
+"""What others left there is not ours."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Maintained:
+    """What one go of `maintain` did.
+
+    Attributes:
+        moved_in: blobs of earlier versions that are in packs now.
+        adopted: packs that the index did not know.
+        lost: blobs of packs that are gone.
+        copied, copied_bytes: blobs that were copied into other packs.
+        removed, removed_bytes: packs that were removed.
+    """
+
+    moved_in: int = 0
+    adopted: int = 0
+    lost: int = 0
+    copied: int = 0
+    copied_bytes: int = 0
+    removed: int = 0
+
+
+class Maintenance:
+    """Keeps the packs in order.
+
+    Args:
+        name: gives a name that no pack has.
+    """
+
+    def __init__(
+        self, files: Files, index: SqlPacks, loose: LooseBlobs, name: Callable[[], str]
+    ) -> None:
+        self._files = files
+        self._index = index
+        self._loose = loose
+        self._name = name
+
+    async def go(self, may: Callable[[], bool]) -> Maintained:
+        """Do all of it once, while `may` says so."""
+        done = Maintained()
+        await self.reconcile(done, adopt_after_s=ADOPT_AFTER_S)
+        await self._move_all_in(done, may)
+        await self._remove_empty(done, may)
+        await self._copy_together(done, may)
+        return done
+
+    async def reconcile(self, done: Maintained, *, adopt_after_s: float) -> None:
+        """Take in packs that the index does not know, and forget those that are gone."""
+        found = [file async for file in self._files.list(PACKS)]
+        listed = {name: file for file in found if _IS_NAME.fullmatch(name := name_of(file.key))}
+        known: set[str] = set()
+        async for pack in self._packs():
+            known.add(pack.name)
+        before = await self._files.now() - adopt_after_s
+        for name in sorted(listed.keys() - known):
+            if listed[name].written_at <= before:
+                done.adopted += await self._adopt(name, listed[name])
+        gone = sorted(known - listed.keys())
+        for start in range(0, len(gone), AT_ONCE):
+            some = gone[start : start + AT_ONCE]
+            there = await self._files.has([key_of(name) for name in some])
+            lost = await self._index.forget([name for name in some if key_of(name) not in there])
+            if lost:
+                done.lost += lost
+                _log.warning("objects.packs_lost", blobs=lost)
+
+    async def _packs(self) -> AsyncIterator[ListedPack]:
+        after = 0
+        while page := await self._index.packs(after):
+            for pack in page:
+                yield pack
+            after = page[-1].number
+
+    async def _adopt(self, name: str, file: FoundFile) -> bool:
+        try:
+            entries = await self._entries(file)
+        except PackDamaged as error:
+            _log.warning("objects.pack_damaged", pack=name, reason=str(error))
+            return False
+        if entries is None:
+            return False
+        await self._index.adopt(name, file.size, entries)
+        return True
+
+    async def _entries(self, file: FoundFile) -> list[PackEntry] | None:
+        """What a pack says is in it; None when it is gone."""
+        at_end = max(file.size - END_BYTES, 0)
+        end = await self._files.ranges(file.key, [(at_end, END_BYTES)])
+        if end is None:
+            return None
+        length = footer_length(end[0])
+        footer = await self._files.ranges(file.key, [(max(at_end - length, 0), length)])
+        return None if footer is None else entries_of(footer[0], end[0], at_end - length)
+
+    async def _move_all_in(self, done: Maintained, may: Callable[[], bool]) -> None:
+        """Move the blobs of earlier versions into packs."""
+        some: list[tuple[str, bool]] = []
+        size = 0
+        async for loose in self._loose.list():
+            some.append((loose.digest, loose.is_aside))
+            size += loose.size
+            if size >= PACK_BYTES or len(some) >= AT_ONCE:
+                if not may():
+                    return
+                done.moved_in += await self.move_in(some)
+                some, size = [], 0
+        if some and may():
+            done.moved_in += await self.move_in(some)
+        await self._loose.look()
+
+    async def move_in(self, some: Sequence[tuple[str, bool]]) -> int:
+        """Move loose blobs into a pack, with whether they are aside; how many. Those that are damaged stay."""
+        pack, aside = PackWriter(), set()
+        known = await self._index.locate([digest for digest, _ in some])
+        moved = [digest for digest, _ in some if digest in known]
+        for digest, is_aside in some:
+            framed = None if digest in known else await self._loose.read(digest)
+            if framed is None:
+                continue
+            try:
+                size = len(await self._files.run(partial(content_of, digest, framed)))
+            except BlobDamaged as error:
+                _log.warning("objects.blob_damaged", digest=digest, reason=error.why)
+                continue
+            pack.add(digest, framed, size)
+            moved.append(digest)
+            if is_aside:
+                aside.add(digest)
+        if pack.entries:
+            name, pieces = self._name(), pack.finished()
+            await self._files.put(key_of(name), pieces)
+            await self._index.adopt(name, sum(map(len, pieces)), pack.entries, aside)
+        await self._loose.remove(moved)
+        return len(pack.entries)
+
+    async def _remove_empty(self, done: Maintained, may: Callable[[], bool]) -> None:
+        for name in await self._index.emptied(before_s=EMPTY_S):
+            if not may():
+                return
+            # In this order: a file without a row would be taken in again.
+            await self._files.remove(key_of(name))
+            await self._index.forget([name])
+            done.removed += 1
+
+    async def _copy_together(self, done: Maintained, may: Callable[[], bool]) -> None:
+        """Copy what is left of packs that are mostly deleted, and small packs, into new ones."""
+        before = await self._index.now() - EMPTY_S
+        wasteful, small = [], []
+        async for pack in self._packs():
+            if not pack.blobs or pack.put_at > before:
+                continue
+            if pack.stored < SMALL_BYTES:
+                small.append(pack)
+            elif pack.used < pack.stored // 2:
+                wasteful.append(pack)
+        chosen = wasteful + (small if len(small) >= MANY_SMALL else [])
+        copying = _Copying(self._files, self._index, self._name, done)
+        for pack in chosen:
+            if not may() or done.copied_bytes > COPY_BYTES:
+                return
+            await copying.take(pack.name)
+        await copying.finish()
+
+
+class _Copying:
+    """Copies blobs of several packs into new ones, each in order and verified; one that is damaged stays where it is."""
+
+    def __init__(
+        self, files: Files, index: SqlPacks, name: Callable[[], str], done: Maintained
+    ) -> None:
+        self._files = files
+        self._index = index
+        self._name = name
+        self._done = done
+        self._pack = PackWriter()
+        self._moved: list[tuple[BlobPlace, PackEntry]] = []
+
+    async def take(self, pack: str) -> None:
+        places = await self._index.entries(pack)
+        wanted = [(place.start, place.stored) for place in places]
+        found = await self._files.ranges(key_of(pack), wanted)
+        # What is gone is found by the next reconciliation.
+        for place, framed in zip(places, found or (), strict=False):
+            try:
+                await self._files.run(partial(content_of, place.digest, framed))
+            except BlobDamaged as error:
+                _log.warning("objects.blob_damaged", digest=place.digest, reason=error.why)
+                await self._index.damaged(place)
+                continue
+            if not self._pack.has_room(place.stored, PACK_BYTES):
+                await self.finish()
+            self._moved.append((place, self._pack.add(place.digest, framed, place.size)))
+
+    async def finish(self) -> None:
+        if not self._moved:
+            return
+        name, pieces = self._name(), self._pack.finished()
+        await self._files.put(key_of(name), pieces)
+        await self._index.move(name, sum(map(len, pieces)), self._moved)
+        self._done.copied += len(self._moved)
+        self._done.copied_bytes += self._pack.size
+        self._pack, self._moved = PackWriter(), []

@@ -1,0 +1,124 @@
+"""A pack: blobs one after the other in one file, and at its end what is where.
+
+    blob ...   each one frame (nsml.content.framing), in the order in which they were put
+    footer     one line per blob: digest (32 bytes), start and stored length (8 each), length of its bytes (8)
+    end        length of the footer (8 bytes), its BLAKE3 digest (32), and the magic (8), which has the version
+
+Numbers are little-endian. The footer says nothing that the index does not: from it the index is made again. So a
+reader of a blob needs no more than its place, and a pack that is damaged at its end still gives its blobs.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from controlplane.history.values import PackEntry
+from nsml.content.digests import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PACK_BYTES: Final = 16 << 20
+"""A pack is not made larger than this, but by one blob that is."""
+PACKS: Final = "packs"
+
+MAGIC: Final = b"nsmlpk01"
+_ENTRY: Final = struct.Struct("<32sQQQ")
+_END: Final = struct.Struct("<Q32s8s")
+END_BYTES: Final = _END.size
+
+MOST_BLOBS: Final = 8_192
+"""In one pack: 448 KiB of footer."""
+MOST_FOOTER_BYTES: Final = _ENTRY.size * MOST_BLOBS
+"""More is taken for damage, whatever a length says."""
+
+
+class PackDamaged(ValueError):
+    """The end of a pack is not what was written; the message says how."""
+
+
+class PackWriter:
+    """Puts a pack together in memory.
+
+    Attributes:
+        pieces: its bytes so far, without its end.
+        entries: what is where.
+        size: of the pieces together.
+    """
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.entries: list[PackEntry] = []
+        self.size = 0
+
+    def add(self, digest: str, framed: bytes, size: int) -> PackEntry:
+        """Append a blob of `size` bytes, framed already."""
+        entry = PackEntry(digest, self.size, len(framed), size)
+        self.pieces.append(framed)
+        self.entries.append(entry)
+        self.size += len(framed)
+        return entry
+
+    def has_room(self, size: int, most_bytes: int) -> bool:
+        """Whether a frame of so many bytes belongs into this pack; into an empty one any does."""
+        return not self.entries or (
+            self.size + size <= most_bytes and len(self.entries) < MOST_BLOBS
+        )
+
+    def finished(self) -> list[bytes]:
+        """All of the pack's bytes."""
+        return [*self.pieces, footer_of(self.entries)]
+
+
+def footer_of(entries: Iterable[PackEntry]) -> bytes:
+    """Footer and end of a pack."""
+    footer = b"".join(
+        _ENTRY.pack(bytes.fromhex(one.digest), one.start, one.stored, one.size) for one in entries
+    )
+    return footer + _END.pack(len(footer), bytes.fromhex(digest_of(footer)), MAGIC)
+
+
+def footer_length(end: bytes) -> int:
+    """How many bytes before the last END_BYTES of a pack are its footer.
+
+    Raises:
+        PackDamaged: these are not the last bytes of a pack.
+    """
+    if len(end) != END_BYTES:
+        raise PackDamaged("it is shorter than the end of a pack")
+    length, _, magic = _END.unpack(end)
+    if magic != MAGIC:
+        raise PackDamaged("it does not end as a pack does")
+    if length > MOST_FOOTER_BYTES or length % _ENTRY.size:
+        raise PackDamaged(f"its footer says that it has {length} bytes")
+    return int(length)
+
+
+def entries_of(footer: bytes, end: bytes, blob_bytes: int) -> list[PackEntry]:
+    """What a pack with so many bytes before its footer has where.
+
+    Raises:
+        PackDamaged: the footer is not what was written.
+    """
+    length, digest, _ = _END.unpack(end)
+    if len(footer) != length or bytes.fromhex(digest_of(footer)) != digest:
+        raise PackDamaged("its footer is not what was written")
+    return list(_checked(footer, blob_bytes))
+
+
+def _checked(footer: bytes, blob_bytes: int) -> Iterator[PackEntry]:
+    for digest, start, stored, size in _ENTRY.iter_unpack(footer):
+        if start + stored > blob_bytes or not stored:
+            raise PackDamaged("its footer names bytes that it does not have")
+        yield PackEntry(digest.hex(), start, stored, size)
+
+
+def key_of(name: str) -> str:
+    """Where the files have a pack."""
+    return f"{PACKS}/{name[:2]}/{name[2:]}"
+
+
+def name_of(key: str) -> str:
+    """The pack that a key was made of."""
+    return "".join(key.split("/")[1:])
