@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,10 +31,15 @@ class TaskGroup(asyncio.TaskGroup):
         trace: TracebackType | None,
     ) -> None:
         """As asyncio's."""
+        is_cancelled_by_us: bool = self._parent_cancel_requested  # type: ignore[attr-defined]
         try:
             await super().__aexit__(kind, error, trace)
         except BaseExceptionGroup:
             task = asyncio.current_task()
+            # Before Python 3.13 a failure while it waits here leaves a cancellation that is nobody's.
+            if sys.version_info < (3, 13) and task is not None and not is_cancelled_by_us:
+                if self._parent_cancel_requested:  # type: ignore[attr-defined]
+                    task.uncancel()
             if task is not None and task.cancelling():
                 task.uncancel()
                 task.cancel()

@@ -44,6 +44,13 @@ async def test_failures_without_a_cancellation_are_raised_once() -> None:
     await asyncio.sleep(0)  # nothing is left to be cancelled
 
 
+async def test_a_failure_after_the_body_has_ended_is_no_cancellation() -> None:
+    with pytest.raises(ExceptionGroup):
+        async with TaskGroup() as group:
+            group.create_task(fails_with(OSError("later")))
+    await asyncio.sleep(0)  # nothing is left to be cancelled
+
+
 async def test_a_body_that_ends_well_is_no_cancellation() -> None:
     async with TaskGroup() as group:
         group.create_task(asyncio.sleep(0))
