@@ -458,7 +458,10 @@ class Session:
             self._leaving.leave(name)
 
     def _resume(self) -> None:
-        """Load what an earlier attempt saved last, once; where that fails the program begins anew."""
+        """Load what an earlier attempt saved last, or what the session begins with, once.
+
+        Where that fails, a later attempt begins anew; the first one ends: it was asked to begin with just that.
+        """
         name = self._resumes_from
         if not name or self._has_resumed or not self._model.can_load:
             return
@@ -469,6 +472,8 @@ class Session:
                 if tries_left == 1:
                     raise
             except Exception as error:
+                if os.environ.get("NSML_ATTEMPT") == "1":
+                    raise
                 notice(f"could not go on from checkpoint {name}: {_error_text(error)}")
                 return
             else:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from controlplane.content.content import Content
     from controlplane.core.compare_and_swap import SessionWriter
-    from controlplane.domain.identity import NodeCaller
+    from controlplane.domain.identity import Caller, NodeCaller
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.state.replica_rights import Rights
@@ -98,7 +98,36 @@ class Checkpoints:
             raise NotFound(f"{session.name} has no checkpoint that is safe")
         return found
 
-    async def resumed_from(self, session: Session) -> Checkpoint:
+    async def begin_with(self, caller: Caller, session: Session) -> None:
+        """Have the initial checkpoint of a session among its own, as of no attempt; repeating it is harmless.
+
+        So it is kept, counted and loaded like those that the session saves itself.
+
+        Raises:
+            NotFound: its content is not kept any more.
+        """
+        initial = session.spec.initial_checkpoint
+        if initial is None:
+            return
+        if await self._content.is_incomplete(caller, initial.digest):
+            raise NotFound(
+                f"checkpoint {initial.name!r} of {initial.session_name} is not kept any more",
+                why=f"{session.name} was to begin with it",
+            )
+        listing = await self._content.listing(caller, initial.digest)
+        await self._history.catalogue.put_checkpoint(
+            Checkpoint(
+                session_id=session.id,
+                name=initial.name,
+                saved_at=initial.saved_at,
+                size_bytes=listing.size,
+                file_count=listing.file_count,
+                state=CheckpointState.DURABLE,
+                digest=initial.digest,
+            )
+        )
+
+    async def resumed_from(self, caller: Caller, session: Session) -> Checkpoint:
         """That from which the placed attempt of a session goes on: the same for each replica that asks.
 
         What was newest when the first of them asked: a later one would find what others saved meanwhile.
@@ -109,6 +138,10 @@ class Checkpoints:
         resume = _settled(session)
         if resume is None:
             newest = await self._history.catalogue.newest_durable(session.id)
+            if newest is None and session.spec.initial_checkpoint is not None:
+                # The control plane that took the submission was gone before it wrote that down.
+                await self.begin_with(caller, session)
+                newest = await self._history.catalogue.newest_durable(session.id)
             resume = Resume(attempt=session.attempt)
             if newest is not None:
                 resume = replace(resume, checkpoint=newest.name, digest=newest.digest or "")

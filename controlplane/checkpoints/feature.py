@@ -17,17 +17,23 @@ if TYPE_CHECKING:
     from controlplane.core.core import Core
 
 
-def wire(core: Core) -> Feature:
-    """Offer CheckpointService; the leader gives up uploads that are overdue."""
-    checkpoints = Checkpoints(
+def checkpoints(core: Core) -> Checkpoints:
+    """Listing and making durable."""
+    return Checkpoints(
         history=core.history,
         content=core.shared(content),
         rights=core.rights,
         writer=SessionWriter(store=core.store, state=core.state),
         clock=core.clock,
     )
+
+
+def wire(core: Core) -> Feature:
+    """Offer CheckpointService; the leader gives up uploads that are overdue."""
     overdue = Overdue(history=core.history, references=core.references, clock=core.clock)
-    servicer = CheckpointServicer(checkpoints, core.references, core.shared(content), core.reading)
+    servicer = CheckpointServicer(
+        core.shared(checkpoints), core.references, core.shared(content), core.reading
+    )
     return Feature(
         services=((checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server, servicer),),
         leader_loops=(Settling(overdue=overdue, clock=core.clock).run,),

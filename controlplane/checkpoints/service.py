@@ -70,7 +70,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
             if request.name:
                 found = await self._checkpoints.get(session, request.name)
             elif _is_resuming(request, session):
-                found = await self._checkpoints.resumed_from(session)
+                found = await self._checkpoints.resumed_from(caller(), session)
             else:
                 found = await self._checkpoints.newest(session)
         if found.digest:
@@ -116,8 +116,8 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
 def _is_resuming(request: pb.GetCheckpointRequest, session: Session) -> bool:
     """Whether a node asks from what the attempt goes on that it runs."""
     is_own = request.for_session in {"", session.id}
-    is_again = session.attempt > 1 and bool(session.replicas)
-    return isinstance(caller(), NodeCaller) and is_own and is_again
+    has_earlier = session.attempt > 1 or session.spec.initial_checkpoint is not None
+    return isinstance(caller(), NodeCaller) and is_own and has_earlier and bool(session.replicas)
 
 
 def _reader(request: pb.ListCheckpointsRequest | pb.GetCheckpointRequest) -> str:

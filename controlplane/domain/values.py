@@ -101,6 +101,8 @@ class OriginKind(enum.StrEnum):
     """How a session came from another one; see nsml.v1.OriginKind."""
 
     RERUN = "RERUN"
+    FORK = "FORK"
+    RESUME = "RESUME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,27 @@ class Origin:
     kind: OriginKind
     session_id: str
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialCheckpoint:
+    """What the first attempt of a session loads: saved by another session, by its id and the name that it had."""
+
+    session_id: str
+    name: str
+    digest: str = ""
+    session_name: str = ""
+    saved_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitFacts:
+    """The commit of a session's code, as its user's client said. `is_dirty` None: not known."""
+
+    commit: str
+    branch: str = ""
+    remote: str = ""
+    is_dirty: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +240,7 @@ class SessionSpec:
     devices of that model (see `domain.models`) and to nodes of that pod; "": any. `network` keeps it to
     nodes that give its replicas that one; None: any. `refresh_environment`: what nodes built from its
     requirements before it was submitted is built anew. `labels` are its user's to group sessions by.
+    `initial_checkpoint` None: its first attempt begins anew.
     """
 
     entry: str = ""
@@ -243,6 +267,7 @@ class SessionSpec:
     refresh_environment: bool = False
     knobs: tuple[KnobValue, ...] = ()
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    initial_checkpoint: InitialCheckpoint | None = None
 
     @property
     def may_be_preempted(self) -> bool:
@@ -485,6 +510,7 @@ class Session:
     held_cause: HeldCause | None = None
     origin: Origin | None = None
     changes: tuple[ProgramChange, ...] = ()
+    git: GitFacts | None = None
 
     @property
     def change(self) -> ProgramChange | None:

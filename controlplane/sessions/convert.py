@@ -16,6 +16,8 @@ from controlplane.domain.values import (
     Cause,
     EndedAttempt,
     EpisodeKind,
+    GitFacts,
+    InitialCheckpoint,
     Limits,
     Origin,
     OriginKind,
@@ -38,7 +40,7 @@ from controlplane.wire.resources import (
     to_visibility,
 )
 from controlplane.wire.times import duration, seconds_of, timestamp
-from nsml.spec import knobs, variables
+from nsml.spec import git_facts, knobs, variables
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         project=request.project,
         command=tuple(variables.without_values(request.command)),
         origin=_to_origin(request.origin) if request.HasField("origin") else None,
+        git=_to_git(request.git) if request.HasField("git") else None,
     )
 
 
@@ -85,6 +88,19 @@ def _to_origin(origin: sessions_pb2.Origin) -> OriginReference:
     if kind is None:
         raise InvalidRequest(f"unknown kind of origin: {origin.kind}")
     return OriginReference(kind, origin.session)
+
+
+def _to_git(git: sessions_pb2.GitFacts) -> GitFacts:
+    return GitFacts(
+        commit=git.commit,
+        branch=git.branch,
+        remote=git_facts.public_remote(git.remote),
+        is_dirty=git.dirty if git.HasField("dirty") else None,
+    )
+
+
+def _to_initial(asked: sessions_pb2.InitialCheckpoint) -> InitialCheckpoint:
+    return InitialCheckpoint(session_id=asked.session, name=asked.name, digest=asked.digest)
 
 
 def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
@@ -116,6 +132,9 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         knobs=tuple(to_knob_value(one) for one in spec.knobs),
         labels=MappingProxyType(dict(spec.labels)),
         limits=_LIMITS.from_message(spec.limits),
+        initial_checkpoint=(
+            _to_initial(spec.initial_checkpoint) if spec.HasField("initial_checkpoint") else None
+        ),
     )
     return replace(asked, grace_s=seconds_of(spec.grace)) if spec.HasField("grace") else asked
 
@@ -205,6 +224,13 @@ def to_summary_names(names: Sequence[str]) -> tuple[str, ...]:
 
 _LIMITS: Final = codec(Limits, sessions_pb2.Limits)
 _KNOB: Final = encoder(KnobValue, sessions_pb2.KnobValue)
+encoder(
+    InitialCheckpoint,
+    sessions_pb2.InitialCheckpoint,
+    rename={"session_id": "session"},
+    omit=("saved_at",),
+)
+encoder(GitFacts, sessions_pb2.GitFacts, rename={"is_dirty": "dirty"})
 _SPEC: Final = encoder(
     SessionSpec,
     sessions_pb2.SessionSpec,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from controlplane.checkpoints.feature import checkpoints
 from controlplane.content.feature import content
 from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.core.core import WAIT_TO_READ
@@ -113,6 +114,7 @@ def _submitter(core: Core) -> Submitter:
         history=core.history,
         datasets=core.shared(datasets),
         content=core.shared(content),
+        checkpoints=core.shared(checkpoints),
         secrets=core.shared(user_secrets),
         references=core.references,
         clock=core.clock,

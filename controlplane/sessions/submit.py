@@ -18,14 +18,18 @@ from controlplane.domain.errors import (
     InvalidRequest,
     MissingBlobs,
     NoCapacity,
+    NotFound,
     NotLeader,
+    NsmlError,
+    StateConflict,
     TooLarge,
     Unavailable,
 )
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits
 from controlplane.domain.names import NO_DATASET
-from controlplane.domain.values import Origin, Session, SessionSpec
+from controlplane.domain.values import InitialCheckpoint, Origin, Session, SessionSpec
+from controlplane.history.values import CheckpointState
 from controlplane.limits.admission import Batch
 from controlplane.projects.projects import check_entitled, within_quota
 from controlplane.scheduler import MaxCapacity, request_of
@@ -49,9 +53,9 @@ from nsml.spec.request_limits import LEAST_FILE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from controlplane.checkpoints.checkpoints import Checkpoints
     from controlplane.content.content import Content
     from controlplane.datasets.datasets import Datasets
-    from controlplane.domain.errors import NsmlError
     from controlplane.domain.identity import User
     from controlplane.domain.values import Allocation, DatasetVersion, SecretUse
     from controlplane.history.sql.history import History
@@ -112,6 +116,7 @@ class Submitter:
         history: History,
         datasets: Datasets,
         content: Content,
+        checkpoints: Checkpoints,
         secrets: Secrets,
         references: References,
         clock: Clock,
@@ -126,6 +131,7 @@ class Submitter:
         self._history = history
         self._datasets = datasets
         self._content = content
+        self._checkpoints = checkpoints
         self._secrets = secrets
         self._references = references
         self._clock = clock
@@ -142,12 +148,12 @@ class Submitter:
 
         Raises:
             InvalidRequest, TooLarge: the submission is malformed.
-            NotFound: a dataset or an origin that is not there or not visible, a secret that is not there, a project
-                that is not there or not the caller's.
+            NotFound: a dataset, an origin or an initial checkpoint that is not there or not visible, a secret that is
+                not there, a project that is not there or not the caller's.
             OverQuota: more than the project may have.
             LimitReached, LowOnRoom: the user or the project has as many sessions as it may have, or
                 the store has no room.
-            MissingBlobs: the code has not been sent.
+            MissingBlobs: the code has not been sent, or the initial checkpoint is not kept any more.
             AlreadyExists: the request id was used with another content.
             CannotEverFit, NoCapacity: no node is large enough; nothing is free and no_queue.
             NotLeader: with no_queue, where another control plane decides.
@@ -163,9 +169,11 @@ class Submitter:
             source = await self._source(submission)
             origin = _origin(submission, source)
             size = self._admitted(submission, spec, origin)
-            spec = replace(spec, datasets=await self._found(submission))
+            initial = await self._initial(submission, source)
+            spec = replace(spec, datasets=await self._found(submission), initial_checkpoint=initial)
             await self._secrets.check(submission.owner, spec.secrets)
             await self._check_content(submission.owner, spec, source)
+            await self._check_initial(submission.owner, initial)
             entitled = check_entitled(
                 self._state, submission.owner, submission.project, spec, self._nearest(submission)
             )
@@ -178,6 +186,7 @@ class Submitter:
             self._wake.set()
             session = await done
             if session is not None:
+                await self._begin(submission.owner, session)
                 return session
         raise Unavailable("too many submissions at the same moment", attempt="the same again")
 
@@ -186,6 +195,7 @@ class Submitter:
         spec = validated(submission, self._time_limits)
         source = await self._source(submission)
         self._admitted(submission, spec, _origin(submission, source))
+        await self._check_initial(submission.owner, await self._initial(submission, source))
         found = await self._found(submission)
         await self._secrets.check(submission.owner, spec.secrets)
         check_entitled(
@@ -199,6 +209,62 @@ class Submitter:
             return None
         caller = UserCaller(user=submission.owner)
         return await self._references.find(caller, submission.origin.session)
+
+    async def _initial(
+        self, submission: Submission, source: Session | None
+    ) -> InitialCheckpoint | None:
+        """The checkpoint that it is to begin with; whoever sees the session that it comes from may begin with the same."""
+        asked = submission.spec.initial_checkpoint
+        if asked is None:
+            return None
+        inherited = source.spec.initial_checkpoint if source is not None else None
+        if inherited is not None and _key(asked) == _key(inherited):
+            return inherited
+        caller = UserCaller(user=submission.owner)
+        session = await self._references.find(caller, asked.session_id)
+        if asked.name:
+            found = await self._checkpoints.get(session, asked.name)
+        else:
+            found = await self._checkpoints.newest(session)
+        which = f"checkpoint {found.name!r} of {session.name}"
+        if found.state is CheckpointState.LOST or not found.digest:
+            raise StateConflict(
+                f"{which} is not durable" + (": it is lost" if found.why_lost else " yet"),
+                why=found.why_lost or "it is on its node only",
+                attempt=f"nsml model ls {session.name}    shows which are",
+            )
+        if asked.digest and asked.digest != found.digest:
+            raise NotFound(
+                f"{which} has another content than it had",
+                why="its name was saved again",
+                attempt=f"nsml fork SESSION -c {found.name}    to take the new one",
+            )
+        return InitialCheckpoint(
+            session_id=session.id,
+            name=found.name,
+            digest=found.digest,
+            session_name=session.name,
+            saved_at=found.content_of[1],
+        )
+
+    async def _check_initial(self, owner: User, initial: InitialCheckpoint | None) -> None:
+        """Raise unless its content is there, and count that for its user."""
+        if initial is None:
+            return
+        caller = UserCaller(user=owner)
+        if await self._content.is_incomplete(caller, initial.digest):
+            raise MissingBlobs(
+                f"checkpoint {initial.name!r} of {initial.session_name} is not kept any more",
+                attempt="another one, with -c",
+            )
+        await self._content.borrow(caller, initial.digest)
+
+    async def _begin(self, owner: User, session: Session) -> None:
+        """Have its initial checkpoint among its own; where that cannot be now, its first attempt does it."""
+        try:
+            await self._checkpoints.begin_with(UserCaller(user=owner), session)
+        except NsmlError as error:
+            self._log.warning("submission.begins_later", session=session.name, error=str(error))
 
     def _admitted(self, submission: Submission, spec: SessionSpec, origin: Origin | None) -> int:
         """The size of its record, if its user and project may have one more such session."""
@@ -421,6 +487,10 @@ class Submitter:
         return True
 
 
+def _key(initial: InitialCheckpoint) -> tuple[str, str, str]:
+    return (initial.session_id, initial.name, initial.digest)
+
+
 def _origin(submission: Submission, source: Session | None) -> Origin | None:
     if submission.origin is None or source is None:
         return None
@@ -470,4 +540,5 @@ def _session(
         request_id=submission.request_id,
         request_digest=submission.digest,
         origin=origin,
+        git=submission.git,
     )

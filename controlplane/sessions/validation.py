@@ -11,7 +11,12 @@ from controlplane.datasets.datasets import DatasetReference
 from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.limits import TimeLimits
 from controlplane.domain.models import alternatives_of, words_of
-from controlplane.domain.names import check_digest, check_request_id, check_secret
+from controlplane.domain.names import (
+    MOST_CHECKPOINT_NAME,
+    check_digest,
+    check_request_id,
+    check_secret,
+)
 from controlplane.domain.policy import check_visibility
 from controlplane.domain.program_changes import COUNTERS
 from controlplane.domain.values import (
@@ -24,7 +29,7 @@ from controlplane.domain.values import (
 )
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml.common.units import duration_text
-from nsml.spec import knobs, labels, variables
+from nsml.spec import git_facts, knobs, labels, variables
 from nsml.spec.images import RULE, is_reference, whole_reference, why_never_pulled
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
     from controlplane.domain.program_changes import KnobValue
-    from controlplane.domain.values import OriginKind
+    from controlplane.domain.values import GitFacts, InitialCheckpoint, OriginKind
 
 RETRIED_LOST_AFTER_S: Final = 600.0
 """lost_after of a session with retries that names none."""
@@ -74,7 +79,8 @@ class OriginReference(NamedTuple):
 class Submission:
     """A session that a user wants. `digest` is of the request; `origin` is named by reference, and still to be found.
 
-    `spec` is as it was asked for: without the datasets, which are still to be found, and with 0 or "" for a default.
+    `spec` is as it was asked for: without the datasets, which are still to be found, and with 0 or "" for a default. Its
+    initial checkpoint, too, is still to be found: `session_id` is a reference, `name` "" for the newest.
     """
 
     owner: User
@@ -88,6 +94,7 @@ class Submission:
     project: str = ""
     command: tuple[str, ...] = ()
     origin: OriginReference | None = None
+    git: GitFacts | None = None
 
 
 def validated(submission: Submission, limits: TimeLimits) -> SessionSpec:
@@ -103,6 +110,7 @@ def validated(submission: Submission, limits: TimeLimits) -> SessionSpec:
     check_request_id(submission.request_id)
     check_memo(submission.memo)
     check_visibility(submission.visibility, submission.owner.team)
+    _check_git(submission.git)
     _check_words(submission.command, "command line")
     if len(submission.datasets) > MOST_DATASETS:
         raise TooLarge(f"a session has at most {MOST_DATASETS} datasets")
@@ -121,6 +129,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
     _check_secrets(spec)
     _check_labels(spec.labels)
     _check_knobs(spec.knobs)
+    _check_initial_checkpoint(spec.initial_checkpoint)
     if spec.image and not is_reference(spec.image):
         raise InvalidRequest(f"{spec.image[:80]!r} is not the name of an image", why=RULE)
     if spec.image and (why := why_never_pulled(spec.image)):
@@ -174,6 +183,24 @@ def check_memo(memo: str) -> str:
     if "\0" in memo:
         raise InvalidRequest("a memo has no NUL character")
     return memo
+
+
+def _check_git(git: GitFacts | None) -> None:
+    if git is None:
+        return
+    if not git_facts.is_commit(git.commit):
+        raise InvalidRequest(f"{git.commit[:80]!r} is not the name of a commit")
+    if not git_facts.is_branch(git.branch):
+        raise InvalidRequest(f"{git.branch[:80]!r} is not the name of a branch")
+
+
+def _check_initial_checkpoint(asked: InitialCheckpoint | None) -> None:
+    if asked is None:
+        return
+    if len(asked.name.encode()) > MOST_CHECKPOINT_NAME:
+        raise InvalidRequest(f"a checkpoint's name has 1 to {MOST_CHECKPOINT_NAME} bytes")
+    if asked.digest:
+        check_digest(asked.digest)
 
 
 def _check_program(spec: SessionSpec) -> None:

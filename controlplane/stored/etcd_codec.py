@@ -19,6 +19,7 @@ from controlplane.domain.values import (
     Cause,
     Drain,
     Fence,
+    GitFacts,
     HeldCause,
     Hold,
     Keeping,
@@ -132,6 +133,7 @@ codec(
     pb.KeptLimitsRecord,
     unset=dict.fromkeys(("memory", "cpus", "processes", "disk"), Keeping.UNSPECIFIED),
 )
+codec(GitFacts, pb.GitFactsRecord, rename={"is_dirty": "dirty"})
 codec(SessionSpec, pb.SpecRecord, unset={"priority": Priority.NORMAL})
 codec(Replica, pb.ReplicaRecord, rename={"is_near_data": "near_data"})
 _PROGRESS: Final = codec(Progress, pb.ProgressRecord)

@@ -1,6 +1,6 @@
 """The steps before a replica's program starts: each safe alone, and to be repeated.
 
-resume  what an attempt after the first goes on from is known
+resume  what an attempt after the first, or one with an initial checkpoint, goes on from is known
 port    in the node's network: the port at which others find the replica is free
 data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
 code    a working copy of the bundle is in app/
@@ -111,7 +111,7 @@ class Hook(Protocol):
 
 
 class ResumeHook:
-    """The name of what earlier attempts of the session saved last.
+    """The name of what earlier attempts of the session saved last, or of the checkpoint that it begins with.
 
     `newest` gives it for a replica; "" when there is nothing.
     """
@@ -125,10 +125,15 @@ class ResumeHook:
         return True
 
     async def prepare(self, draft: Draft) -> None:
-        """Ask for it, where there was an attempt before."""
-        replica = replica_of(draft.assignment.replica)
-        if replica.attempt > 1:
+        """Ask for it, where there was an attempt before, or the first one does not begin anew."""
+        replica, spec = replica_of(draft.assignment.replica), draft.assignment.spec
+        has_initial = spec.HasField("initial_checkpoint")
+        if replica.attempt > 1 or has_initial:
             draft.resumes_from = await self._newest(replica)
+        if has_initial and not draft.resumes_from:
+            initial = spec.initial_checkpoint
+            text = f"checkpoint {initial.name} of {initial.session_name} is not kept any more"
+            raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text)
 
 
 class DataHook:

@@ -276,6 +276,18 @@ class TestGoingOn:
             session.paused()
         assert afar == ["attempt-1", "attempt-1", "3"]
 
+    def test_the_first_attempt_never_begins_anew_where_it_was_to_begin_with_a_checkpoint(
+        self, afar: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NSML_ATTEMPT", "1")
+        session = Session(str(tmp_path), NAME)
+
+        def fails(path: str) -> None:
+            raise NameError("optimizer")
+
+        with pytest.raises(NameError):
+            session.bind(save=save, load=fails)
+
     def test_an_agent_that_is_away_is_waited_for(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from controlplane.access.vault import make_vault
+from controlplane.checkpoints.checkpoints import Checkpoints
 from controlplane.content.content import Content, Part
+from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.datasets.datasets import DatasetReference, Datasets
 from controlplane.domain.errors import (
     AlreadyExists,
@@ -45,6 +47,7 @@ from controlplane.sessions.export import row_of
 from controlplane.sessions.submit import Submitter
 from controlplane.sessions.validation import Submission
 from controlplane.state.references import References
+from controlplane.state.replica_rights import Rights
 from controlplane.store import interface
 from controlplane.store.interface import Delete, Put, Transaction
 from controlplane.stored import etcd_codec
@@ -81,13 +84,22 @@ class Desk:
         content = Content(
             objects=self.objects, history=self.history, state=state, clock=self.made.clock
         )
+        references = References(state=state, history=self.history)
+        checkpoints = Checkpoints(
+            history=self.history,
+            content=content,
+            rights=Rights(references=references, state=state),
+            writer=SessionWriter(store=self.made.store, state=state),
+            clock=self.made.clock,
+        )
         submitter = Submitter(
             store=self.made.store,
             state=state,
             history=self.history,
+            checkpoints=checkpoints,
             datasets=Datasets(history=self.history, content=content, clock=self.made.clock),
             content=content,
-            references=References(state=state, history=self.history),
+            references=references,
             secrets=UserSecrets(self.made.store, make_vault(os.urandom), clock=self.made.clock),
             clock=self.made.clock,
             new_id=new_id,

@@ -1,0 +1,41 @@
+"""What may be recorded of the git commit of a session's code. Both ends hold to these rules."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MOST_BRANCH_BYTES: Final = 255
+MOST_REMOTE_BYTES: Final = 1_024
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCP: Final = re.compile(r"(?:[^/@:]*@)?([^/@:\s]+:[^:\s].*)")
+"""HOST:PATH, as scp has it."""
+
+
+def is_commit(text: str) -> bool:
+    """Whether it is the full name of a commit."""
+    return _COMMIT.fullmatch(text) is not None
+
+
+def is_branch(text: str) -> bool:
+    """Whether it can be the name of a branch; "" where none is checked out."""
+    return text.isprintable() and len(text.encode(errors="replace")) <= MOST_BRANCH_BYTES
+
+
+def public_remote(url: str) -> str:
+    """The URL of a remote as everybody who sees the session may see it: without user, password, query and fragment.
+
+    "" for what is no URL of a repository that others could reach: a path, or a command (`ext::...`).
+    """
+    if not url.isprintable() or len(url.encode(errors="replace")) > MOST_REMOTE_BYTES:
+        return ""
+    if scheme := _SCHEME.match(url):
+        if scheme[0].lower() == "file://":
+            return ""
+        place = re.split(r"[?#]", url[scheme.end() :], maxsplit=1)[0]
+        host, slash, path = place.partition("/")
+        return f"{scheme[0].lower()}{host.rpartition('@')[2]}{slash}{path}"
+    if "::" in url or (scp := _SCP.fullmatch(url)) is None:
+        return ""
+    return scp[1]
