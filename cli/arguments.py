@@ -515,11 +515,11 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
 """How what flags of `run` take is read."""
 
 
-def flag_options(command: F) -> F:
-    """The flags of `run` that have a row in `nsml.spec.run_flags`."""
+def flag_options(command: F, **names: Sequence[str]) -> F:
+    """The flags of `run` that have a row in `nsml.spec.run_flags`; `names`: of a parameter, other ones than its own."""
     for flag in reversed(run_flags.FLAGS):
         command = click.option(
-            *flag.names,
+            *names.get(flag.parameter, flag.names),
             flag.parameter,
             type=_type_of(flag.kind),
             is_flag=flag.kind.is_switch,

@@ -39,7 +39,6 @@ _OF_PROGRAMS: Final = frozenset({"entry", "args"})
 """Flags of `run` about its program; here they are refused."""
 _OF_RUN: Final = {
     "positional": None,
-    "rerun": None,
     "is_argv": True,
     "max_size": None,
 }

@@ -43,8 +43,12 @@ _KEY_CELLS, _NAME_CELLS, _VALUE_CELLS = 24, 8, 10
 _SHOWN = 10
 """Metrics that an error names at most."""
 _TITLES = {
+    "code": "Code",
     "argument": "Argument",
+    "data": "Data",
+    "environment": "Environment",
     "setting": "Asked for",
+    "knob": "Knob",
     "summary": "Summary",
     "metric": "Metric",
 }
@@ -144,9 +148,9 @@ def diff(
         return sessions, await _series(app, client, request, sessions)
 
     sessions, answers = app.call(read)
-    rows = compare.asked(sessions)
+    rows = [*compare.asked(sessions), *compare.set_live(sessions)]
     if not asked_only:
-        rows += compare.summaries(sessions)
+        rows += [*compare.ran(sessions), *compare.summaries(sessions)]
         found = compare.metrics(sessions, (one for said in answers for one in said.series))
         rows += found
         # Those of metrics beyond the listed ones are told of below.
@@ -424,7 +428,7 @@ def _tell_code(app: App, sessions: Sequence[Session], differing: Sequence[Row]) 
     """Say what shows how the code differs, where it does and can be shown."""
     from nsml.view import compare
 
-    is_other = any(row.kind is compare.Kind.SETTING and row.key == "code" for row in differing)
+    is_other = any(row.kind is compare.Kind.CODE and row.key == "code" for row in differing)
     if app.is_for_people and is_other and len(sessions) == _COMPARED:
         first, second = sessions
         app.say(visible(f"(how the code differs: nsml diff {first.name} {second.name} --code)"))

@@ -34,7 +34,7 @@ def no_entry(message: str, *, why: str = "", advice: str = "") -> CommandError:
 def check_first(app: App, options: RunOptions) -> None:
     """Raise for an entry that is not there, or where no platform is known, before the folder is read; both in one."""
     try:
-        if options.rerun is None and not options.spec.argv:
+        if options.repetition is None and not options.spec.argv:
             _check_entry(Path.cwd(), options.spec.entry)
     except CommandError as error:
         if (no_platform := _platform_error(app)) is not None:

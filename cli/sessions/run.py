@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -28,7 +28,7 @@ from cli.retry import DEFAULT_S, patiently
 from cli.sessions.attached import REMOVES_NOTE, After, goes_on, stay
 from cli.sessions.file_names import files_text
 from cli.sessions.preflight import check_dataset_name, check_first, entry_of
-from cli.sessions.rerun import Rerun
+from cli.sessions.repetition import Repetition, Source
 from cli.sessions.run_request import RunOptions
 from cli.sessions.upload import made_of, pack_folder, send
 from cli.sessions.written_files import warn_of_pushed
@@ -39,7 +39,7 @@ from nsml.spec.run_flags import put_all
 from nsml.spec.variables import without_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from cli.group import Typed
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session
 
 
+F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 _STAY_OPTIONS = {"follow", "interactive", "removes", "wait"}
 """What this program does while the session runs: no part of the command that repeats the session."""
 _LOOKS, _LOOK_S = 16, 0.03
@@ -76,6 +77,50 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
         context.exit()
 
 
+def asking_options(command: F) -> F:
+    """How a session is asked for, beside the flags of its spec: by every command that submits one."""
+    for option in (
+        click.option(
+            "--argv", "is_argv", is_flag=True, help="The words after -- are a whole command."
+        ),
+        visibility_options,
+        click.option(
+            "--patience",
+            type=DURATION,
+            metavar="TIME",
+            default=f"{DEFAULT_S:g}s",
+            help="Retry this long while a part of the platform is away; 0s: never. Default: 2m.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def staying_options(command: F) -> F:
+    """What this program does once it is submitted, or in place of that."""
+    for option in (
+        click.option(
+            "--rm",
+            "removes",
+            is_flag=True,
+            help="Follow (or --wait); if it succeeds, remove it with logs, metrics and checkpoints.",
+        ),
+        click.option(
+            "-i",
+            "--interactive",
+            is_flag=True,
+            help="Follow; on a terminal, ask at the end whether to remove it.",
+        ),
+        click.option("-f", "--follow", is_flag=True, help="The same, showing what it prints."),
+        click.option(
+            "--wait", is_flag=True, help="Stay until it ends, and end with its exit code."
+        ),
+        click.option("--dry-run", is_flag=True, help="Only say what would come of it."),
+    ):
+        command = option(command)
+    return command
+
+
 @command(
     "run",
     reads=True,
@@ -101,15 +146,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     help="Run the code, options and data of SESSION again, except for what is given here;"
     " arguments are given all together.",
 )
-@click.option(
-    "--patience",
-    type=DURATION,
-    metavar="TIME",
-    default=f"{DEFAULT_S:g}s",
-    help="Retry this long while a part of the platform is away; 0s: never. Default: 2m.",
-)
-@visibility_options
-@click.option("--argv", "is_argv", is_flag=True, help="The words after -- are a whole command.")
+@asking_options
 @click.option(
     "--code/--no-code",
     "sends_code",
@@ -117,21 +154,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     help="Send this folder (--no-code: only with --argv).",
 )
 @click.option("--max-size", type=SIZE, metavar="SIZE", help="Refuse a larger folder.")
-@click.option("--dry-run", is_flag=True, help="Only say what would come of it.")
-@click.option("--wait", is_flag=True, help="Stay until it ends, and end with its exit code.")
-@click.option("-f", "--follow", is_flag=True, help="The same, showing what it prints.")
-@click.option(
-    "-i",
-    "--interactive",
-    is_flag=True,
-    help="Follow; on a terminal, ask at the end whether to remove it.",
-)
-@click.option(
-    "--rm",
-    "removes",
-    is_flag=True,
-    help="Follow (or --wait); if it succeeds, remove it with logs, metrics and checkpoints.",
-)
+@staying_options
 @click.option(
     "--show-default-nsmlignore",
     is_flag=True,
@@ -159,8 +182,14 @@ def run(context: click.Context, /, **given: Any) -> int:
     Ctrl-C, a lost connection or a failover leave the session and its results alone, with --rm and -i, too.
     --rm keeps a session that did not succeed.
     """
+    source = Source(given["rerun"]) if given["rerun"] is not None else None
+    return submit(context, given, source)
+
+
+def submit(context: click.Context, given: dict[str, Any], source: Source | None) -> int:
+    """Carry out a command line that submits; `source`: the session that is repeated, None where the folder is sent."""
     app = the_app(context)
-    options = options_of(given, context.meta["words"], context.meta["typed"])
+    options = options_of(given, context.meta["words"], context.meta["typed"], source)
     follows = _follows(app, given)
     check_first(app, options)
     if given["dry_run"]:
@@ -169,9 +198,9 @@ def run(context: click.Context, /, **given: Any) -> int:
     session = submitted(app, options, patience_s=given["patience"])
     if session is None:
         return ExitCode.INTERRUPTED
-    if options.rerun is not None:
-        options.rerun.tell_if_unknown(app, session)
-    return _show(app, session, given, follows=follows)
+    if options.repetition is not None:
+        options.repetition.tell_if_unknown(app, session)
+    return _show(app, session, given, options, follows=follows)
 
 
 def submitted(app: App, options: RunOptions, *, patience_s: float = DEFAULT_S) -> Session | None:
@@ -200,7 +229,9 @@ def submitted(app: App, options: RunOptions, *, patience_s: float = DEFAULT_S) -
         raise
 
 
-def _show(app: App, session: Session, given: dict[str, Any], *, follows: bool) -> int:
+def _show(
+    app: App, session: Session, given: dict[str, Any], options: RunOptions, *, follows: bool
+) -> int:
     """Say what was submitted, and stay with it where asked to; the exit code."""
     after = After.ASK if given["interactive"] else After.KEEP
     after = After.REMOVE if given["removes"] else after
@@ -209,9 +240,10 @@ def _show(app: App, session: Session, given: dict[str, Any], *, follows: bool) -
     if follows:
         # The result is what the program prints; the line about its session goes to stderr.
         app.say(submitted_text(app, session))
+        _tell_repetition(app, session, options)
         return stay(app, session, shows=True, after=after)
     if not given["wait"]:
-        _write(app, session)
+        _write(app, session, options)
         if app.is_for_people:
             next_steps = (
                 "follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last"
@@ -223,9 +255,14 @@ def _show(app: App, session: Session, given: dict[str, Any], *, follows: bool) -
     # People and `-o name` get it at once; a record is of the ended session.
     is_at_once = app.is_for_people or app.format is Format.NAME
     if is_at_once:
-        _write(app, session)
-    write_end = None if is_at_once else partial(_write, app)
+        _write(app, session, options)
+    write_end = None if is_at_once else partial(_write, app, options=options)
     return stay(app, session, write_end=write_end, after=after)
+
+
+def _tell_repetition(app: App, session: Session, options: RunOptions) -> None:
+    if options.repetition is not None:
+        options.repetition.tell(app, session)
 
 
 def _follows(app: App, given: dict[str, Any]) -> bool:
@@ -242,7 +279,10 @@ def _follows(app: App, given: dict[str, Any]) -> bool:
 
 
 def options_of(
-    given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]
+    given: dict[str, Any],
+    words: list[str] | None,
+    typed: Sequence[Typed],
+    source: Source | None = None,
 ) -> RunOptions:
     """The options of a command line; a usage error where they contradict each other."""
     if given["positional"] and given["entry"]:
@@ -255,7 +295,7 @@ def options_of(
         if given["positional"] or given["entry"] or arguments:
             raise click.UsageError("--argv goes without ENTRY, -e and -a")
         argv = tuple(words)
-    elif not given["sends_code"] and given["rerun"] is None:
+    elif not given["sends_code"] and source is None:
         raise click.UsageError("--no-code goes with --argv only: an entry is a file of the folder")
     given = {**given, "env": _environment(given)}
     _check_shm(given["shm_size"] or 0, given["memory"] or 0)
@@ -266,13 +306,13 @@ def options_of(
     for reference in given["dataset"]:
         check_dataset_name(reference)
     repeated = [one for one in typed if one.option is None or one.option.name not in _STAY_OPTIONS]
-    if given["rerun"] is not None:
+    if source is not None:
         return RunOptions(
             request=_request(given),
             environment_files=(),
             sends_code=False,
             max_bytes=None,
-            rerun=Rerun(given, typed, words, repeated),
+            repetition=Repetition(source, given, typed, words, repeated),
         )
     entry = (
         "" if argv else entry_of(given["positional"] or given["entry"] or "", typed, words or ())
@@ -303,10 +343,10 @@ def _request(given: dict[str, Any]) -> CreateSessionRequest:
 
 
 def _asked(client: Client, options: RunOptions) -> AbstractAsyncContextManager[None]:
-    """While the platform is asked: of a rerun, what the session asked for is in the request."""
-    if options.rerun is None:
+    """While the platform is asked: where a session is repeated, what it asked for is in the request."""
+    if options.repetition is None:
         return nullcontext()
-    return options.rerun.asked(client, options.request)
+    return options.repetition.asked(client, options.request)
 
 
 def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
@@ -496,7 +536,7 @@ def _identified(options: RunOptions, packed: Packed | None) -> CreateSessionRequ
     """What is asked for, under an id of its own and with its code."""
     request = options.request
     request.request_id = new_request_id()
-    if options.rerun is None:
+    if options.repetition is None:
         request.spec.bundle_digest = packed.manifest.digest if packed is not None else ""
     return request
 
@@ -509,11 +549,14 @@ def _aborted(submission: _Submission) -> str:
     return f"{aborted}\n  try: {hint_line(_SEE)}" if submission.is_asked else aborted
 
 
-def _write(app: App, session: Session) -> None:
+def _write(app: App, session: Session, options: RunOptions) -> None:
     from nsml.view.sessions import record
 
-    write_one(app, record(session), [submitted_text(app, session)])
+    beside = options.repetition.record(session) if options.repetition is not None else {}
+    write_one(app, {**record(session), **beside}, [submitted_text(app, session)])
     app.stdout.flush()
+    if app.is_for_people:
+        _tell_repetition(app, session, options)
 
 
 def submitted_text(app: App, session: Session) -> str:

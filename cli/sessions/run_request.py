@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cli.sessions.rerun import Rerun
+    from cli.sessions.repetition import Repetition
     from nsml.v1.sessions_pb2 import CreateSessionRequest, SessionSpec
 
 
@@ -16,14 +16,14 @@ class RunOptions:
 
     Attributes:
         request: what the platform is asked, but for the id and the code's digest.
-        rerun: what fills it in, where a session is run again.
+        repetition: what fills it in, where it is made from the record of another session.
     """
 
     request: CreateSessionRequest = field(repr=False)
     environment_files: tuple[str, ...]
     sends_code: bool
     max_bytes: int | None
-    rerun: Rerun | None = None
+    repetition: Repetition | None = None
 
     @property
     def spec(self) -> SessionSpec:

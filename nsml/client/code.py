@@ -6,8 +6,16 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from nsml._path_text import path_text
 from nsml.client.content import checked_blobs, download, read_manifest
 from nsml.client.errors import NotFound
+from nsml.common.text_files import decoded
+from nsml.packages.requirements import (
+    MOST_FILE_BYTES,
+    Requirements,
+    RequirementsRefused,
+    read_requirements,
+)
 from nsml.spec.folders import session_folder
 
 if TYPE_CHECKING:
@@ -20,6 +28,8 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 _FOLDER = "code"
+_MOST_ROUNDS = 8
+"""In which files that others include are fetched: each may include further ones."""
 
 Pair: TypeAlias = "tuple[Session, Session]"
 
@@ -106,6 +116,37 @@ async def read_files(
             ]
     except NotFound as error:
         raise _is_gone(session, error) from error
+
+
+async def read_required(client: Client, session: Session) -> Requirements | None:
+    """What its code asks for of packages and images; nothing where it has no code, None where that cannot be read.
+
+    Raises ClientError, NotFound where the code is not kept any more.
+    """
+    tree = await read_tree(client, session)
+    entries = {one.path: one for one in tree.entries} if tree is not None else {}
+    texts: dict[str, str] = {}
+    lacking: list[str] = []
+
+    def text(name: str) -> str | None:
+        path = path_text(name)
+        if path in entries and path not in texts:
+            lacking.append(path)
+        return texts.get(path)
+
+    for _ in range(_MOST_ROUNDS):
+        lacking.clear()
+        try:
+            found = read_requirements(text, may_build=True)
+        except RequirementsRefused:
+            found = None
+        if not lacking:
+            return found
+        if any(entries[path].size > MOST_FILE_BYTES for path in lacking):
+            return None
+        data = await read_files(client, session, [entries[path] for path in lacking])
+        texts |= {path: decoded(one, "replace") for path, one in zip(lacking, data, strict=True)}
+    return None
 
 
 def _is_gone(session: Session, error: NotFound) -> NotFound:

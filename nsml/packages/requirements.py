@@ -111,8 +111,22 @@ class Requirements:
     @property
     def are_pinned(self) -> bool:
         """Whether every package that they name is of one version, or of one URL."""
+        return not self.loose
+
+    @property
+    def loose(self) -> list[str]:
+        """The packages that are neither of one version nor of one URL, as they are asked for."""
         named = [line for line in self.lines if not line.startswith("-")]
-        return all(map(_is_pinned, named)) and all("=" in one for one in self.packages)
+        return [
+            *(line for line in named if not _is_pinned(line)),
+            *(one for one in self.packages if "=" not in one),
+        ]
+
+    @property
+    def are_hashed(self) -> bool:
+        """Whether every line names the digest of its file: then nothing else is installed."""
+        named = [line for line in self.lines if not line.startswith("-")]
+        return bool(named) and all("--hash" in line for line in named)
 
     @property
     def names(self) -> frozenset[str]:

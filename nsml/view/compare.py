@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nsml.common.units import number_text
+from nsml.packages.requirements import name_of
 from nsml.spec.run_flags import asked_rows
 from nsml.view.program_changes import settings
-from nsml.view.sessions import command_words, plain
+from nsml.view.sessions import command_words, git_text, images_text, initial_text, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,11 +32,26 @@ _ABSENT = "-"
 class Kind(StrEnum):
     """What a row is of."""
 
+    CODE = "code"
     ARGUMENT = "argument"
+    DATA = "data"
+    """Datasets, and the checkpoint that it began with."""
+    ENVIRONMENT = "environment"
+    """Image, packages, variables, secrets, network; also what it ran in and on."""
     SETTING = "setting"
-    """What else was asked for: data, devices, variables, code."""
+    """What else was asked for."""
+    KNOB = "knob"
     SUMMARY = "summary"
     METRIC = "metric"
+
+
+_KINDS: Final = {
+    **dict.fromkeys(("entry", "code", "git"), Kind.CODE),
+    **dict.fromkeys(("datasets", "checkpoint"), Kind.DATA),
+    **dict.fromkeys(("image", "env", "secret", "network"), Kind.ENVIRONMENT),
+    "set": Kind.KNOB,
+}
+"""Of what is asked for, by the first word of its key; what is not here is a setting."""
 
 
 class Better(StrEnum):
@@ -112,11 +129,40 @@ def arguments(words: Sequence[str]) -> dict[str, str | bool]:
 
 
 def asked(sessions: Sequence[Session]) -> list[Row]:
-    """What each was asked for: arguments in the order in which they were given, then the rest."""
+    """What each was asked for, by kind; arguments in the order in which they were given."""
+    found = {one.name: _by_kind(_settings(one)) for one in sessions}
+    for one in sessions:
+        found[one.name][Kind.ARGUMENT] = arguments_of(one)
     return [
-        *_rows(Kind.ARGUMENT, {one.name: arguments_of(one) for one in sessions}),
-        *_rows(Kind.SETTING, {one.name: dict(_settings(one)) for one in sessions}),
+        row
+        for kind in Kind
+        for row in _rows(kind, {name: kinds.get(kind, {}) for name, kinds in found.items()})
     ]
+
+
+def set_live(sessions: Sequence[Session]) -> list[Row]:
+    """The knobs of each that were set while it ran."""
+    found = {
+        one.name: {f"set live {name}": text for name, text in settings(one.changes).items()}
+        for one in sessions
+    }
+    return _rows(Kind.KNOB, found)
+
+
+def ran(sessions: Sequence[Session]) -> list[Row]:
+    """In what and on what each ran last."""
+    found = {one.name: {key: value for key, value in _places(one) if value} for one in sessions}
+    return _rows(Kind.ENVIRONMENT, found)
+
+
+def required(sessions: Sequence[Session], packages: Mapping[str, Sequence[str]]) -> list[Row]:
+    """The packages that the code of each asks for, a row each; `packages` by session, as lines of requirements."""
+    found: dict[str, dict[str, str]] = {one.name: {} for one in sessions}
+    for session, lines in packages.items():
+        for line in lines:
+            name = name_of(line) or line
+            found[session][f"package {name}"] = line
+    return sorted(_rows(Kind.ENVIRONMENT, found), key=lambda row: row.key)
 
 
 def summaries(sessions: Sequence[Session]) -> list[Row]:
@@ -241,10 +287,25 @@ def _settings(session: Session) -> Iterator[tuple[str, str]]:
     named = {
         "entry": "" if spec.argv else spec.entry,
         "code": spec.bundle_digest[:_DIGEST_DIGITS],
+        "git": git_text(session),
+        "checkpoint": initial_text(session),
         **asked_rows(session),
-        **{f"set live {name}": text for name, text in settings(session.changes).items()},
     }
     yield from ((key, value) for key, value in named.items() if value)
+
+
+def _by_kind(named: Iterable[tuple[str, str]]) -> dict[Kind, dict[str, str | bool]]:
+    found: dict[Kind, dict[str, str | bool]] = {}
+    for key, value in named:
+        kind = _KINDS.get(key.partition(" ")[0], Kind.SETTING)
+        found.setdefault(kind, {})[key] = value
+    return found
+
+
+def _places(session: Session) -> Iterator[tuple[str, str]]:
+    models = Counter(device.model for one in session.replicas for device in one.devices)
+    yield "ran in", images_text(session)
+    yield "ran on", ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
 
 
 def _figures(series: Sequence[Series]) -> Figures:

@@ -16,7 +16,9 @@ from nsml.view.sessions import (
     SIMULATED,
     WAITING_STATES,
     attempt_lines,
+    git_text,
     images_text,
+    initial_text,
     log_of_first,
     lost_text,
     origin_text,
@@ -54,8 +56,7 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
         found.append(f"  {lost}")
     if pointer := log_of_first(session) or _log_of_failed(session):
         found.append(f"  see: {pointer}")
-    if origin := origin_text(session):
-        found.append(f"  origin: {origin}")
+    found += _source_lines(session)
     asked = ((flag.status_title, flag.text(session)) for flag in FLAGS if flag.status_title)
     found += [f"  {title}: {text}" for title, text in asked if text]
     if session.replicas:
@@ -96,6 +97,16 @@ def _change_lines(session: Session) -> list[str]:
     has_more = len(every) > len(shown) or (len(shown) < MOST_CHANGES and lacks_changes(session))
     earlier = [f"  changed: before that, see $ {shell_line(['nsml', 'set', session.name])}"]
     return [*(earlier if has_more else []), *(f"  changed: {change_line(one)}" for one in shown)]
+
+
+def _source_lines(session: Session) -> list[str]:
+    """Where it came from: another session, its checkpoint, a commit."""
+    named = (
+        ("origin", origin_text(session)),
+        ("begins with", (initial := initial_text(session)) and f"checkpoint {initial}"),
+        ("git", " ".join(filter(None, (git_text(session), session.git.remote)))),
+    )
+    return [f"  {title}: {text}" for title, text in named if text]
 
 
 def _end_lines(session: Session) -> list[str]:

@@ -69,6 +69,7 @@ _KEY_CELLS = 6
 _LEAST_KEY_CELLS = 4
 """The same where no other value is shown."""
 _HELD_CELLS = len("2 sim")
+_COMMIT_DIGITS = 12
 _ARGS_CELLS = 8
 """Of arguments at least, and of a summary beside values with columns of their own."""
 _SUMMARY = "summary."
@@ -210,6 +211,47 @@ def origin_text(session: Session) -> str:
     if not session.HasField("origin"):
         return ""
     return f"{_origin_word(session)} of {session.origin.name or session.origin.session}"
+
+
+def initial_text(session: Session) -> str:
+    """The checkpoint that it begins with: `best of kim/mnist/3`; "" where it begins anew."""
+    if not session.spec.HasField("initial_checkpoint"):
+        return ""
+    initial = session.spec.initial_checkpoint
+    return f"{initial.name or 'newest'} of {initial.session_name or initial.session}"
+
+
+def git_text(session: Session) -> str:
+    """The commit of its code: `1a2b3c4d5e6f main, changed`; "" where none is known."""
+    if not session.HasField("git"):
+        return ""
+    git = session.git
+    words = " ".join(filter(None, (git.commit[:_COMMIT_DIGITS], git.branch)))
+    return f"{words}, changed" if git.dirty else words
+
+
+def _git(session: Session) -> dict[str, Any] | None:
+    if not session.HasField("git"):
+        return None
+    git = session.git
+    return {
+        "commit": git.commit,
+        "branch": git.branch or None,
+        "remote": git.remote or None,
+        "dirty": git.dirty if git.HasField("dirty") else None,
+    }
+
+
+def _initial(session: Session) -> dict[str, Any] | None:
+    if not session.spec.HasField("initial_checkpoint"):
+        return None
+    initial = session.spec.initial_checkpoint
+    return {
+        "name": initial.name,
+        "session": initial.session_name or None,
+        "id": initial.session,
+        "digest": initial.digest or None,
+    }
 
 
 def _origin_word(session: Session) -> str:
@@ -905,6 +947,14 @@ COLUMNS: tuple[Column[Session], ...] = (
         is_wide=True,
         tells=lambda s: s.HasField("ended_at"),
     ),
+    Column(
+        key="git",
+        title="Git",
+        cell=lambda s, _: git_text(s),
+        is_wide=True,
+        is_worth=lambda s: s.HasField("git"),
+        is_optional=True,
+    ),
     Column(key="id", title="Id", cell=lambda s, _: s.id, is_wide=True, tells=_never),
 )
 
@@ -970,6 +1020,8 @@ def record(session: Session) -> dict[str, Any]:
         "waiting": session.waiting or None,
         "held_cause": held_cause_name(session) or None,
         "origin": _origin(session),
+        "initial_checkpoint": _initial(session),
+        "git": _git(session),
         "stop": _stop(session),
         "owner": session.owner,
         "project": session.project,
@@ -1069,7 +1121,7 @@ def _behind_set(session: Session) -> int:
 def repeat_words(session: Session) -> list[str]:
     """The command line that repeats a session: the submitter's own, else one made from the spec.
 
-    A rerun is named itself: what it is a rerun of may be removed.
+    One that was made from the record of another is named itself: the other one may be removed.
 
     Raises:
         ValueError: the session is that of a list, and lacks the end of its command, or early changes.
@@ -1078,7 +1130,7 @@ def repeat_words(session: Session) -> list[str]:
         raise ValueError(f"{session.name}: the end of its command is not here")
     shared = [f"--{visibility_word(session.visibility)}"] if session.visibility in _SHARED else []
     shared += set_words(session.changes)
-    if session.origin.kind == sessions_pb2.ORIGIN_KIND_RERUN:
+    if session.HasField("origin"):
         memo = option_words("-m", session.memo, long="--memo") if session.memo else []
         return ["nsml", "run", "--rerun", session.name, *memo, *shared]
     if session.command:

@@ -33,12 +33,12 @@ def test_only_differences_are_rows_and_the_rest_is_one_line(nsml, two):
     assert shown.stdout.count("\n\n") == 2, "a line between the tables"
     lines = [line.split() for line in shown.stdout.splitlines() if line]
     assert lines == [
+        ["Code", "kim/mnist/1", "kim/mnist/2"],
+        ["-" * 4, "-" * 12, "-" * 12],
+        ["code", "1" * 12, "2" * 12],
         ["Argument", "kim/mnist/1", "kim/mnist/2"],
         ["-" * 8, "-" * 11, "-" * 11],
         ["lr", "0.02", "0.01"],
-        ["Asked", "for", "kim/mnist/1", "kim/mnist/2"],
-        ["-" * 9, "-" * 12, "-" * 12],
-        ["code", "1" * 12, "2" * 12],
         ["Summary", "kim/mnist/1", "kim/mnist/2"],
         ["-" * 12, "-" * 11, "-" * 11],
         ["val/accuracy", "0.91", "0.92"],
@@ -99,7 +99,9 @@ def test_how_it_ends(nsml, state, two):
     state.add("kim/mnist/3", spec=two[0].spec)
     same = nsml("diff", "1", "3", "--args", "--exit-code")
     assert (same.code, same.stdout) == (0, "")
-    assert same.stderr.startswith("nothing differs\nthe same (6): epochs=10 lr=0.02 code=1111")
+    assert same.stderr.startswith(
+        "nothing differs\nthe same (6): code=111111111111 epochs=10 lr=0.02"
+    )
 
 
 def test_what_was_not_reported_is_told(nsml, two):

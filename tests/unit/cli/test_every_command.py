@@ -14,6 +14,9 @@ from cli.app import App
 from cli.group import Command, Refused
 from cli.root import root
 from cli.topics import ENVIRONMENT, TOPICS
+from nsml.v1 import checkpoints_pb2
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_server import EPOCH
 
 GROUPS = [
     "",
@@ -75,6 +78,9 @@ PULLS = {"pull", "model pull", "dataset pull"}
 """Those that make a folder, below one that is given behind their arguments."""
 ARGUMENTS = {
     "run": ["--argv", "--", "true"],
+    "fork": ["kim/mnist/1"],
+    "resume": ["kim/mnist/3"],
+    "rerun": ["kim/mnist/1"],
     "ps": [],
     "queue": [],
     "events": ["kim/mnist/1"],
@@ -137,6 +143,9 @@ LOCAL = {"context ls", "doctor node", "doctor chaos"}
 def everything(everything, state):
     """And a second session, for what takes two."""
     state.add("kim/mnist/2")
+    ended = state.add("kim/mnist/3", pb.SESSION_STATE_SUCCEEDED)
+    ended.ended_at.seconds = EPOCH + 60
+    state.checkpoints[ended.id] = [checkpoints_pb2.Checkpoint(name="best", session=ended.name)]
     return everything
 
 

@@ -417,6 +417,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         if request.HasField("origin") and not state.knows_no_origin:
             found = state.find(request.origin.session, context)
             origin = pb.Origin(kind=request.origin.kind, session=found.id, name=found.name)
+        if request.spec.HasField("initial_checkpoint"):
+            self.begin(request.spec.initial_checkpoint, context)
         if request.validate_only:
             return pb.CreateSessionResponse()
         digest = request.spec.bundle_digest
@@ -439,12 +441,24 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             project=request.project,
             command=request.command,
             origin=origin,
+            git=request.git if request.HasField("git") else None,
         )
         state.requests[request.request_id] = session.id
         failure = state.fail_next.pop("CreateSession", None)
         if failure:
             context.abort(failure, "lost after it was done")
         return pb.CreateSessionResponse(session=session)
+
+    def begin(self, initial, context):
+        """Fill in the checkpoint that a session is to begin with."""
+        found = self.state.find(initial.session, context)
+        every = self.state.checkpoints.get(found.id, [])
+        named = [one for one in every if one.name == initial.name] if initial.name else every[-1:]
+        if not named:
+            why = f"{found.name} has no checkpoint that is safe"
+            refuse(context, grpc.StatusCode.NOT_FOUND, why, "NOT_FOUND")
+        initial.session, initial.session_name = found.id, found.name
+        initial.name, initial.digest = named[-1].name, named[-1].digest
 
     def is_refused(self, method, context):
         state = self.state

@@ -1,0 +1,102 @@
+"""fork, resume, rerun: a new session from the record of another one, sending nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cli.arguments import flag_options, session_argument
+from cli.group import SplitCommand, command
+from cli.sessions.repetition import NEWEST, Source
+from cli.sessions.run import asking_options, staying_options, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OF_RUN: Final = {"positional": None, "sends_code": False, "max_size": None}
+"""What `run` has beside the flags of all: nothing of a folder."""
+_flag_options = partial(flag_options, cpus=("--cpus", "--cpu"))
+"""NSML's -c is the checkpoint here."""
+
+
+def _repeats(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The parameters of all three."""
+    for add in (click.pass_context, staying_options, asking_options, _flag_options):
+        function = add(function)
+    return session_argument()(function)
+
+
+def _submit(context: click.Context, given: dict[str, Any], checkpoint: str | None = None) -> int:
+    kind = str(context.command.name)
+    session = given.pop("session")
+    source = Source(session, kind, ("nsml", kind), checkpoint)
+    return submit(context, {**_OF_RUN, **given}, source)
+
+
+@command(
+    "fork",
+    reads=True,
+    cls=SplitCommand,
+    examples=[
+        "nsml fork mnist/3",
+        "nsml fork mnist/3 -c best -- --lr 0.01",
+        "nsml fork kim/mnist/3 -c @last -g 4 -a '--epochs 40'",
+    ],
+)
+@_repeats
+def fork(context: click.Context, /, **given: Any) -> int:
+    """Start a session from another one's code, dataset versions and settings.
+
+    Nothing is sent: flags and arguments that are given replace those of SESSION, arguments all
+    together. With -c it begins with that checkpoint of SESSION (@last: the newest): the program's
+    first nsml.bind loads it, as after a requeue. Without, it begins as SESSION did.
+
+    It says by name what could not be pinned: what may be another one this time. What was changed in
+    SESSION while it ran (nsml set, nsml load) is named, and not repeated.
+    """
+    return _submit(context, given, given.pop("checkpoint"))
+
+
+fork.params.insert(
+    1,
+    click.Option(
+        ["-c", "--checkpoint"],
+        metavar="CHECKPOINT",
+        help=f"Begin with this checkpoint of SESSION; {NEWEST}: the newest.",
+    ),
+)
+
+
+@command(
+    "resume",
+    reads=True,
+    cls=SplitCommand,
+    examples=["nsml resume @last", "nsml resume mnist/3 -g 4 --time-limit 8h"],
+)
+@_repeats
+def resume(context: click.Context, /, **given: Any) -> int:
+    """Go on with an ended session from its newest checkpoint, as a new session.
+
+    The new session has the next number; code, data and settings are those of SESSION, except for
+    what is given. The same as nsml fork SESSION -c @last. Sessions that have not ended go on by
+    themselves: nsml requeue, nsml continue.
+    """
+    return _submit(context, given, NEWEST)
+
+
+@command(
+    "rerun",
+    reads=True,
+    cls=SplitCommand,
+    examples=["nsml rerun @last", "nsml rerun mnist/3 -g 2 -- --lr 0.02"],
+)
+@_repeats
+def rerun(context: click.Context, /, **given: Any) -> int:
+    """Run a session again: the same code, dataset versions, arguments and settings.
+
+    Flags and arguments that are given replace those of SESSION. The same as nsml fork SESSION
+    without a checkpoint.
+    """
+    return _submit(context, given)

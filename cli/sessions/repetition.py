@@ -1,0 +1,271 @@
+"""A new session from the record of another one, sending nothing: run --rerun, rerun, fork and resume."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from cli.arguments import shell_words
+from cli.exits import CommandError, ExitCode
+from nsml.client.errors import ClientError
+from nsml.common.shell import shell_line
+from nsml.spec.run_flags import put_again
+from nsml.spec.variables import HIDDEN, without_values
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from cli.app import App
+    from cli.group import Typed
+    from nsml.client.calls import Client
+    from nsml.packages.requirements import Requirements
+    from nsml.v1.sessions_pb2 import CreateSessionRequest, Session, SessionSpec
+    from nsml.view.reproduction import Unpinned
+
+_OF_FOLDERS = ("sends_code", "max_size")
+"""Options about the folder that is sent: here none is."""
+_OF_SOURCES = ("rerun", "session")
+"""What names the session on a command line."""
+NEWEST = "@last"
+"""The newest checkpoint, on a command line."""
+
+
+class Source(NamedTuple):
+    """The session that is repeated, and how."""
+
+    session: str
+    """A reference."""
+    kind: str = "rerun"
+    """In the contract's words: rerun, fork, resume."""
+    command: tuple[str, ...] = ("nsml", "run", "--rerun")
+    """The words in front of the session that ask for it."""
+    checkpoint: str | None = None
+    """What the new session begins with; None: what the other one began with."""
+
+
+class Repetition:
+    """What to ask for again.
+
+    Args:
+        source: which session, and how.
+        given: the command's parameters.
+        typed: what stands before `--`, and `words` what stands behind it, None without it.
+        repeats: of those that are part of the command which repeats the new session.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        given: Mapping[str, Any],
+        typed: Sequence[Typed],
+        words: Sequence[str] | None,
+        repeats: Sequence[Typed],
+    ) -> None:
+        self._source, self._given, self._words, self._repeats = source, given, words, repeats
+        self._typed = {one.option.name for one in typed if one.option and one.option.name}
+        if "env_file" in self._typed:
+            self._typed.add("env")
+        self._found: Session | None = None
+        self._required: Requirements | None = None
+        if self._typed.intersection(_OF_FOLDERS):
+            raise click.UsageError(
+                "--rerun sends no folder: leave out --code, --no-code and --max-size"
+            )
+
+    def tell_if_unknown(self, app: App, session: Session) -> None:
+        """Say so where the platform does not keep what a session came from."""
+        if not session.HasField("origin"):
+            app.say(
+                "warning: the platform is of an older version: it does not keep what it is a rerun of"
+            )
+
+    def tell(self, app: App, made: Session) -> None:
+        """Say what is another one than in the session that it came from, and what may be."""
+        source = self._found
+        if source is None:
+            return
+        changed = self._changed(made)
+        app.say(f"  {self._source.kind} of {source.name}: {changed or 'nothing changed'}")
+        if made.spec.HasField("initial_checkpoint"):
+            initial = made.spec.initial_checkpoint
+            app.say(f"  begins with checkpoint {initial.name} of {initial.session_name}")
+            if not source.progress.resumable:
+                app.say(
+                    f"  note: {source.name} has not bound a load function: the program begins"
+                    " anew unless it calls nsml.load"
+                )
+        for one in self._not_pinned(made):
+            app.say(f"  not pinned: {one.what}: {one.why}")
+
+    def record(self, made: Session) -> dict[str, Any]:
+        """The same for programs, beside the record of the session."""
+        unpinned = self._not_pinned(made)
+        return {"not_pinned": [{"what": one.what, "why": one.why} for one in unpinned]}
+
+    def _not_pinned(self, made: Session) -> list[Unpinned]:
+        from nsml.view.reproduction import not_pinned
+
+        return [] if self._found is None else not_pinned(self._found, made, self._required)
+
+    def _changed(self, made: Session) -> str:
+        """What was asked for that the other session had not: `gpus 1 -> 2, lr 0.1 -> 0.2`."""
+        from nsml.view import compare
+
+        if self._found is None:
+            return ""
+        before, after = (_comparable(one) for one in (self._found, made))
+        rows = [row for row in compare.asked([before, after]) if row.differs]
+        return ", ".join(
+            f"{row.title} {compare.cell(row, before.name)} -> {compare.cell(row, after.name)}"
+            for row in rows
+        )
+
+    @asynccontextmanager
+    async def asked(self, client: Client, request: CreateSessionRequest) -> AsyncIterator[None]:
+        """Ask for what the session asked for, except for what was typed; what is advised within is about it.
+
+        Raises:
+            NotFound: there is no such session.
+            CommandError: something of it is not the user's to know, it runs a command and has no arguments, or it is to
+                be resumed and has not ended.
+        """
+        if self._found is None:
+            self._found = await self._fill(client, request)
+        try:
+            yield
+        except ClientError as error:
+            error.advice = "\n".join(map(self._of_source, error.advice.splitlines()))
+            raise
+
+    def _of_source(self, line: str) -> str:
+        is_other = not line.startswith("nsml run ") or "--rerun" in line
+        again = shell_line([*self._source.command, self._source.session]) + " "
+        return line if is_other else line.replace("nsml run ", again, 1)
+
+    async def _fill(self, client: Client, request: CreateSessionRequest) -> Session:
+        from nsml.v1 import sessions_pb2 as pb
+
+        source = self._source
+        session = await client.sessions.get(source.session)
+        if source.kind == "resume":
+            _check_ended(session)
+        known = pb.Session.FromString(session.SerializeToString())
+        _name_owner(session)
+        put_again(request, session, self._given, self._typed)
+        kind = f"ORIGIN_KIND_{source.kind.upper()}"
+        request.origin.CopyFrom(pb.Origin(kind=kind, session=session.id))
+        if session.HasField("git"):
+            request.git.CopyFrom(session.git)
+        if source.checkpoint is not None:
+            name = "" if source.checkpoint == NEWEST else source.checkpoint
+            initial = pb.InitialCheckpoint(session=session.id, name=name)
+            request.spec.initial_checkpoint.CopyFrom(initial)
+        self._check_known(session)
+        self._set_program(request.spec, session)
+        self._pin_image(request, known)
+        self._required = await _required(client, session)
+        request.command[:] = self._command(session)
+        return known
+
+    def _pin_image(self, request: CreateSessionRequest, session: Session) -> None:
+        """Ask for the image that it ran in, unless another one, or a newer one of its name, is asked for."""
+        from nsml.view.reproduction import pinned_image
+
+        if {"image", "refresh"}.isdisjoint(self._typed) and (pinned := pinned_image(session)):
+            request.spec.image = session.spec.image = pinned
+
+    def _check_known(self, session: Session) -> None:
+        """Where values are hidden, all are; one that is three asterisks is a value like any other."""
+        if set(session.spec.environment.values()) != {HIDDEN}:
+            return
+        hidden = sorted(session.spec.environment.keys() - self._given["env"].keys())
+        if hidden:
+            given = [word for name in hidden for word in ("--env", f"{name}=VALUE")]
+            raise CommandError(
+                f"only {session.owner} sees the values of {', '.join(hidden)}",
+                why=f"{session.name} has them as variables",
+                advice=f"{self._again(session)} {shell_line(given)} ...",
+            )
+
+    def _set_program(self, spec: SessionSpec, session: Session) -> None:
+        given, words = self._given, self._words
+        entry = given["positional"] or given["entry"]
+        arguments = shell_words("-a", given["args"])
+        if given["is_argv"]:
+            spec.entry, spec.args[:], spec.argv[:] = "", (), words or ()
+        elif entry:
+            spec.entry, spec.argv[:] = PurePosixPath(entry).as_posix(), ()
+            if "args" in self._typed or words is not None:
+                spec.args[:] = (*arguments, *(words or ()))
+        elif "args" in self._typed or words is not None:
+            if spec.argv:
+                raise CommandError(
+                    f"{session.name} ran a whole command, which has no arguments of its own",
+                    code=ExitCode.USAGE,
+                    why=shell_line(spec.argv),
+                    advice=f"{self._again(session)} --argv -- COMMAND ...",
+                )
+            spec.args[:] = (*arguments, *(words or ()))
+
+    def _again(self, session: Session) -> str:
+        return shell_line([*self._source.command, session.name])
+
+    def _command(self, session: Session) -> list[str]:
+        """What was typed, with the session by a name that means it tomorrow, too, and without the values of variables."""
+        words: list[str] = []
+        for one in self._repeats:
+            if one.option is not None and one.option.name not in _OF_SOURCES:
+                words += one.words
+            elif one.option is None and self._source.kind == "rerun":
+                words += one.words  # an entry
+        words += [] if self._words is None else ["--", *self._words]
+        return [*self._source.command, session.name, *without_values(words)]
+
+
+async def _required(client: Client, session: Session) -> Requirements | None:
+    from nsml.client.code import read_required
+
+    try:
+        return await read_required(client, session)
+    except ClientError:
+        return None  # the submission says what it lacks
+
+
+def _check_ended(session: Session) -> None:
+    from nsml.view.sessions import WAITING_STATES, word_of
+
+    if session.HasField("ended_at"):
+        return
+    is_queued = session.state in WAITING_STATES
+    raise CommandError(
+        f"{session.name} has not ended",
+        code=ExitCode.CONFLICT,
+        reason="STILL_LIVE",
+        why=f"it is {word_of(session).word.lower()}, and goes on from its checkpoint by itself",
+        advice=f"nsml status --explain {session.name}"
+        if is_queued
+        else f"nsml requeue {session.name}    to save it, and queue it again\n"
+        f"nsml fork {session.name} -c {NEWEST}    for another session from its newest checkpoint",
+    )
+
+
+def _comparable(session: Session) -> Session:
+    """The session with its datasets named by owner, as both of two users' have to be."""
+    from nsml.v1.sessions_pb2 import Session as Message
+
+    copy = Message.FromString(session.SerializeToString())
+    _name_owner(copy)
+    return copy
+
+
+def _name_owner(session: Session) -> None:
+    """Datasets are named as their user sees them: here somebody else may ask for them."""
+    for one in session.spec.datasets:
+        if "/" not in one.name:
+            one.name = f"{session.owner}/{one.name}"

@@ -1,0 +1,124 @@
+"""What of a session the next one from its record cannot repeat for certain, by name. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsml.common.units import counted
+from nsml.spec.images import full_name, parts_of
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.program_changes import MADE, step_text, what
+from nsml.view.sessions import images_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsml.packages.requirements import Requirements
+    from nsml.v1.sessions_pb2 import Session
+
+_SHOWN = 5
+_REPLAYED = (pb.PROGRAM_CHANGE_KIND_SET, pb.PROGRAM_CHANGE_KIND_LOAD)
+"""Kinds of changes that made a difference to what was trained."""
+
+
+class Unpinned(NamedTuple):
+    """Something that may be another one in the new session."""
+
+    what: str
+    why: str
+
+
+def pinned_image(session: Session) -> str:
+    """The image that a session asked for, as NAME@DIGEST where it ran in one of that name; "" where that is not known."""
+    ran_in = {one.image for one in session.replicas}
+    asked = session.spec.image
+    if not asked or len(ran_in) != 1:
+        return ""
+    [image] = ran_in
+    try:
+        is_it = bool(parts_of(image)[2]) and full_name(image) == full_name(asked)
+    except ValueError:  # the id of one that no registry has
+        return ""
+    return image if is_it else ""
+
+
+def not_pinned(source: Session, made: Session, required: Requirements | None) -> list[Unpinned]:
+    """What may be another one in `made` than in `source`, from whose record it was made.
+
+    `required`: what the code asks for; None where that cannot be read.
+    """
+    return [
+        *_image(source, made, required),
+        *_packages(made, required),
+        *_gpus(source, made),
+        *_secrets(source, made),
+        Unpinned("network", "what the program fetches while it runs is not recorded"),
+        *_changes(source),
+    ]
+
+
+def _image(source: Session, made: Session, required: Requirements | None) -> Iterator[Unpinned]:
+    asked = made.spec.image or (required.image if required is not None else "") or ""
+    ran_in = images_text(source)
+    if not asked and not ran_in:
+        yield Unpinned("Python", "that of the node, whose version is not recorded")
+    elif not asked:
+        yield Unpinned("image", f"the node's default; {source.name} ran in {ran_in}")
+    elif not _has_digest(asked):
+        text = f"{source.name} ran in {ran_in}" if ran_in else "its digest is not known"
+        yield Unpinned("image", f"{asked} is a tag; {text}")
+
+
+def _has_digest(image: str) -> bool:
+    try:
+        return bool(parts_of(image)[2])
+    except ValueError:
+        return False
+
+
+def _packages(made: Session, required: Requirements | None) -> Iterator[Unpinned]:
+    if not made.spec.bundle_digest:
+        return
+    if required is None:
+        yield Unpinned("packages", "the requirements of the code cannot be read")
+        return
+    if loose := required.loose:
+        more = f" and {len(loose) - _SHOWN} more" if len(loose) > _SHOWN else ""
+        names = ", ".join(loose[:_SHOWN]) + more
+        yield Unpinned("packages", f"no exact version: {names}")
+    elif required.lines and not required.are_hashed:
+        yield Unpinned("packages", "those that the requirements need in turn are not locked")
+
+
+def _gpus(source: Session, made: Session) -> Iterator[Unpinned]:
+    if not made.spec.resources.gpu_thousandths:
+        return
+    models = sorted({device.model for one in source.replicas for device in one.devices})
+    if not models:
+        yield Unpinned("GPU model", f"{source.name} has had no GPU")
+    elif not made.spec.gpu_model:
+        yield Unpinned(
+            "GPU model", f"any; {source.name} ran on {', '.join(models)} (--gpu-model MODEL)"
+        )
+    if not source.simulated:
+        yield Unpinned("GPU driver", "not recorded")
+
+
+def _secrets(source: Session, made: Session) -> Iterator[Unpinned]:
+    if names := sorted({one.name for one in made.spec.secrets}):
+        whose = (
+            f"those of {made.owner}, not of {source.owner}" if made.owner != source.owner else ""
+        )
+        text = whose or "they have the values of the start"
+        yield Unpinned("secrets", f"{', '.join(names)}: {text}")
+
+
+def _changes(source: Session) -> Iterator[Unpinned]:
+    made = [one for one in source.changes if one.kind in _REPLAYED and one.phase in MADE]
+    for one in made[-_SHOWN:]:
+        where = step_text(one)
+        text = f"{what(one)} at {where}" if where else what(one)
+        yield Unpinned("live change", f"{text} is not repeated")
+    if len(made) > _SHOWN:
+        earlier = counted(len(made) - _SHOWN, "earlier change")
+        yield Unpinned("live change", f"{earlier}, see nsml set {source.name}")

@@ -1,0 +1,168 @@
+"""`nsml fork`, `resume` and `rerun`: from the record of a session, and what could not be pinned."""
+
+import json
+
+import pytest
+
+from nsml.content.packing import pack
+from nsml.v1 import checkpoints_pb2, datasets_pb2, resources_pb2
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_server import EPOCH
+
+DIGEST = "sha256:" + "a" * 64
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def source(state, tmp_path):
+    """An ended session with code, an image, GPUs, secrets, checkpoints, and a live change."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "main.py").write_text("print('hello')\n")
+    (folder / "requirements.txt").write_text("torch\nnumpy==2.1.0\n-r more.txt\n")
+    (folder / "more.txt").write_text("pandas>=2\n")
+    packed = pack(folder)
+    digest = packed.manifest.digest
+    state.blobs[digest] = packed.manifest.encode()
+    for blob in packed.manifest.blobs():
+        state.blobs[blob] = packed.source.read(blob)
+    state.datasets = [datasets_pb2.Dataset(name="mnist", owner="kim", version=2)]
+    spec = pb.SessionSpec(
+        entry="main.py",
+        args=["--lr", "0.1"],
+        bundle_digest=digest,
+        datasets=[pb.DatasetReference(name="mnist", version=2, digest="d" * 64)],
+        resources=resources_pb2.Resources(gpu_thousandths=1000),
+        image="lab/torch:2",
+    )
+    spec.secrets.add(name="TOKEN", variable="TOKEN")
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED, spec=spec)
+    session.started_at.seconds, session.ended_at.seconds = EPOCH, EPOCH + 60
+    session.progress.resumable = True
+    session.git.CopyFrom(pb.GitFacts(commit=COMMIT, branch="main", dirty=True))
+    replica = session.replicas.add(rank=0, node="gpu-1", image=f"lab/torch@{DIGEST}")
+    replica.devices.add(uuid="GPU-0", model="NVIDIA A100")
+    change = session.changes.add(
+        number=1, kind=pb.PROGRAM_CHANGE_KIND_SET, phase=pb.PROGRAM_CHANGE_PHASE_APPLIED
+    )
+    change.values["lr"], change.at = "0.003", 5000
+    state.checkpoints[session.id] = [
+        checkpoints_pb2.Checkpoint(name=name, session=session.name, digest=name[0] * 64)
+        for name in ("best", "last")
+    ]
+    return session
+
+
+def newest(state):
+    return list(state.sessions.values())[-1]
+
+
+def test_it_is_the_same_session_again_and_what_may_differ_is_named(nsml, state, source):
+    before = dict(state.blobs)
+    told = nsml("fork", "mnist/1")
+    assert told.stdout == "Session kim/mnist/2 started\n"
+    assert told.stderr.splitlines()[:7] == [
+        "  fork of kim/mnist/1: nothing changed",
+        "  not pinned: packages: no exact version: torch, pandas>=2",
+        "  not pinned: GPU model: any; kim/mnist/1 ran on NVIDIA A100 (--gpu-model MODEL)",
+        "  not pinned: GPU driver: not recorded",
+        "  not pinned: secrets: TOKEN: they have the values of the start",
+        "  not pinned: network: what the program fetches while it runs is not recorded",
+        "  not pinned: live change: lr=0.003 at step 5,000 is not repeated",
+    ]
+    made = newest(state)
+    expected = pb.SessionSpec.FromString(source.spec.SerializeToString())
+    expected.image = f"lab/torch@{DIGEST}"
+    expected.datasets[0].name = "mnist"
+    assert made.spec == expected
+    assert state.blobs == before
+    assert made.origin == pb.Origin(kind=pb.ORIGIN_KIND_FORK, session=source.id, name=source.name)
+    assert made.git == source.git
+    assert list(made.command) == ["nsml", "fork", "kim/mnist/1"]
+    assert nsml("command", "2").stdout == "nsml run --rerun kim/mnist/2\n"
+
+
+def test_what_is_given_is_told_and_changes_nothing_else(nsml, state, source):
+    words = ("fork", "1", "-c", "best", "-g", "2", "--cpu", "8", "--image", "lab/torch:3")
+    told = nsml(*words, "--env", "A=1", "--", "--lr", "0.2")
+    made = newest(state)
+    initial = made.spec.initial_checkpoint
+    assert (initial.session, initial.name, initial.digest) == (source.id, "best", "b" * 64)
+    assert (made.spec.resources.cpu_thousandths, made.spec.image) == (8000, "lab/torch:3")
+    first, second, *_ = told.stderr.splitlines()
+    assert first.startswith("  fork of kim/mnist/1: lr 0.1 -> 0.2, checkpoint - -> best of")
+    assert "gpus 1 -> 2" in first
+    assert second == "  begins with checkpoint best of kim/mnist/1"
+    assert "not pinned: image: lab/torch:3 is a tag" in told.stderr
+    assert list(made.command[:5]) == ["nsml", "fork", "kim/mnist/1", "-c", "best"]
+    assert "A=1" not in made.command, "values are in the spec alone"
+    shown = nsml("status", "--explain", "2").stdout
+    assert "  begins with: checkpoint best of kim/mnist/1\n" in shown
+    assert f"  git: {COMMIT[:12]} main, changed\n" in shown
+    record = json.loads(nsml("ps", "-a", "-j", "origin:fork").stdout)["items"][0]
+    assert record["initial_checkpoint"]["name"] == "best"
+    assert record["git"]["commit"] == COMMIT
+    # What repeats it begins with the same.
+    nsml("rerun", "2")
+    assert newest(state).spec.initial_checkpoint == initial
+
+
+def test_programs_get_what_could_not_be_pinned(nsml, state, source):
+    found = json.loads(nsml("fork", "1", "--gpu-model", "A100", "-j").stdout)
+    assert found["origin"]["kind"] == "FORK"
+    whats = [one["what"] for one in found["not_pinned"]]
+    assert whats == ["packages", "GPU driver", "secrets", "network", "live change"]
+
+
+def test_resume_goes_on_from_the_newest_checkpoint_of_what_has_ended(nsml, state, source):
+    told = nsml("resume", "1", "-g", "4")
+    made = newest(state)
+    assert (made.spec.initial_checkpoint.name, made.origin.kind) == ("last", pb.ORIGIN_KIND_RESUME)
+    assert "begins with checkpoint last of kim/mnist/1" in told.stderr
+    assert "  origin: resume of kim/mnist/1\n" in nsml("status", "--explain", "2").stdout
+    running = state.add("kim/mnist/3")
+    refused = nsml("resume", "3", check=False)
+    assert refused.code == 6
+    assert "kim/mnist/3 has not ended" in refused.stderr
+    assert "nsml requeue kim/mnist/3" in refused.stderr
+    state.sessions.pop(running.id)
+    del state.checkpoints[source.id]
+    assert nsml("resume", "1", check=False).code == 5
+
+
+def test_a_program_that_loads_nothing_by_itself_is_told_of(nsml, state, source):
+    source.progress.resumable = False
+    told = nsml("fork", "1", "-c", "@last")
+    assert newest(state).spec.initial_checkpoint.name == "last"
+    assert "kim/mnist/1 has not bound a load function" in told.stderr
+
+
+def test_of_somebody_else_secrets_are_ones_own(nsml, state, source):
+    source.owner, source.name = "lee", "lee/mnist/1"
+    source.visibility = resources_pb2.VISIBILITY_PUBLIC
+    state.checkpoints.clear()
+    told = nsml("fork", "lee/mnist/1", "-d", "mnist")
+    assert "not pinned: secrets: TOKEN: those of kim, not of lee" in told.stderr
+
+
+def test_code_of_which_nothing_can_be_read_is_said_to_be_so(nsml, state, source, tmp_path):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "requirements.txt").write_text("-e git+https://h/r\n")
+    packed = pack(folder)
+    source.spec.bundle_digest = packed.manifest.digest
+    state.blobs[packed.manifest.digest] = packed.manifest.encode()
+    for blob in packed.manifest.blobs():
+        state.blobs[blob] = packed.source.read(blob)
+    told = nsml("fork", "1")
+    assert "not pinned: packages: the requirements of the code cannot be read" in told.stderr
+
+
+def test_what_is_hostile_acts_on_no_terminal(nsml, state, source):
+    source.spec.image = ""
+    source.replicas[0].image = "lab/\x1b[2Jx"
+    source.replicas[0].devices[0].model = "\x1b]0;owned\x07A100"
+    source.changes[0].values["lr"] = '"\x1b[2J"'
+    told = nsml("fork", "1", "-c", "best", terminal=True, NO_COLOR="1")
+    assert "\x1b[2J" not in told.stderr + told.stdout
+    assert "\x1b]0;" not in told.stderr + told.stdout
