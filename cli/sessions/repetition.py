@@ -120,7 +120,11 @@ class Repetition:
         if self._found is None:
             return ""
         before, after = (_comparable(one) for one in (self._found, made))
-        rows = [row for row in compare.asked([before, after]) if row.differs]
+        rows = [
+            row
+            for row in compare.asked([before, after])
+            if row.differs and row.key != "checkpoint"  # has a line of its own
+        ]
         return ", ".join(
             f"{row.title} {compare.cell(row, before.name)} -> {compare.cell(row, after.name)}"
             for row in rows

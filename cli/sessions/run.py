@@ -27,6 +27,7 @@ from cli.output import write_one
 from cli.retry import DEFAULT_S, patiently
 from cli.sessions.attached import REMOVES_NOTE, After, goes_on, stay
 from cli.sessions.file_names import files_text
+from cli.sessions.git_commit import git_commit
 from cli.sessions.preflight import check_dataset_name, check_first, entry_of
 from cli.sessions.repetition import Repetition, Source
 from cli.sessions.run_request import RunOptions
@@ -208,6 +209,8 @@ def submitted(app: App, options: RunOptions, *, patience_s: float = DEFAULT_S) -
     submission = _Submission()
     try:
         packed, contained = _pack(app, Path.cwd(), options) if options.sends_code else (None, [])
+        if packed is not None and (commit := git_commit(Path.cwd(), app.environ)) is not None:
+            options.request.git.CopyFrom(commit)
 
         async def submit(client: Client) -> Session:
             async with _asked(client, options):

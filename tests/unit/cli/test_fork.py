@@ -90,8 +90,10 @@ def test_what_is_given_is_told_and_changes_nothing_else(nsml, state, source):
     assert (initial.session, initial.name, initial.digest) == (source.id, "best", "b" * 64)
     assert (made.spec.resources.cpu_thousandths, made.spec.image) == (8000, "lab/torch:3")
     first, second, *_ = told.stderr.splitlines()
-    assert first.startswith("  fork of kim/mnist/1: lr 0.1 -> 0.2, checkpoint - -> best of")
-    assert "gpus 1 -> 2" in first
+    assert first == (
+        "  fork of kim/mnist/1: lr 0.1 -> 0.2, image lab/torch:2 -> lab/torch:3,"
+        " env A - -> 1, gpus 1 -> 2, cpus - -> 8"
+    )
     assert second == "  begins with checkpoint best of kim/mnist/1"
     assert "not pinned: image: lab/torch:3 is a tag" in told.stderr
     assert list(made.command[:5]) == ["nsml", "fork", "kim/mnist/1", "-c", "best"]
