@@ -10,6 +10,7 @@ from cli.arguments import sessions_of
 from cli.exits import CommandError, ExitCode
 from cli.output import write_list
 from cli.results.metric_options import fits
+from nsml.common.shell import shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
     from nsml.view.code import Compared
+    from nsml.view.compare import Row
+
+_MOST_FILES = 20
+"""Rows of files, for people."""
 
 
 def diff_code(
@@ -56,6 +61,34 @@ def diff_code(
     if app.is_for_people and (found or not is_stat):
         app.say(view.total_text(found, same))
     return bool(found)
+
+
+async def code_rows(app: App, client: Client, sessions: Sequence[Session]) -> list[Row]:
+    """The files that differ, and the packages that the code asks for; what cannot be read is said and left out."""
+    from nsml.client.code import read_required, read_tree
+    from nsml.client.errors import ClientError
+    from nsml.content.manifest import build
+    from nsml.view import compare
+
+    trees, required = {}, {}
+    for one in sessions:
+        try:
+            trees[one.name] = await read_tree(client, one) or build([])
+            asked = await read_required(client, one)
+        except ClientError as error:
+            app.say(f"({error.message}: its files are not compared)")
+            continue
+        if asked is None:
+            app.say(f"(the requirements of {one.name} cannot be read: packages are not compared)")
+        else:
+            required[one.name] = [*asked.lines, *asked.packages]
+    files = compare.files(trees) if len(trees) == len(sessions) else []
+    if app.is_for_people and len(files) > _MOST_FILES:
+        names = shell_line(["nsml", "diff", *(one.name for one in sessions[:2]), "--stat"])
+        app.say(f"({len(files) - _MOST_FILES:,} more files differ: {names})")
+        del files[_MOST_FILES:]
+    packages = compare.packages(required) if len(required) == len(sessions) else []
+    return [*files, *packages]
 
 
 def _check_two(sessions: Sequence[Session]) -> tuple[Session, Session]:

@@ -24,7 +24,7 @@ from cli.results.metric_options import (
     rank_options,
 )
 from cli.results.series import tell_left_out
-from cli.sessions.code_diff import diff_code
+from cli.sessions.code_diff import code_rows, diff_code
 from nsml.common.text import visible
 from nsml.view.tables import Column
 
@@ -59,6 +59,7 @@ _TITLES = {
     reads=True,
     examples=[
         "nsml diff @last @2",
+        "nsml diff @last @2 --all",
         "nsml diff @last @2 --metrics --lower 'val/*loss' --higher val/accuracy",
         "nsml diff 'kim/mnist/*' -m 'val/*' --all-keys",
         "nsml diff @last @2 --args --exit-code -q",
@@ -71,6 +72,7 @@ _TITLES = {
 @click.option(
     "--metrics", "with_metrics", is_flag=True, help="Also compare metrics: last (min .. max)."
 )
+@click.option("--all", "is_all", is_flag=True, help="Also compare files, packages and metrics.")
 @click.option("--code", is_flag=True, help="Only the differing lines of the files of two sessions.")
 @click.option("--stat", "is_stat", is_flag=True, help="The same, counted per file.")
 @metric_option()
@@ -94,6 +96,7 @@ def diff(
     references: tuple[str, ...],
     asked_only: bool,
     with_metrics: bool,
+    is_all: bool,
     code: bool,
     is_stat: bool,
     metrics: tuple[str, ...],
@@ -106,7 +109,9 @@ def diff(
     attempt: int | None,
     is_apart: bool,
 ) -> int:
-    """Compare sessions: arguments, other requests, summaries; with --metrics metrics.
+    """Compare sessions: code, arguments, data, environment, settings, knobs, summaries.
+
+    With --metrics also metrics, with --all also these, files and packages.
 
     Each row is a key that differs. A metric is shown as `last (min .. max)`; with --lower or
     --higher, which say which values are better, as `last / best`, and the best of all has a *.
@@ -116,7 +121,7 @@ def diff(
     from nsml.view import compare
 
     check_attempts(attempt, is_apart=is_apart)
-    with_metrics |= bool(metrics or rank is not None or attempt is not None or is_apart)
+    with_metrics |= bool(is_all or metrics or rank is not None or attempt is not None or is_apart)
     judging = [*(("--lower", glob) for glob in lower), *(("--higher", glob) for glob in higher)]
     if asked_only and (with_metrics or lower or higher):
         raise click.UsageError("--args excludes results: use it without metrics")
@@ -133,22 +138,25 @@ def diff(
         *((glob, compare.Better.HIGHER) for glob in higher),
     ]
 
-    async def read(client: Client) -> tuple[list[Session], list[ReadSeriesResponse]]:
+    async def read(
+        client: Client,
+    ) -> tuple[list[Session], list[ReadSeriesResponse], list[Row]]:
         found = await sessions_of(client, given)
         sessions = list({session.id: session for session in found}.values())
         _check_several(sessions)
+        of_code = await code_rows(app, client, sessions) if is_all else []
         if not (with_metrics or _names_metrics(sessions, (*lower, *higher))):
-            return sessions, []
+            return sessions, [], of_code
         request = ReadSeriesRequest(
             names=metrics,
             ranks=[] if rank is None else [rank],
             attempts=[] if attempt is None else [attempt],
             all_attempts=is_apart,
         )
-        return sessions, await _series(app, client, request, sessions)
+        return sessions, await _series(app, client, request, sessions), of_code
 
-    sessions, answers = app.call(read)
-    rows = [*compare.asked(sessions), *compare.set_live(sessions)]
+    sessions, answers, of_code = app.call(read)
+    rows = [*compare.asked(sessions), *compare.set_live(sessions), *of_code]
     if not asked_only:
         rows += [*compare.ran(sessions), *compare.summaries(sessions)]
         found = compare.metrics(sessions, (one for said in answers for one in said.series))
@@ -162,7 +170,7 @@ def diff(
         _check_one_is_better(rows, lower, higher)
     rows = [
         row
-        for row in compare.judged(rows, better)
+        for row in compare.judged(compare.by_kind(rows), better)
         if not (ignore and (fits(row.key, ignore) or fits(row.title, ignore)))
     ]
     differing = [row for row in rows if row.differs]

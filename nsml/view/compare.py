@@ -10,7 +10,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from nsml.common.units import number_text
+from nsml.common.units import number_text, size_text
+from nsml.content.digests import digest_of
 from nsml.packages.requirements import name_of
 from nsml.spec.run_flags import asked_rows
 from nsml.view.program_changes import settings
@@ -19,11 +20,13 @@ from nsml.view.sessions import command_words, git_text, images_text, initial_tex
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from nsml.content.manifest import Entry, Manifest
     from nsml.v1.sessions_pb2 import Series, Session
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 _PAIR = re.compile(r"[A-Za-z_+~][\w.+/@-]*=")
 _DIGEST_DIGITS = 12
+_FILE_DIGITS = 8
 _PARTS = re.compile(r"(\S+) \((\S+) \.\. (\S+)\)(.*)")
 """What `cell` says of a metric."""
 _ABSENT = "-"
@@ -140,6 +143,12 @@ def asked(sessions: Sequence[Session]) -> list[Row]:
     ]
 
 
+def by_kind(rows: Iterable[Row]) -> list[Row]:
+    """The rows in the order of their kinds."""
+    places = {kind: place for place, kind in enumerate(Kind)}
+    return sorted(rows, key=lambda row: places[row.kind])
+
+
 def set_live(sessions: Sequence[Session]) -> list[Row]:
     """The knobs of each that were set while it ran."""
     found = {
@@ -155,13 +164,21 @@ def ran(sessions: Sequence[Session]) -> list[Row]:
     return _rows(Kind.ENVIRONMENT, found)
 
 
-def required(sessions: Sequence[Session], packages: Mapping[str, Sequence[str]]) -> list[Row]:
-    """The packages that the code of each asks for, a row each; `packages` by session, as lines of requirements."""
-    found: dict[str, dict[str, str]] = {one.name: {} for one in sessions}
-    for session, lines in packages.items():
-        for line in lines:
-            name = name_of(line) or line
-            found[session][f"package {name}"] = line
+def files(trees: Mapping[str, Manifest]) -> list[Row]:
+    """The files that differ among the trees of sessions, by their names: size and beginning of a digest of each."""
+    found = {
+        name: {f"file {one.path}": _file_text(one) for one in tree.entries}
+        for name, tree in trees.items()
+    }
+    return sorted((row for row in _rows(Kind.CODE, found) if row.differs), key=lambda row: row.key)
+
+
+def packages(required: Mapping[str, Sequence[str]]) -> list[Row]:
+    """The packages that the code of sessions asks for, a row each; lines of requirements by the session's name."""
+    found = {
+        session: {f"package {name_of(line) or line}": line for line in lines}
+        for session, lines in required.items()
+    }
     return sorted(_rows(Kind.ENVIRONMENT, found), key=lambda row: row.key)
 
 
@@ -306,6 +323,12 @@ def _places(session: Session) -> Iterator[tuple[str, str]]:
     models = Counter(device.model for one in session.replicas for device in one.devices)
     yield "ran in", images_text(session)
     yield "ran on", ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
+
+
+def _file_text(entry: Entry) -> str:
+    content = digest_of(" ".join(ref.digest for ref in entry.chunks).encode())
+    mode = " executable" if entry.mode & 0o111 else ""
+    return f"{size_text(entry.size)} {content[:_FILE_DIGITS]}{mode}"
 
 
 def _figures(series: Sequence[Series]) -> Figures:

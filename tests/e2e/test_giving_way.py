@@ -322,3 +322,46 @@ def test_one_moves_so_that_a_wide_one_fits_on_a_node(wide: Platform, tmp_path) -
     log = wide.nsml("logs", mover).stdout
     assert "nsml: goes on from checkpoint attempt-1" in log
     has_each_step_once(wide, mover, log)
+
+
+COUNTS = """\
+import pathlib
+import nsml
+
+weight = {"n": 0}
+
+
+def load(path):
+    weight["n"] = int(pathlib.Path(path, "n").read_text())
+
+
+nsml.bind(save=lambda path: pathlib.Path(path, "n").write_text(str(weight["n"])), load=load)
+print("begins at", weight["n"], flush=True)
+for step in nsml.steps(3):
+    weight["n"] += 1
+    nsml.save("last" if step == 2 else f"e{step}")
+print("ends at", weight["n"], flush=True)
+"""
+
+
+def test_another_session_goes_on_from_its_checkpoints_also_once_it_is_removed(
+    platform: Platform, tmp_path
+) -> None:
+    code = write_program(tmp_path / "code", COUNTS)
+    platform.nsml("run", "-g", "0", "--wait", cwd=code)
+    first = platform.nsml("ps", "-a", "-o", "name").stdout.split()[0]
+
+    def logged(*words: str) -> tuple[str, str]:
+        name = platform.nsml(*words, "-g", "0", "--wait", "-o", "name").stdout.strip()
+        return name, platform.nsml("logs", name).stdout
+
+    fork, log = logged("fork", first, "-c", "e0")
+    assert "goes on from checkpoint e0" in log
+    assert re.findall("(?:begins|ends) at .", log) == ["begins at 1", "ends at 3"]
+    _, log = logged("resume", first)
+    assert re.findall("(?:begins|ends) at .", log) == ["begins at 3", "ends at 3"]
+    platform.nsml("rm", first, "-y")
+    _, log = logged("rerun", fork)
+    assert re.findall("(?:begins|ends) at .", log) == ["begins at 1", "ends at 3"]
+    own = [one["name"] for one in platform.json("model", "ls", fork)["items"]]
+    assert own == ["e0", "e1", "last"]

@@ -7,6 +7,7 @@ import pytest
 
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
+from nsml.content.packing import pack
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -288,3 +289,64 @@ def test_metrics_that_have_no_room_beside_one_another_are_further_tables_with_wh
         assert max(map(len, table)) <= 80
         assert table[-1].split()[0] == "kim/mydata/1"
         assert table[-1].count("1.123 (0.1235 .. 9.877)") == len(table[0].split()) - 1
+
+
+def sent(state, folder, **files):
+    """The digest of code that the platform has."""
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    packed = pack(folder)
+    state.blobs[packed.manifest.digest] = packed.manifest.encode()
+    for blob in packed.manifest.blobs():
+        state.blobs[blob] = packed.source.read(blob)
+    return packed.manifest.digest
+
+
+def test_everything_in_one_output(nsml, state, two, tmp_path):
+    first, second = two
+    packages = {"requirements__txt": "numpy==2.1.0\ntorch\n"}
+    first.spec.bundle_digest = sent(state, tmp_path / "a", main__py="print(1)\n", **packages)
+    packages = {"requirements__txt": "numpy==2.2.0\ntorch\n"}
+    second.spec.bundle_digest = sent(state, tmp_path / "b", main__py="print(2)\n", **packages)
+    first.spec.datasets.add(name="mnist", version=1)
+    second.spec.datasets.add(name="mnist", version=2)
+    first.git.CopyFrom(pb.GitFacts(commit="a" * 40, branch="main"))
+    second.git.CopyFrom(pb.GitFacts(commit="b" * 40, branch="main", dirty=True))
+    first.replicas.add(node="n").devices.add(model="A100")
+    second.replicas.add(node="n").devices.add(model="H100")
+    change = second.changes.add(
+        number=1, kind=pb.PROGRAM_CHANGE_KIND_SET, phase=pb.PROGRAM_CHANGE_PHASE_APPLIED
+    )
+    change.values["lr"], change.at = "0.003", 5000
+    items = json.loads(nsml("diff", "1", "2", "--all", "-j").stdout)["items"]
+    assert [(one["kind"], one["key"]) for one in items] == [
+        *(("code", "code"), ("code", "git"), ("code", "file main.py")),
+        *(("code", "file requirements.txt"), ("argument", "--lr"), ("data", "datasets")),
+        *(("environment", "package numpy"), ("environment", "ran on"), ("knob", "set live lr")),
+        *(("summary", "val/accuracy"), ("metric", "val/loss")),
+    ]
+    by_key = {one["key"]: list(one["values"].values()) for one in items}
+    assert by_key["package numpy"] == ["numpy==2.1.0", "numpy==2.2.0"]
+    assert by_key["git"] == ["a" * 12 + " main", "b" * 12 + " main, changed"]
+    assert by_key["set live lr"] == ["0.003 at step 5,000"]
+    shown = nsml("diff", "1", "2", "--all").stdout
+    titles = [line.split()[0] for line in shown.splitlines() if "kim/mnist/1" in line]
+    assert titles == ["Code", "Argument", "Data", "Environment", "Knob", "Summary", "Metric"]
+
+
+def test_code_that_is_not_kept_is_said_and_the_rest_compared(nsml, state, two):
+    told = nsml("diff", "1", "2", "--all")
+    assert "(the code of kim/mnist/1 cannot be read: its files are not compared)" in told.stderr
+    assert "lr " in told.stdout
+
+
+def test_of_many_files_the_first_are_shown_to_people(nsml, state, two, tmp_path):
+    first, second = two
+    first.spec.bundle_digest = sent(state, tmp_path / "a", main__py="")
+    files = {f"f{number}__py": "" for number in range(30)}
+    files["\x1b[2J"] = ""
+    second.spec.bundle_digest = sent(state, tmp_path / "b", **files)
+    told = nsml("diff", "1", "2", "--all", terminal=True, NO_COLOR="1")
+    assert "(12 more files differ: nsml diff kim/mnist/1 kim/mnist/2 --stat)" in told.stderr
+    assert "\x1b[2J" not in told.stdout + told.stderr
