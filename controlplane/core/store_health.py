@@ -67,7 +67,11 @@ HISTORY_WRITES: Final = frozenset(
         "put_dataset_version",
         "put_checkpoint",
         "delete_checkpoint",
-        "delete_dataset",
+        "update_dataset",
+        "tag_dataset",
+        "untag_dataset",
+        "remove_dataset",
+        "restore_dataset",
         "lose_checkpoints",
         "charge",
         "audit",
@@ -76,7 +80,7 @@ HISTORY_WRITES: Final = frozenset(
     }
 )
 HISTORY_HELD: Final = frozenset(
-    {"record", "note", "newest", "fold", "archive", "trim_audit", "close"}
+    {"record", "note", "newest", "fold", "archive", "trim_audit", "purge_datasets", "close"}
 )
 """Those that may be answered from memory, or find nothing to write: their success shows nothing."""
 OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})

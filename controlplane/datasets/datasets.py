@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from controlplane.content.content import SEND_IT
 from controlplane.core.paging import page_size
-from controlplane.domain.errors import Denied, InvalidRequest, MissingBlobs, NotFound, TooLarge
-from controlplane.domain.identity import User, UserCaller
+from controlplane.domain.errors import (
+    Denied,
+    InvalidRequest,
+    LimitReached,
+    MissingBlobs,
+    NotFound,
+    StateConflict,
+    TooLarge,
+)
+from controlplane.domain.identity import Role, User, UserCaller
+from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import check_dataset, check_digest, check_user
 from controlplane.domain.policy import ALLOW, CHANGE, SEE, check_visibility, may
 from controlplane.domain.values import DatasetVersion, Visibility
+from controlplane.history.sql.datasets import MOST_TAGS, Restored
 from controlplane.history.values import Dataset, DatasetListing
-from nsml.common.units import size_text
+from nsml.common.units import ago, duration_text, size_text
+from nsml.spec.dataset_names import TAG_RULE, is_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Iterable, Sequence
 
     from controlplane.content.content import Content
+    from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from nsml.common.clock import Clock
 
-MOST_MESSAGE_BYTES = 4 << 10
-MOST_GLOB_CHARS = 512
+MOST_MESSAGE_BYTES: Final = 4 << 10
+MOST_DESCRIPTION_BYTES: Final = 4 << 10
+MOST_GLOB_CHARS: Final = 512
+MOST_WORDS: Final = 16
+MOST_WORD_CHARS: Final = 256
+USERS_NAMED: Final = 10
+"""Live sessions that a use names."""
 
 FREELY_REPEATED_BYTES = 64 << 30
 MOST_REPEATED = 8
@@ -33,23 +51,61 @@ One chunk that a manifest lists again and again is laid out again and again on n
 little: copies, augmented sets, files of zeros, and those of zeros seldom over this size.
 """
 
+_WAITING: Final = frozenset({SessionState.QUEUED, SessionState.HELD})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetReference:
-    """A dataset as a submission names it: owner "" is the caller first, version 0 the newest, digest "" any."""
+    """A dataset as a submission names it: owner "" is the caller first, version 0 and tag "" the newest, digest "" any."""
 
     name: str
     owner: str = ""
     version: int = 0
     digest: str = ""
+    tag: str = ""
 
 
-def parse_dataset(text: str, version: int = 0, digest: str = "") -> DatasetReference:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Which sessions use a dataset, or one version of it.
+
+    Attributes:
+        live, queued: live sessions, and those of them that are queued or held.
+        names: of live ones that the caller sees: the first few.
+        ended: ended sessions that are not removed.
+    """
+
+    live: int
+    queued: int
+    names: tuple[str, ...]
+    ended: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What was removed.
+
+    Attributes:
+        versions: how many.
+        live: live sessions that use content that nothing else names.
+        restorable_until: Unix seconds; None: without end.
+    """
+
+    versions: int
+    live: int
+    restorable_until: float | None
+
+
+def parse_dataset(text: str, version: int = 0, digest: str = "", tag: str = "") -> DatasetReference:
     """Understand NAME or OWNER/NAME."""
     owner, slash, name = text.rpartition("/")
     if slash:
         check_user(owner)
-    return DatasetReference(name=check_dataset(name), owner=owner, version=version, digest=digest)
+    if tag and version:
+        raise InvalidRequest("a version is named by its number or by a tag, not by both")
+    return DatasetReference(
+        name=check_dataset(name), owner=owner, version=version, digest=digest, tag=tag
+    )
 
 
 def cursor_behind(listing: DatasetListing) -> str:
@@ -63,11 +119,21 @@ def _after(cursor: str) -> tuple[str, str]:
     return last.name, last.owner
 
 
+def _before(cursor: str) -> int:
+    """The number of the last version of the page before."""
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 10 and int(cursor)):
+        raise InvalidRequest(f"{cursor[:80]!r} is no cursor of this list")
+    return int(cursor)
+
+
 class Datasets:
-    """Making, finding and removing them.
+    """Making, finding, changing and removing them.
 
     Args:
-        users_of: how many live sessions use one of several contents.
+        live: the live sessions.
+        grace_s: how long removed versions can be restored; 0: without end.
     """
 
     def __init__(
@@ -76,12 +142,14 @@ class Datasets:
         history: History,
         content: Content,
         clock: Clock,
-        users_of: Callable[[Collection[str]], int] = lambda _: 0,
+        live: Callable[[], Iterable[Session]] = tuple,
+        grace_s: float = 86_400.0,
     ) -> None:
         self._history = history
-        self._users_of = users_of
+        self._live = live
         self._content = content
         self._clock = clock
+        self._grace_s = grace_s
 
     def check(
         self, caller: UserCaller, name: str, visibility: Visibility | None, message: str
@@ -144,44 +212,259 @@ class Datasets:
             file_count=listing.file_count,
             message=message,
         )
-        return DatasetListing(dataset, version), created
+        found = await self._history.catalogue.dataset(owner.name, name, version.number)
+        return found or DatasetListing(dataset, version), created
 
-    async def remove(self, caller: UserCaller, reference: DatasetReference) -> tuple[int, int]:
-        """Remove a version, or all (0); how many are gone, and how many live sessions use them.
+    async def update(
+        self,
+        caller: UserCaller,
+        reference: DatasetReference,
+        *,
+        visibility: Visibility | None,
+        description: str | None,
+    ) -> DatasetListing:
+        """Change who sees a dataset, or its description; None: as it is.
 
         Raises:
-            NotFound: as `find`.
-            Denied: the caller sees it, but it is somebody else's.
+            NotFound, Denied: as `_changeable`.
+            InvalidRequest: for a team, and the owner has none.
+            TooLarge: the description is.
         """
-        found = (await self.find(caller, reference)).dataset
-        if may(caller, CHANGE, found) is not ALLOW:
-            raise Denied(
-                f"dataset {found.owner}/{found.name} is {found.owner}'s",
-                why="only its owner and administrators remove it",
+        if description is not None and len(description.encode()) > MOST_DESCRIPTION_BYTES:
+            raise TooLarge(f"a description has at most {MOST_DESCRIPTION_BYTES} bytes")
+        found = (await self._changeable(caller, reference)).dataset
+        team = caller.user.team if found.owner == caller.user.name else found.team
+        if visibility is not None:
+            check_visibility(visibility, team)
+        if not await self._history.catalogue.update_dataset(
+            found.owner,
+            found.name,
+            visibility=visibility,
+            team=team if visibility is not None else None,
+            description=description,
+        ):
+            raise NotFound(f"there is no dataset {found.owner}/{found.name}")
+        return await self.find(caller, _full(found))
+
+    async def tag(
+        self, caller: UserCaller, reference: DatasetReference, tag: str
+    ) -> tuple[DatasetListing, int]:
+        """Have a tag name this version; the version that it named before, 0 for none.
+
+        Raises:
+            NotFound, Denied: as `_changeable`.
+            InvalidRequest: it is not the name of a tag.
+            LimitReached: the dataset has as many as it may have.
+        """
+        if not is_tag(tag):
+            raise InvalidRequest(f"{tag[:80]!r} is not the name of a tag", why=TAG_RULE)
+        found = await self._changeable(caller, reference)
+        owner, name, number = found.dataset.owner, found.dataset.name, found.version.number
+        done = await self._history.catalogue.tag_dataset(owner, name, number, tag)
+        if done.is_full:
+            raise LimitReached(
+                f"{owner}/{name} has {MOST_TAGS} tags, which is the most",
+                attempt=f"nsml dataset untag {owner}/{name} TAG",
             )
-        gone = await self._history.catalogue.delete_dataset(
-            found.owner, found.name, reference.version
+        if not done.is_set:
+            raise NotFound(f"there is no version {number} of {owner}/{name}")
+        reference = replace(_full(found.dataset), version=number)
+        return await self.find(caller, reference), done.before
+
+    async def untag(self, caller: UserCaller, reference: DatasetReference, tag: str) -> int:
+        """Remove a tag; the version that it named.
+
+        Raises:
+            NotFound, Denied: as `_changeable`; NotFound also without such a tag.
+        """
+        found = (await self._changeable(caller, reference)).dataset
+        number = await self._history.catalogue.untag_dataset(found.owner, found.name, tag)
+        if not number:
+            raise _no_tag(found, tag)
+        return number
+
+    async def remove(self, caller: UserCaller, reference: DatasetReference) -> Removed:
+        """Remove a version, or all.
+
+        Raises:
+            NotFound, Denied: as `_changeable`.
+        """
+        listing = await self._changeable(caller, reference)
+        found, now = listing.dataset, self._clock.time()
+        is_one = reference.version or reference.tag
+        gone = await self._history.catalogue.remove_dataset(
+            found.owner, found.name, listing.version.number if is_one else 0, at=now
         )
         if not gone:
             raise NotFound(f"there is no dataset {found.owner}/{found.name}")
-        left = set(gone) - await self._history.catalogue.versions_among(gone)
-        return len(gone), self._users_of(left)
+        digests = {one.digest for one in gone}
+        left = digests - await self._history.catalogue.versions_among(digests)
+        live = sum(any(one.digest in left for one in each.spec.datasets) for each in self._live())
+        return Removed(versions=len(gone), live=live, restorable_until=self.restorable_until(now))
+
+    def restorable_until(self, removed_at: float) -> float | None:
+        """Until when what was removed at that time can be restored; None: without end."""
+        return removed_at + self._grace_s if self._grace_s else None
+
+    async def restore(
+        self, caller: UserCaller, reference: DatasetReference
+    ) -> tuple[DatasetListing, tuple[int, ...]]:
+        """Restore a removed version, or all that were removed last at once (0); their numbers.
+
+        All of their content is there: until they are purged they refer to it.
+
+        Raises:
+            NotFound: there is nothing to restore, or it is somebody else's.
+            StateConflict: more users would see them than could before.
+            LimitReached: more than the caller may keep.
+        """
+        owner, name = reference.owner or caller.user.name, reference.name
+        wanted = owner, name, reference.version
+        catalogue, since = self._history.catalogue, self._restorable_since()
+        found = (
+            await catalogue.removed_versions(*wanted, since=since)
+            if _is_theirs(caller, owner)
+            else ()
+        )
+        if owner == caller.user.name:
+            for digest in sorted({one.digest for one in found}):
+                await self._content.borrow(caller, digest)
+        done = await catalogue.restore_dataset(*wanted, since=since) if found else Restored()
+        if done.is_wider:
+            raise StateConflict(
+                f"more users see {owner}/{name} now than saw what was removed",
+                why="they would see what is restored, too",
+                attempt=f"nsml dataset share {owner}/{name} --private    and the same again",
+            )
+        if not done.numbers:
+            version = f"@{reference.version}" if reference.version else ""
+            raise NotFound(
+                f"there is nothing to restore of {owner}/{name}{version}",
+                why=f"removed versions are kept for {duration_text(self._grace_s)}"
+                if self._grace_s
+                else "",
+                attempt="nsml dataset ls",
+            )
+        return await self.find(caller, DatasetReference(owner=owner, name=name)), done.numbers
+
+    def _restorable_since(self) -> float:
+        return self._clock.time() - self._grace_s if self._grace_s else 0.0
+
+    async def purge(self) -> int:
+        """Remove for good what cannot be restored any more; how many versions."""
+        purged = 0
+        while some := await self._history.catalogue.purge_datasets(self._restorable_since()):
+            purged += some
+        return purged
+
+    async def use(self, caller: UserCaller, listing: DatasetListing, version: int) -> Use | None:
+        """Which sessions use a version of a dataset, or any (0); None for others than its owner and administrators."""
+        found = listing.dataset
+        if may(caller, CHANGE, found) is not ALLOW:
+            return None
+        users = [
+            session
+            for session in self._live()
+            if any(
+                (one.owner, one.name) == (found.owner, found.name) and version in {0, one.version}
+                for one in session.spec.datasets
+            )
+        ]
+        seen = [one.name for one in users if may(caller, SEE, one) is ALLOW]
+        return Use(
+            live=len(users),
+            queued=sum(one.state in _WAITING for one in users),
+            names=tuple(seen[:USERS_NAMED]),
+            ended=await self._history.catalogue.ended_uses(found.owner, found.name, version),
+        )
+
+    def live_uses(self) -> Counter[tuple[str, str]]:
+        """How many live sessions use each dataset, by owner and name."""
+        return Counter(
+            use
+            for session in self._live()
+            for use in {(one.owner, one.name) for one in session.spec.datasets}
+        )
+
+    async def versions(
+        self,
+        caller: UserCaller,
+        reference: DatasetReference,
+        *,
+        with_removed: bool,
+        size: int,
+        cursor: str,
+    ) -> tuple[tuple[DatasetListing, ...], str]:
+        """Versions of a dataset, the newest first, and the cursor of the next page.
+
+        Removed ones, as long as they can be restored, are its owner's and administrators' to see.
+
+        Raises:
+            NotFound: as `find`; a dataset of which all versions are removed is there `with_removed`.
+            InvalidRequest: the cursor is none of ours.
+        """
+        before, size = _before(cursor), page_size(size)
+        named = await self._named(caller, reference)
+        owner = reference.owner or caller.user.name
+        if named is None and with_removed and _is_theirs(caller, owner):
+            is_own, name = True, reference.name
+        else:
+            found = (await self.find(caller, reference)).dataset
+            is_own, owner, name = may(caller, CHANGE, found) is ALLOW, found.owner, found.name
+        page = await self._history.catalogue.dataset_versions(
+            owner, name, with_removed=with_removed and is_own, before=before, limit=size + 1
+        )
+        if named is None and not page:
+            raise await self._not_there(caller, reference)
+        since = self._restorable_since()
+        shown = tuple(
+            one
+            for one in page[:size]
+            if not one.version.removed_at or one.version.removed_at >= since
+        )
+        return shown, str(page[size - 1].version.number) if len(page) > size else ""
+
+    async def _changeable(self, caller: UserCaller, reference: DatasetReference) -> DatasetListing:
+        """What the caller may change.
+
+        Raises:
+            NotFound, InvalidRequest: as `find`.
+            Denied: the caller sees it, but it is somebody else's.
+        """
+        listing = await self.find(caller, reference)
+        found = listing.dataset
+        if may(caller, CHANGE, found) is not ALLOW:
+            raise Denied(
+                f"dataset {found.owner}/{found.name} is {found.owner}'s",
+                why="only its owner and administrators change it",
+            )
+        return listing
 
     async def page(
-        self, caller: UserCaller, name_glob: str, *, size: int, cursor: str
+        self,
+        caller: UserCaller,
+        name_glob: str,
+        *,
+        size: int,
+        cursor: str,
+        words: Sequence[str] = (),
     ) -> tuple[tuple[DatasetListing, ...], str]:
-        """Those that the caller may see, by name and owner, and the cursor of the next page.
+        """Those that the caller may see, by name and owner, and the cursor of the next page; with all of the words.
 
         Raises:
             InvalidRequest: the cursor is none of ours.
-            TooLarge: the pattern is.
+            TooLarge: the pattern is, or the words are.
         """
         if len(name_glob) > MOST_GLOB_CHARS:
             raise TooLarge(f"a pattern has at most {MOST_GLOB_CHARS} characters")
+        if len(words) > MOST_WORDS or any(len(word) > MOST_WORD_CHARS for word in words):
+            raise TooLarge(
+                f"at most {MOST_WORDS} words of at most {MOST_WORD_CHARS} characters each"
+            )
         after = _after(cursor) if cursor else ("", "")
         size = page_size(size)
         found = await self._history.catalogue.datasets(
-            caller.user, name_glob=name_glob, after=after, limit=size + 1
+            caller.user, name_glob=name_glob, words=words, after=after, limit=size + 1
         )
         page = found[:size]
         return page, cursor_behind(page[-1]) if len(found) > size else ""
@@ -195,24 +478,51 @@ class Datasets:
         """
         named = await self._named(caller, reference)
         if named is None or may(caller, SEE, named.dataset) is not ALLOW:
-            wanted = f"{reference.owner}/{reference.name}" if reference.owner else reference.name
-            push = (
-                f"\nnsml dataset push {reference.name} PATH    adds it"
-                if not reference.owner
-                else ""
-            )
-            raise NotFound(f"there is no dataset {wanted}", attempt=f"nsml dataset ls{push}")
-        if reference.version in {0, named.version.number}:
-            return named
+            raise await self._not_there(caller, reference)
         owner, name = named.dataset.owner, named.dataset.name
-        found = await self._history.catalogue.dataset(owner, name, reference.version)
+        number = reference.version
+        if reference.tag:
+            number = await self._history.catalogue.tagged(owner, name, reference.tag)
+            if not number:
+                raise _no_tag(named.dataset, reference.tag)
+        if number in {0, named.version.number}:
+            return named
+        found = await self._history.catalogue.dataset(owner, name, number)
         if found is None:
-            raise NotFound(
-                f"there is no version {reference.version} of {owner}/{name}",
-                why=f"the newest is {named.version.number}",
-                attempt=f"nsml dataset info {owner}/{name}",
-            )
+            raise await self._no_version(caller, named, number)
         return found
+
+    async def _no_version(
+        self, caller: UserCaller, newest: DatasetListing, number: int
+    ) -> NotFound:
+        """What is said of a version that is not there, or removed."""
+        owner, name = newest.dataset.owner, newest.dataset.name
+        why = f"the newest is {newest.version.number}"
+        attempt = f"nsml dataset versions {owner}/{name}"
+        if may(caller, CHANGE, newest.dataset) is ALLOW:
+            since = self._restorable_since()
+            gone = await self._history.catalogue.removed_versions(owner, name, number, since=since)
+            for one in gone:
+                why = f"it was removed {ago(self._clock.time() - one.removed_at)}"
+                attempt = f"nsml dataset restore {owner}/{name}@{number}"
+        return NotFound(f"there is no version {number} of {owner}/{name}", why=why, attempt=attempt)
+
+    async def _not_there(self, caller: UserCaller, reference: DatasetReference) -> NotFound:
+        """What is said of a dataset that is not there, or not visible."""
+        wanted = f"{reference.owner}/{reference.name}" if reference.owner else reference.name
+        if reference.owner in {"", caller.user.name}:
+            gone = await self._history.catalogue.removed_versions(
+                caller.user.name, reference.name, since=self._restorable_since()
+            )
+            if gone:
+                removed = ago(self._clock.time() - gone[-1].removed_at)
+                return NotFound(
+                    f"there is no dataset {wanted}",
+                    why=f"it was removed {removed}",
+                    attempt=f"nsml dataset restore {wanted}",
+                )
+        push = "" if reference.owner else f"\nnsml dataset push {wanted} PATH    adds it"
+        return NotFound(f"there is no dataset {wanted}", attempt=f"nsml dataset ls{push}")
 
     async def _named(
         self, caller: UserCaller, reference: DatasetReference
@@ -251,3 +561,17 @@ class Datasets:
             version=found.version.number,
             digest=found.version.digest,
         )
+
+
+def _full(dataset: Dataset) -> DatasetReference:
+    return DatasetReference(owner=dataset.owner, name=dataset.name)
+
+
+def _no_tag(dataset: Dataset, tag: str) -> NotFound:
+    full = f"{dataset.owner}/{dataset.name}"
+    return NotFound(f"{full} has no tag {tag[:80]!r}", attempt=f"nsml dataset versions {full}")
+
+
+def _is_theirs(caller: UserCaller, owner: str) -> bool:
+    """Whether the caller may change what an owner has, of which nothing else may be there any more."""
+    return owner == caller.user.name or caller.user.role is Role.ADMIN

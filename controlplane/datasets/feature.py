@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from controlplane.content.feature import content
 from controlplane.core.feature import Feature
 from controlplane.datasets.datasets import Datasets
+from controlplane.datasets.purge_loop import Purging
 from controlplane.datasets.service import DatasetServicer
 from nsml.v1 import datasets_pb2_grpc
 
@@ -20,11 +21,17 @@ def datasets(core: Core) -> Datasets:
         history=core.history,
         content=core.shared(content),
         clock=core.clock,
-        users_of=core.state.users_of,
+        live=lambda: (stored.value for stored in core.state.sessions.values()),
+        grace_s=core.config.collect_after_s,
     )
 
 
 def wire(core: Core) -> Feature:
-    """Offer DatasetService."""
-    servicer = DatasetServicer(core.shared(datasets), core.shared(content), core.reading)
-    return Feature(services=((datasets_pb2_grpc.add_DatasetServiceServicer_to_server, servicer),))
+    """Offer DatasetService; the leader purges what cannot be restored any more."""
+    found = core.shared(datasets)
+    servicer = DatasetServicer(found, core.shared(content), core.reading)
+    purging = Purging(datasets=found, clock=core.clock)
+    return Feature(
+        services=((datasets_pb2_grpc.add_DatasetServiceServicer_to_server, servicer),),
+        leader_loops=(purging.run,) if core.config.collect_after_s else (),
+    )

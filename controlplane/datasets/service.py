@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING
 
 from controlplane.access.current import require_user
 from controlplane.datasets.datasets import cursor_behind, parse_dataset
+from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.wire.catalogue import dataset_message
 from controlplane.wire.chunking import beside, parts_of
 from controlplane.wire.errors import Context, answering
 from controlplane.wire.resources import to_visibility
+from controlplane.wire.times import timestamp
 from nsml.v1 import datasets_pb2 as pb
 from nsml.v1 import datasets_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from controlplane.content.content import Content
-    from controlplane.datasets.datasets import Datasets
+    from controlplane.datasets.datasets import DatasetReference, Datasets, Use
+    from controlplane.domain.identity import UserCaller
+    from controlplane.history.values import DatasetListing
     from controlplane.limits.concurrency_limits import Turns
 
 
@@ -36,14 +42,14 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         if request.validate_only:
             self._datasets.check(who, request.name, visibility, request.message)
             return pb.CreateDatasetVersionResponse()
-        listing, created = await self._datasets.create_version(
+        found, created = await self._datasets.create_version(
             who,
             name=request.name,
             digest=request.digest,
             visibility=visibility,
             message=request.message,
         )
-        message = dataset_message(listing)
+        message = self._shown(who)(found)
         return pb.CreateDatasetVersionResponse(dataset=message, created=created)
 
     @answering
@@ -54,30 +60,135 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         who = require_user()
         async with self._reading.turn(who.user.name):
             page, cursor = await self._datasets.page(
-                who, request.name_glob, size=request.page_size, cursor=request.cursor
+                who,
+                request.name_glob,
+                size=request.page_size,
+                cursor=request.cursor,
+                words=request.words,
             )
-            datasets = await beside(
-                lambda: next(parts_of(map(dataset_message, page))), of=len(page)
-            )
+            shown = self._shown(who)
+            datasets = await beside(lambda: next(parts_of(map(shown, page))), of=len(page))
         if len(datasets) < len(page):
             cursor = cursor_behind(page[len(datasets) - 1])
         return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)
+
+    def _shown(self, who: UserCaller) -> Callable[[DatasetListing], pb.Dataset]:
+        """What makes messages for a caller: of their own datasets with their use."""
+        uses = self._datasets.live_uses()
+
+        def message(listing: DatasetListing) -> pb.Dataset:
+            found = listing.dataset
+            is_own = may(who, CHANGE, found) is ALLOW
+            return dataset_message(listing, live=uses[found.owner, found.name] if is_own else None)
+
+        return message
+
+    @answering
+    async def ListDatasetVersions(  # noqa: N802
+        self, request: pb.ListDatasetVersionsRequest, _: Context
+    ) -> pb.ListDatasetVersionsResponse:
+        """A page of the versions of one."""
+        who = require_user()
+        async with self._reading.turn(who.user.name):
+            page, cursor = await self._datasets.versions(
+                who,
+                parse_dataset(request.name),
+                with_removed=request.with_removed,
+                size=request.page_size,
+                cursor=request.cursor,
+            )
+            versions = next(parts_of(map(self._version, page)))
+        if len(versions) < len(page):
+            cursor = str(page[len(versions) - 1].version.number)
+        return pb.ListDatasetVersionsResponse(versions=versions, next_cursor=cursor)
+
+    def _version(self, listing: DatasetListing) -> pb.Dataset:
+        until = self._datasets.restorable_until(listing.version.removed_at)
+        return dataset_message(listing, restorable_until=until)
+
+    @answering
+    async def UpdateDataset(  # noqa: N802
+        self, request: pb.UpdateDatasetRequest, _: Context
+    ) -> pb.UpdateDatasetResponse:
+        """Change who sees one, or its description."""
+        who = require_user()
+        found = await self._datasets.update(
+            who,
+            parse_dataset(request.name),
+            visibility=to_visibility(request.visibility),
+            description=request.description if request.HasField("description") else None,
+        )
+        return pb.UpdateDatasetResponse(dataset=self._shown(who)(found))
+
+    @answering
+    async def TagDatasetVersion(  # noqa: N802
+        self, request: pb.TagDatasetVersionRequest, _: Context
+    ) -> pb.TagDatasetVersionResponse:
+        """Have a tag name a version."""
+        who, reference = require_user(), _reference(request)
+        found, before = await self._datasets.tag(who, reference, request.new_tag)
+        message = self._shown(who)(found)
+        return pb.TagDatasetVersionResponse(dataset=message, version_before=before)
+
+    @answering
+    async def UntagDatasetVersion(  # noqa: N802
+        self, request: pb.UntagDatasetVersionRequest, _: Context
+    ) -> pb.UntagDatasetVersionResponse:
+        """Remove a tag."""
+        reference = parse_dataset(request.name)
+        version = await self._datasets.untag(require_user(), reference, request.tag)
+        return pb.UntagDatasetVersionResponse(version=version)
+
+    @answering
+    async def RestoreDataset(  # noqa: N802
+        self, request: pb.RestoreDatasetRequest, _: Context
+    ) -> pb.RestoreDatasetResponse:
+        """Restore what was removed."""
+        who = require_user()
+        reference = parse_dataset(request.name, request.version)
+        found, versions = await self._datasets.restore(who, reference)
+        message = self._shown(who)(found)
+        return pb.RestoreDatasetResponse(dataset=message, versions=versions)
 
     @answering
     async def RemoveDataset(  # noqa: N802
         self, request: pb.RemoveDatasetRequest, _: Context
     ) -> pb.RemoveDatasetResponse:
         """Remove one, or a version of it."""
-        reference = parse_dataset(request.name, request.version)
-        removed, live = await self._datasets.remove(require_user(), reference)
-        return pb.RemoveDatasetResponse(removed=removed, live_sessions=live)
+        done = await self._datasets.remove(require_user(), _reference(request))
+        until = done.restorable_until
+        return pb.RemoveDatasetResponse(
+            removed=done.versions,
+            live_sessions=done.live,
+            restorable_until=None if until is None else timestamp(until),
+        )
 
     @answering
     async def GetDataset(  # noqa: N802
         self, request: pb.GetDatasetRequest, _: Context
     ) -> pb.GetDatasetResponse:
-        """One of them."""
-        who = require_user()
-        found = await self._datasets.find(who, parse_dataset(request.name, request.version))
+        """One of them, and who uses it."""
+        who, reference = require_user(), _reference(request)
+        found = await self._datasets.find(who, reference)
         self._content.show(who, found.version.digest)
-        return pb.GetDatasetResponse(dataset=dataset_message(found))
+        is_one = reference.version or reference.tag
+        use = await self._datasets.use(who, found, found.version.number if is_one else 0)
+        message = self._shown(who)(found)
+        return pb.GetDatasetResponse(
+            dataset=message, use=None if use is None else _use_message(use)
+        )
+
+
+def _reference(
+    request: pb.GetDatasetRequest | pb.RemoveDatasetRequest | pb.TagDatasetVersionRequest,
+) -> DatasetReference:
+    return parse_dataset(request.name, request.version, tag=request.tag)
+
+
+def _use_message(use: Use) -> pb.DatasetUse:
+    return pb.DatasetUse(
+        live_sessions=use.live,
+        queued_sessions=use.queued,
+        names=use.names,
+        ended_sessions=use.ended,
+    )

@@ -520,11 +520,17 @@ class Dataset:
     created_at: float
     team: str = ""
     visibility: Visibility = Visibility.PRIVATE
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetVersion:
-    """Immutable content; `number` counts from 1 within its dataset."""
+    """Immutable content; `number` counts from 1 within its dataset, and is never given twice.
+
+    Attributes:
+        removed_at: Unix seconds; 0.0 unless it is removed. It can be restored as long as its row is there.
+        removed_visibility: what its dataset had when it was removed.
+    """
 
     owner: str
     name: str
@@ -534,6 +540,8 @@ class DatasetVersion:
     file_count: int
     created_at: float
     message: str = ""
+    removed_at: float = 0.0
+    removed_visibility: Visibility = Visibility.PRIVATE
 
 
 class OwnedBy(NamedTuple):
@@ -541,14 +549,33 @@ class OwnedBy(NamedTuple):
 
     sessions: int
     datasets: int
+    removed_datasets: int
+    """Datasets of which all versions are removed, and can be restored."""
+
+
+class DatasetUse(NamedTuple):
+    """That a session used a version of a dataset."""
+
+    owner: str
+    name: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetListing:
-    """A dataset with its newest version, or the one asked for."""
+    """A dataset with its newest version, or the one asked for.
+
+    Attributes:
+        tags: of this version, in order.
+        version_count: of all that are not removed; 0 in lists of versions.
+        used_at: when the last ended session that used any version ended, in Unix seconds; 0.0: none has.
+    """
 
     dataset: Dataset
     version: DatasetVersion
+    tags: tuple[str, ...] = ()
+    version_count: int = 0
+    used_at: float = 0.0
 
 
 class CheckpointState(enum.StrEnum):

@@ -71,7 +71,8 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         digest=hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
         spec=_to_spec(request.spec),
         datasets=tuple(
-            parse_dataset(one.name, one.version, one.digest) for one in request.spec.datasets
+            parse_dataset(one.name, one.version, one.digest, one.tag)
+            for one in request.spec.datasets
         ),
         no_queue=request.spec.no_queue,
         memo=request.memo,

@@ -10,7 +10,7 @@ import structlog
 
 from controlplane.domain.errors import NsmlError
 from controlplane.history.errors import HistoryFenced
-from controlplane.history.values import SessionRecord
+from controlplane.history.values import DatasetUse, SessionRecord
 from controlplane.sessions.charges import charges_of
 from controlplane.sessions.session_listing import searched_text
 from controlplane.state.committer import Deposed
@@ -87,7 +87,10 @@ class Exporter:
         try:
             usage = session.usage or await self._usages.whole(session)
             await self._history.catalogue.put_session(
-                row_of(replace(session, usage=usage)), charges_of(session), term=term
+                row_of(replace(session, usage=usage)),
+                charges_of(session),
+                uses_of(session),
+                term=term,
             )
         except HistoryFenced as error:
             _log.warning("export.fenced", session=session.name, reason=str(error))
@@ -105,6 +108,11 @@ def _removal(session: Session, notice: Notice | None) -> Callable[[Draft], None]
             draft.remove_session(session, notice)
 
     return decide
+
+
+def uses_of(session: Session) -> tuple[DatasetUse, ...]:
+    """The versions of datasets that a session used."""
+    return tuple(DatasetUse(one.owner, one.name, one.version) for one in session.spec.datasets)
 
 
 def row_of(session: Session) -> SessionRecord:

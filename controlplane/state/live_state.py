@@ -16,7 +16,6 @@ from controlplane.store.interface import Compacted, NoSpace, StoreUnavailable
 from controlplane.stored import etcd_codec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from contextlib import AbstractContextManager
 
     from controlplane.domain.values import Session
@@ -100,14 +99,6 @@ class LiveState(StateCache):
                 await self._store.commit(etcd_codec.PROBE)
             await self.reached(revision)
         return True
-
-    def users_of(self, digests: Collection[str]) -> int:
-        """How many live sessions use a dataset version of one of these contents."""
-        return sum(
-            any(dataset.digest in digests for dataset in one.value.spec.datasets)
-            for one in self.sessions.values()
-            if not one.value.state.is_ended
-        )
 
     async def renewed(self, session_id: str) -> Session | None:
         """The live session as the store has it now, which may be ahead of the watch.

@@ -37,6 +37,7 @@ class Holdings:
             (len(live), "live session", ""),
             (owned.sessions, "ended session", ""),
             (owned.datasets, "dataset", ""),
+            (owned.removed_datasets, "removed dataset", ""),
             (len(nodes), "node of their own", "nodes of their own"),
         )
         return [counted(count, one, many) for count, one, many in counts if count]

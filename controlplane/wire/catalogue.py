@@ -14,9 +14,13 @@ if TYPE_CHECKING:
     from controlplane.history.values import Checkpoint, DatasetListing
 
 
-def dataset_message(listing: DatasetListing) -> datasets_pb2.Dataset:
-    """A dataset with one version."""
+def dataset_message(
+    listing: DatasetListing, *, live: int | None = None, restorable_until: float | None = None
+) -> datasets_pb2.Dataset:
+    """A dataset with one version; `live`: sessions that use it, None where the caller is not told of its use."""
     dataset, version = listing.dataset, listing.version
+    is_used = live is not None and listing.used_at
+    is_restorable = version.removed_at and restorable_until
     return datasets_pb2.Dataset(
         name=dataset.name,
         owner=dataset.owner,
@@ -28,6 +32,13 @@ def dataset_message(listing: DatasetListing) -> datasets_pb2.Dataset:
         file_count=version.file_count,
         message=version.message,
         updated_at=timestamp(version.created_at),
+        description=dataset.description,
+        tags=listing.tags,
+        version_count=listing.version_count,
+        last_used_at=timestamp(listing.used_at) if is_used else None,
+        live_sessions=live or 0,
+        removed_at=timestamp(version.removed_at) if version.removed_at else None,
+        restorable_until=timestamp(restorable_until or 0) if is_restorable else None,
     )
 
 

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from nsml.v1 import resources_pb2 as nsml_dot_v1_dot_resources__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/datasets.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17nsml/v1/resources.proto\"\xe7\x01\n\x07\x44\x61taset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0c\n\x04team\x18\x03 \x01(\t\x12\'\n\nvisibility\x18\x04 \x01(\x0e\x32\x13.nsml.v1.Visibility\x12\x0f\n\x07version\x18\x05 \x01(\r\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x12\n\nsize_bytes\x18\x07 \x01(\x04\x12\x12\n\nfile_count\x18\x08 \x01(\x04\x12\x0f\n\x07message\x18\t \x01(\t\x12.\n\nupdated_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x8c\x01\n\x1b\x43reateDatasetVersionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\'\n\nvisibility\x18\x03 \x01(\x0e\x32\x13.nsml.v1.Visibility\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"R\n\x1c\x43reateDatasetVersionResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"K\n\x13ListDatasetsRequest\x12\x11\n\tname_glob\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\t\"O\n\x14ListDatasetsResponse\x12\"\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x10.nsml.v1.Dataset\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"2\n\x11GetDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"7\n\x12GetDatasetResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset\"5\n\x14RemoveDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"?\n\x15RemoveDatasetResponse\x12\x0f\n\x07removed\x18\x01 \x01(\r\x12\x15\n\rlive_sessions\x18\x02 \x01(\r2\xa6\x05\n\x0e\x44\x61tasetService\x12\xf7\x01\n\x14\x43reateDatasetVersion\x12$.nsml.v1.CreateDatasetVersionRequest\x1a%.nsml.v1.CreateDatasetVersionResponse\"\x91\x01\x8a\xb5\x18n\n\x01\x02\x12iThe dataset is the caller\'s, or the caller is an administrator; content that the caller sent or may read.\x92\xb5\x18\x17\n\x04name\x1a\rvalidate_only \x01\xa0\xb5\x18\x02\x12z\n\x0cListDatasets\x12\x1c.nsml.v1.ListDatasetsRequest\x1a\x1d.nsml.v1.ListDatasetsResponse\"-\x90\x02\x01\x8a\xb5\x18&\n\x01\x02\x12!Only visible datasets are listed.\x12t\n\nGetDataset\x12\x1a.nsml.v1.GetDatasetRequest\x1a\x1b.nsml.v1.GetDatasetResponse\"-\x90\x02\x01\x8a\xb5\x18&\n\x01\x02\x12!Invisible datasets are NOT_FOUND.\x12\xa7\x01\n\rRemoveDataset\x12\x1d.nsml.v1.RemoveDatasetRequest\x1a\x1e.nsml.v1.RemoveDatasetResponse\"W\x8a\xb5\x18G\n\x01\x02\x12\x42Own datasets; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x08\n\x04name \x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/datasets.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17nsml/v1/resources.proto\"\xd0\x03\n\x07\x44\x61taset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0c\n\x04team\x18\x03 \x01(\t\x12\'\n\nvisibility\x18\x04 \x01(\x0e\x32\x13.nsml.v1.Visibility\x12\x0f\n\x07version\x18\x05 \x01(\r\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x12\n\nsize_bytes\x18\x07 \x01(\x04\x12\x12\n\nfile_count\x18\x08 \x01(\x04\x12\x0f\n\x07message\x18\t \x01(\t\x12.\n\nupdated_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x0b \x01(\t\x12\x0c\n\x04tags\x18\x0c \x03(\t\x12\x15\n\rversion_count\x18\r \x01(\r\x12\x30\n\x0clast_used_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rlive_sessions\x18\x0f \x01(\r\x12.\n\nremoved_at\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10restorable_until\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"c\n\nDatasetUse\x12\x15\n\rlive_sessions\x18\x01 \x01(\r\x12\x17\n\x0fqueued_sessions\x18\x02 \x01(\r\x12\r\n\x05names\x18\x03 \x03(\t\x12\x16\n\x0e\x65nded_sessions\x18\x04 \x01(\x04\"\x8c\x01\n\x1b\x43reateDatasetVersionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\'\n\nvisibility\x18\x03 \x01(\x0e\x32\x13.nsml.v1.Visibility\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"R\n\x1c\x43reateDatasetVersionResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"Z\n\x13ListDatasetsRequest\x12\x11\n\tname_glob\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\t\x12\r\n\x05words\x18\x04 \x03(\t\"O\n\x14ListDatasetsResponse\x12\"\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x10.nsml.v1.Dataset\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"?\n\x11GetDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0b\n\x03tag\x18\x03 \x01(\t\"Y\n\x12GetDatasetResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset\x12 \n\x03use\x18\x02 \x01(\x0b\x32\x13.nsml.v1.DatasetUse\"c\n\x1aListDatasetVersionsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cwith_removed\x18\x02 \x01(\x08\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\"V\n\x1bListDatasetVersionsResponse\x12\"\n\x08versions\x18\x01 \x03(\x0b\x32\x10.nsml.v1.Dataset\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"w\n\x14UpdateDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\nvisibility\x18\x02 \x01(\x0e\x32\x13.nsml.v1.Visibility\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_description\":\n\x15UpdateDatasetResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset\"W\n\x18TagDatasetVersionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0b\n\x03tag\x18\x03 \x01(\t\x12\x0f\n\x07new_tag\x18\x04 \x01(\t\"V\n\x19TagDatasetVersionResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset\x12\x16\n\x0eversion_before\x18\x02 \x01(\r\"7\n\x1aUntagDatasetVersionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03tag\x18\x02 \x01(\t\".\n\x1bUntagDatasetVersionResponse\x12\x0f\n\x07version\x18\x01 \x01(\r\"B\n\x14RemoveDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0b\n\x03tag\x18\x03 \x01(\t\"u\n\x15RemoveDatasetResponse\x12\x0f\n\x07removed\x18\x01 \x01(\r\x12\x15\n\rlive_sessions\x18\x02 \x01(\r\x12\x34\n\x10restorable_until\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"6\n\x15RestoreDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"M\n\x16RestoreDatasetResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset\x12\x10\n\x08versions\x18\x02 \x03(\r2\xc2\x0c\n\x0e\x44\x61tasetService\x12\xf7\x01\n\x14\x43reateDatasetVersion\x12$.nsml.v1.CreateDatasetVersionRequest\x1a%.nsml.v1.CreateDatasetVersionResponse\"\x91\x01\x8a\xb5\x18n\n\x01\x02\x12iThe dataset is the caller\'s, or the caller is an administrator; content that the caller sent or may read.\x92\xb5\x18\x17\n\x04name\x1a\rvalidate_only \x01\xa0\xb5\x18\x02\x12z\n\x0cListDatasets\x12\x1c.nsml.v1.ListDatasetsRequest\x1a\x1d.nsml.v1.ListDatasetsResponse\"-\x90\x02\x01\x8a\xb5\x18&\n\x01\x02\x12!Only visible datasets are listed.\x12t\n\nGetDataset\x12\x1a.nsml.v1.GetDatasetRequest\x1a\x1b.nsml.v1.GetDatasetResponse\"-\x90\x02\x01\x8a\xb5\x18&\n\x01\x02\x12!Invisible datasets are NOT_FOUND.\x12\xcf\x01\n\x13ListDatasetVersions\x12#.nsml.v1.ListDatasetVersionsRequest\x1a$.nsml.v1.ListDatasetVersionsResponse\"m\x90\x02\x01\x8a\xb5\x18\x66\n\x01\x02\x12\x61Invisible datasets are NOT_FOUND; removed versions are listed to the owner and to administrators.\x12\xab\x01\n\rUpdateDataset\x12\x1d.nsml.v1.UpdateDatasetRequest\x1a\x1e.nsml.v1.UpdateDatasetResponse\"[\x8a\xb5\x18G\n\x01\x02\x12\x42Own datasets; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x08\n\x04name \x01\xa0\xb5\x18\x02\x12\xb7\x01\n\x11TagDatasetVersion\x12!.nsml.v1.TagDatasetVersionRequest\x1a\".nsml.v1.TagDatasetVersionResponse\"[\x8a\xb5\x18G\n\x01\x02\x12\x42Own datasets; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x08\n\x04name \x01\xa0\xb5\x18\x02\x12\xb9\x01\n\x13UntagDatasetVersion\x12#.nsml.v1.UntagDatasetVersionRequest\x1a$.nsml.v1.UntagDatasetVersionResponse\"W\x8a\xb5\x18G\n\x01\x02\x12\x42Own datasets; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x08\n\x04name \x01\x12\xa7\x01\n\rRemoveDataset\x12\x1d.nsml.v1.RemoveDatasetRequest\x1a\x1e.nsml.v1.RemoveDatasetResponse\"W\x8a\xb5\x18G\n\x01\x02\x12\x42Own datasets; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x08\n\x04name \x01\x12\xa3\x01\n\x0eRestoreDataset\x12\x1e.nsml.v1.RestoreDatasetRequest\x1a\x1f.nsml.v1.RestoreDatasetResponse\"P\x8a\xb5\x18<\n\x01\x02\x12\x37Own datasets; administrators all. Others are NOT_FOUND.\x92\xb5\x18\x08\n\x04name \x01\xa0\xb5\x18\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,26 +39,58 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DATASETSERVICE'].methods_by_name['ListDatasets']._serialized_options = b'\220\002\001\212\265\030&\n\001\002\022!Only visible datasets are listed.'
   _globals['_DATASETSERVICE'].methods_by_name['GetDataset']._loaded_options = None
   _globals['_DATASETSERVICE'].methods_by_name['GetDataset']._serialized_options = b'\220\002\001\212\265\030&\n\001\002\022!Invisible datasets are NOT_FOUND.'
+  _globals['_DATASETSERVICE'].methods_by_name['ListDatasetVersions']._loaded_options = None
+  _globals['_DATASETSERVICE'].methods_by_name['ListDatasetVersions']._serialized_options = b'\220\002\001\212\265\030f\n\001\002\022aInvisible datasets are NOT_FOUND; removed versions are listed to the owner and to administrators.'
+  _globals['_DATASETSERVICE'].methods_by_name['UpdateDataset']._loaded_options = None
+  _globals['_DATASETSERVICE'].methods_by_name['UpdateDataset']._serialized_options = b'\212\265\030G\n\001\002\022BOwn datasets; administrators all. Others are denied, or NOT_FOUND.\222\265\030\010\n\004name \001\240\265\030\002'
+  _globals['_DATASETSERVICE'].methods_by_name['TagDatasetVersion']._loaded_options = None
+  _globals['_DATASETSERVICE'].methods_by_name['TagDatasetVersion']._serialized_options = b'\212\265\030G\n\001\002\022BOwn datasets; administrators all. Others are denied, or NOT_FOUND.\222\265\030\010\n\004name \001\240\265\030\002'
+  _globals['_DATASETSERVICE'].methods_by_name['UntagDatasetVersion']._loaded_options = None
+  _globals['_DATASETSERVICE'].methods_by_name['UntagDatasetVersion']._serialized_options = b'\212\265\030G\n\001\002\022BOwn datasets; administrators all. Others are denied, or NOT_FOUND.\222\265\030\010\n\004name \001'
   _globals['_DATASETSERVICE'].methods_by_name['RemoveDataset']._loaded_options = None
   _globals['_DATASETSERVICE'].methods_by_name['RemoveDataset']._serialized_options = b'\212\265\030G\n\001\002\022BOwn datasets; administrators all. Others are denied, or NOT_FOUND.\222\265\030\010\n\004name \001'
+  _globals['_DATASETSERVICE'].methods_by_name['RestoreDataset']._loaded_options = None
+  _globals['_DATASETSERVICE'].methods_by_name['RestoreDataset']._serialized_options = b'\212\265\030<\n\001\002\0227Own datasets; administrators all. Others are NOT_FOUND.\222\265\030\010\n\004name \001\240\265\030\002'
   _globals['_DATASET']._serialized_start=94
-  _globals['_DATASET']._serialized_end=325
-  _globals['_CREATEDATASETVERSIONREQUEST']._serialized_start=328
-  _globals['_CREATEDATASETVERSIONREQUEST']._serialized_end=468
-  _globals['_CREATEDATASETVERSIONRESPONSE']._serialized_start=470
-  _globals['_CREATEDATASETVERSIONRESPONSE']._serialized_end=552
-  _globals['_LISTDATASETSREQUEST']._serialized_start=554
-  _globals['_LISTDATASETSREQUEST']._serialized_end=629
-  _globals['_LISTDATASETSRESPONSE']._serialized_start=631
-  _globals['_LISTDATASETSRESPONSE']._serialized_end=710
-  _globals['_GETDATASETREQUEST']._serialized_start=712
-  _globals['_GETDATASETREQUEST']._serialized_end=762
-  _globals['_GETDATASETRESPONSE']._serialized_start=764
-  _globals['_GETDATASETRESPONSE']._serialized_end=819
-  _globals['_REMOVEDATASETREQUEST']._serialized_start=821
-  _globals['_REMOVEDATASETREQUEST']._serialized_end=874
-  _globals['_REMOVEDATASETRESPONSE']._serialized_start=876
-  _globals['_REMOVEDATASETRESPONSE']._serialized_end=939
-  _globals['_DATASETSERVICE']._serialized_start=942
-  _globals['_DATASETSERVICE']._serialized_end=1620
+  _globals['_DATASET']._serialized_end=558
+  _globals['_DATASETUSE']._serialized_start=560
+  _globals['_DATASETUSE']._serialized_end=659
+  _globals['_CREATEDATASETVERSIONREQUEST']._serialized_start=662
+  _globals['_CREATEDATASETVERSIONREQUEST']._serialized_end=802
+  _globals['_CREATEDATASETVERSIONRESPONSE']._serialized_start=804
+  _globals['_CREATEDATASETVERSIONRESPONSE']._serialized_end=886
+  _globals['_LISTDATASETSREQUEST']._serialized_start=888
+  _globals['_LISTDATASETSREQUEST']._serialized_end=978
+  _globals['_LISTDATASETSRESPONSE']._serialized_start=980
+  _globals['_LISTDATASETSRESPONSE']._serialized_end=1059
+  _globals['_GETDATASETREQUEST']._serialized_start=1061
+  _globals['_GETDATASETREQUEST']._serialized_end=1124
+  _globals['_GETDATASETRESPONSE']._serialized_start=1126
+  _globals['_GETDATASETRESPONSE']._serialized_end=1215
+  _globals['_LISTDATASETVERSIONSREQUEST']._serialized_start=1217
+  _globals['_LISTDATASETVERSIONSREQUEST']._serialized_end=1316
+  _globals['_LISTDATASETVERSIONSRESPONSE']._serialized_start=1318
+  _globals['_LISTDATASETVERSIONSRESPONSE']._serialized_end=1404
+  _globals['_UPDATEDATASETREQUEST']._serialized_start=1406
+  _globals['_UPDATEDATASETREQUEST']._serialized_end=1525
+  _globals['_UPDATEDATASETRESPONSE']._serialized_start=1527
+  _globals['_UPDATEDATASETRESPONSE']._serialized_end=1585
+  _globals['_TAGDATASETVERSIONREQUEST']._serialized_start=1587
+  _globals['_TAGDATASETVERSIONREQUEST']._serialized_end=1674
+  _globals['_TAGDATASETVERSIONRESPONSE']._serialized_start=1676
+  _globals['_TAGDATASETVERSIONRESPONSE']._serialized_end=1762
+  _globals['_UNTAGDATASETVERSIONREQUEST']._serialized_start=1764
+  _globals['_UNTAGDATASETVERSIONREQUEST']._serialized_end=1819
+  _globals['_UNTAGDATASETVERSIONRESPONSE']._serialized_start=1821
+  _globals['_UNTAGDATASETVERSIONRESPONSE']._serialized_end=1867
+  _globals['_REMOVEDATASETREQUEST']._serialized_start=1869
+  _globals['_REMOVEDATASETREQUEST']._serialized_end=1935
+  _globals['_REMOVEDATASETRESPONSE']._serialized_start=1937
+  _globals['_REMOVEDATASETRESPONSE']._serialized_end=2054
+  _globals['_RESTOREDATASETREQUEST']._serialized_start=2056
+  _globals['_RESTOREDATASETREQUEST']._serialized_end=2110
+  _globals['_RESTOREDATASETRESPONSE']._serialized_start=2112
+  _globals['_RESTOREDATASETRESPONSE']._serialized_end=2189
+  _globals['_DATASETSERVICE']._serialized_start=2192
+  _globals['_DATASETSERVICE']._serialized_end=3794
 # @@protoc_insertion_point(module_scope)

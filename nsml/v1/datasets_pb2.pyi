@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "owner", "team", "visibility", "version", "digest", "size_bytes", "file_count", "message", "updated_at")
+    __slots__ = ("name", "owner", "team", "visibility", "version", "digest", "size_bytes", "file_count", "message", "updated_at", "description", "tags", "version_count", "last_used_at", "live_sessions", "removed_at", "restorable_until")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     TEAM_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,13 @@ class Dataset(_message.Message):
     FILE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LAST_USED_AT_FIELD_NUMBER: _ClassVar[int]
+    LIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_AT_FIELD_NUMBER: _ClassVar[int]
+    RESTORABLE_UNTIL_FIELD_NUMBER: _ClassVar[int]
     name: str
     owner: str
     team: str
@@ -32,7 +39,26 @@ class Dataset(_message.Message):
     file_count: int
     message: str
     updated_at: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., message: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    description: str
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    version_count: int
+    last_used_at: _timestamp_pb2.Timestamp
+    live_sessions: int
+    removed_at: _timestamp_pb2.Timestamp
+    restorable_until: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., message: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., description: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., version_count: _Optional[int] = ..., last_used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., live_sessions: _Optional[int] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., restorable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class DatasetUse(_message.Message):
+    __slots__ = ("live_sessions", "queued_sessions", "names", "ended_sessions")
+    LIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    ENDED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    live_sessions: int
+    queued_sessions: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    ended_sessions: int
+    def __init__(self, live_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., ended_sessions: _Optional[int] = ...) -> None: ...
 
 class CreateDatasetVersionRequest(_message.Message):
     __slots__ = ("name", "digest", "visibility", "message", "validate_only")
@@ -57,14 +83,16 @@ class CreateDatasetVersionResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class ListDatasetsRequest(_message.Message):
-    __slots__ = ("name_glob", "page_size", "cursor")
+    __slots__ = ("name_glob", "page_size", "cursor", "words")
     NAME_GLOB_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
     name_glob: str
     page_size: int
     cursor: str
-    def __init__(self, name_glob: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
+    words: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name_glob: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ..., words: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListDatasetsResponse(_message.Message):
     __slots__ = ("datasets", "next_cursor")
@@ -75,20 +103,114 @@ class ListDatasetsResponse(_message.Message):
     def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class GetDatasetRequest(_message.Message):
-    __slots__ = ("name", "version")
+    __slots__ = ("name", "version", "tag")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    tag: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., tag: _Optional[str] = ...) -> None: ...
 
 class GetDatasetResponse(_message.Message):
+    __slots__ = ("dataset", "use")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    dataset: Dataset
+    use: DatasetUse
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., use: _Optional[_Union[DatasetUse, _Mapping]] = ...) -> None: ...
+
+class ListDatasetVersionsRequest(_message.Message):
+    __slots__ = ("name", "with_removed", "page_size", "cursor")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WITH_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    with_removed: bool
+    page_size: int
+    cursor: str
+    def __init__(self, name: _Optional[str] = ..., with_removed: _Optional[bool] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class ListDatasetVersionsResponse(_message.Message):
+    __slots__ = ("versions", "next_cursor")
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedCompositeFieldContainer[Dataset]
+    next_cursor: str
+    def __init__(self, versions: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
+
+class UpdateDatasetRequest(_message.Message):
+    __slots__ = ("name", "visibility", "description")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VISIBILITY_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    visibility: _resources_pb2.Visibility
+    description: str
+    def __init__(self, name: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., description: _Optional[str] = ...) -> None: ...
+
+class UpdateDatasetResponse(_message.Message):
     __slots__ = ("dataset",)
     DATASET_FIELD_NUMBER: _ClassVar[int]
     dataset: Dataset
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...
 
+class TagDatasetVersionRequest(_message.Message):
+    __slots__ = ("name", "version", "tag", "new_tag")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    NEW_TAG_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    tag: str
+    new_tag: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., tag: _Optional[str] = ..., new_tag: _Optional[str] = ...) -> None: ...
+
+class TagDatasetVersionResponse(_message.Message):
+    __slots__ = ("dataset", "version_before")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    VERSION_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    dataset: Dataset
+    version_before: int
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., version_before: _Optional[int] = ...) -> None: ...
+
+class UntagDatasetVersionRequest(_message.Message):
+    __slots__ = ("name", "tag")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    tag: str
+    def __init__(self, name: _Optional[str] = ..., tag: _Optional[str] = ...) -> None: ...
+
+class UntagDatasetVersionResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
 class RemoveDatasetRequest(_message.Message):
+    __slots__ = ("name", "version", "tag")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    tag: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., tag: _Optional[str] = ...) -> None: ...
+
+class RemoveDatasetResponse(_message.Message):
+    __slots__ = ("removed", "live_sessions", "restorable_until")
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    LIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    RESTORABLE_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    removed: int
+    live_sessions: int
+    restorable_until: _timestamp_pb2.Timestamp
+    def __init__(self, removed: _Optional[int] = ..., live_sessions: _Optional[int] = ..., restorable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class RestoreDatasetRequest(_message.Message):
     __slots__ = ("name", "version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -96,10 +218,10 @@ class RemoveDatasetRequest(_message.Message):
     version: int
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
-class RemoveDatasetResponse(_message.Message):
-    __slots__ = ("removed", "live_sessions")
-    REMOVED_FIELD_NUMBER: _ClassVar[int]
-    LIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
-    removed: int
-    live_sessions: int
-    def __init__(self, removed: _Optional[int] = ..., live_sessions: _Optional[int] = ...) -> None: ...
+class RestoreDatasetResponse(_message.Message):
+    __slots__ = ("dataset", "versions")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    dataset: Dataset
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...

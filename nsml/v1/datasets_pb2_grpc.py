@@ -50,10 +50,35 @@ class DatasetServiceStub:
                 request_serializer=nsml_dot_v1_dot_datasets__pb2.GetDatasetRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_datasets__pb2.GetDatasetResponse.FromString,
                 _registered_method=True)
+        self.ListDatasetVersions = channel.unary_unary(
+                '/nsml.v1.DatasetService/ListDatasetVersions',
+                request_serializer=nsml_dot_v1_dot_datasets__pb2.ListDatasetVersionsRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_datasets__pb2.ListDatasetVersionsResponse.FromString,
+                _registered_method=True)
+        self.UpdateDataset = channel.unary_unary(
+                '/nsml.v1.DatasetService/UpdateDataset',
+                request_serializer=nsml_dot_v1_dot_datasets__pb2.UpdateDatasetRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_datasets__pb2.UpdateDatasetResponse.FromString,
+                _registered_method=True)
+        self.TagDatasetVersion = channel.unary_unary(
+                '/nsml.v1.DatasetService/TagDatasetVersion',
+                request_serializer=nsml_dot_v1_dot_datasets__pb2.TagDatasetVersionRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_datasets__pb2.TagDatasetVersionResponse.FromString,
+                _registered_method=True)
+        self.UntagDatasetVersion = channel.unary_unary(
+                '/nsml.v1.DatasetService/UntagDatasetVersion',
+                request_serializer=nsml_dot_v1_dot_datasets__pb2.UntagDatasetVersionRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_datasets__pb2.UntagDatasetVersionResponse.FromString,
+                _registered_method=True)
         self.RemoveDataset = channel.unary_unary(
                 '/nsml.v1.DatasetService/RemoveDataset',
                 request_serializer=nsml_dot_v1_dot_datasets__pb2.RemoveDatasetRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_datasets__pb2.RemoveDatasetResponse.FromString,
+                _registered_method=True)
+        self.RestoreDataset = channel.unary_unary(
+                '/nsml.v1.DatasetService/RestoreDataset',
+                request_serializer=nsml_dot_v1_dot_datasets__pb2.RestoreDatasetRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_datasets__pb2.RestoreDatasetResponse.FromString,
                 _registered_method=True)
 
 
@@ -75,7 +100,7 @@ class DatasetServiceServicer:
     def ListDatasets(self, request, context):
         """A page of the datasets that the caller may see, by name.
         Callers: users; each gets what they may see. Errors: INVALID_ARGUMENT (a cursor that is none),
-        RESOURCE_EXHAUSTED (a glob over its limit).
+        RESOURCE_EXHAUSTED (a glob or words over their limits).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,16 +108,64 @@ class DatasetServiceServicer:
 
     def GetDataset(self, request, context):
         """One dataset. NOT_FOUND when it is not there or not visible.
-        Callers: users who may see it. INVALID_ARGUMENT: the short name fits several; OWNER/NAME of each is in `try`.
+        Callers: users who may see it; its owner and administrators get its use, too. INVALID_ARGUMENT: the short name fits
+        several; OWNER/NAME of each is in `try`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDatasetVersions(self, request, context):
+        """A page of the versions of a dataset, the newest first.
+        Callers: users who may see it; of removed versions its owner and administrators. Errors: NOT_FOUND as GetDataset,
+        INVALID_ARGUMENT (a cursor that is none).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateDataset(self, request, context):
+        """Change who sees a dataset, or its description.
+        Callers: its owner; administrators. PERMISSION_DENIED: it is visible, and somebody else's. NOT_FOUND as GetDataset.
+        INVALID_ARGUMENT: for a team, and the owner has none. RESOURCE_EXHAUSTED: a description over its limit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TagDatasetVersion(self, request, context):
+        """Have a tag name a version of a dataset, whichever it named before. Sessions keep the version that they were
+        submitted with.
+        Callers: its owner; administrators. PERMISSION_DENIED, NOT_FOUND as UpdateDataset. INVALID_ARGUMENT: not the name of
+        a tag. RESOURCE_EXHAUSTED: the dataset has as many tags as it may have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UntagDatasetVersion(self, request, context):
+        """Remove a tag; the version stays.
+        Callers: its owner; administrators. PERMISSION_DENIED, NOT_FOUND as UpdateDataset; NOT_FOUND also without such a tag.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveDataset(self, request, context):
-        """Remove a version of a dataset, or all of it. Live sessions that use it go on; ended ones keep its name alone.
-        What the object store keeps for the owner is counted anew within minutes.
+        """Remove a version of a dataset, or all of it. Live sessions that use it go on; ended ones keep its name alone. It can be
+        restored for a while. What the object store keeps for the owner is counted anew within minutes.
         Callers: its owner; administrators. PERMISSION_DENIED: it is visible, and somebody else's. NOT_FOUND as GetDataset.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreDataset(self, request, context):
+        """Restore a removed version, or all that were removed last at once. They have the numbers and tags that they had, but
+        for tags that name other versions since.
+        Callers: its owner; administrators. NOT_FOUND: nothing of that name can be restored (any more).
+        FAILED_PRECONDITION: a dataset of that name is there which more users see than saw these versions.
+        RESOURCE_EXHAUSTED: more than the owner may keep.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,10 +189,35 @@ def add_DatasetServiceServicer_to_server(servicer, server):
                     request_deserializer=nsml_dot_v1_dot_datasets__pb2.GetDatasetRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_datasets__pb2.GetDatasetResponse.SerializeToString,
             ),
+            'ListDatasetVersions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDatasetVersions,
+                    request_deserializer=nsml_dot_v1_dot_datasets__pb2.ListDatasetVersionsRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_datasets__pb2.ListDatasetVersionsResponse.SerializeToString,
+            ),
+            'UpdateDataset': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateDataset,
+                    request_deserializer=nsml_dot_v1_dot_datasets__pb2.UpdateDatasetRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_datasets__pb2.UpdateDatasetResponse.SerializeToString,
+            ),
+            'TagDatasetVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.TagDatasetVersion,
+                    request_deserializer=nsml_dot_v1_dot_datasets__pb2.TagDatasetVersionRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_datasets__pb2.TagDatasetVersionResponse.SerializeToString,
+            ),
+            'UntagDatasetVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.UntagDatasetVersion,
+                    request_deserializer=nsml_dot_v1_dot_datasets__pb2.UntagDatasetVersionRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_datasets__pb2.UntagDatasetVersionResponse.SerializeToString,
+            ),
             'RemoveDataset': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveDataset,
                     request_deserializer=nsml_dot_v1_dot_datasets__pb2.RemoveDatasetRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_datasets__pb2.RemoveDatasetResponse.SerializeToString,
+            ),
+            'RestoreDataset': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreDataset,
+                    request_deserializer=nsml_dot_v1_dot_datasets__pb2.RestoreDatasetRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_datasets__pb2.RestoreDatasetResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -215,6 +313,114 @@ class DatasetService:
             _registered_method=True)
 
     @staticmethod
+    def ListDatasetVersions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.DatasetService/ListDatasetVersions',
+            nsml_dot_v1_dot_datasets__pb2.ListDatasetVersionsRequest.SerializeToString,
+            nsml_dot_v1_dot_datasets__pb2.ListDatasetVersionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateDataset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.DatasetService/UpdateDataset',
+            nsml_dot_v1_dot_datasets__pb2.UpdateDatasetRequest.SerializeToString,
+            nsml_dot_v1_dot_datasets__pb2.UpdateDatasetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TagDatasetVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.DatasetService/TagDatasetVersion',
+            nsml_dot_v1_dot_datasets__pb2.TagDatasetVersionRequest.SerializeToString,
+            nsml_dot_v1_dot_datasets__pb2.TagDatasetVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UntagDatasetVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.DatasetService/UntagDatasetVersion',
+            nsml_dot_v1_dot_datasets__pb2.UntagDatasetVersionRequest.SerializeToString,
+            nsml_dot_v1_dot_datasets__pb2.UntagDatasetVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RemoveDataset(request,
             target,
             options=(),
@@ -231,6 +437,33 @@ class DatasetService:
             '/nsml.v1.DatasetService/RemoveDataset',
             nsml_dot_v1_dot_datasets__pb2.RemoveDatasetRequest.SerializeToString,
             nsml_dot_v1_dot_datasets__pb2.RemoveDatasetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreDataset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.DatasetService/RestoreDataset',
+            nsml_dot_v1_dot_datasets__pb2.RestoreDatasetRequest.SerializeToString,
+            nsml_dot_v1_dot_datasets__pb2.RestoreDatasetResponse.FromString,
             options,
             channel_credentials,
             insecure,

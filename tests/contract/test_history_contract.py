@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,11 @@ from controlplane.domain.values import Visibility
 from controlplane.history.errors import HistoryConflict, HistoryFenced
 from controlplane.history.portable import Batch
 from controlplane.history.postgresql import open_postgresql
+from controlplane.history.sql import datasets as sql_datasets
 from controlplane.history.sql import logs
 from controlplane.history.sql import object_references as referring
 from controlplane.history.sql import uploads as sent
+from controlplane.history.sql.datasets import Restored, Tagging
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     AttemptCharge,
@@ -30,6 +33,7 @@ from controlplane.history.values import (
     CheckpointState,
     Chunk,
     Dataset,
+    DatasetUse,
     Gap,
     Item,
     KeptBytes,
@@ -856,6 +860,188 @@ async def test_concurrent_pushes_get_numbers_of_their_own(history: History) -> N
     assert sorted(version.number for version, _ in results) == list(range(1, 11))
 
 
+async def pushed(history: History, *digests: str, at: float = 1.0, **fields: Any) -> list[int]:
+    """Push versions of kim/mnist; the newest number after each."""
+    dataset = Dataset(owner="kim", name="mnist", created_at=at, **fields)
+    put = history.catalogue.put_dataset_version
+    made = [await put(dataset, digest=one, size_bytes=1, file_count=1) for one in digests]
+    return [version.number for version, _ in made]
+
+
+async def there(history: History) -> list[int]:
+    """Numbers of the versions of kim/mnist that are not removed, the newest first."""
+    found = await history.catalogue.dataset_versions("kim", "mnist")
+    return [one.version.number for one in found]
+
+
+async def test_removed_versions_are_out_of_sight_and_keep_their_content(history: History) -> None:
+    catalogue = history.catalogue
+    await pushed(history, "1a" * 32, "1b" * 32, "1c" * 32, visibility=Visibility.TEAM, team="t")
+    [gone] = await catalogue.remove_dataset("kim", "mnist", 3, at=50.0)
+    assert (gone.number, gone.digest) == (3, "1c" * 32)
+    newest = await catalogue.dataset("kim", "mnist")
+    assert newest is not None
+    assert (newest.version.number, newest.version_count) == (2, 2)
+    assert await catalogue.dataset("kim", "mnist", 3) is None
+    assert await catalogue.readers_of("1c" * 32) == ()
+    assert await catalogue.versions_among({"1b" * 32, "1c" * 32}) == {"1b" * 32}
+    assert await there(history) == [2, 1]
+    every = await catalogue.dataset_versions("kim", "mnist", with_removed=True, before=4, limit=2)
+    assert [(one.version.number, one.version.removed_at) for one in every] == [(3, 50.0), (2, 0.0)]
+    _, roots, _ = await referred(history)
+    assert roots == {"1a" * 32, "1b" * 32, "1c" * 32}
+    assert await pushed(history, "1c" * 32) == [4], "the number of a removed version is its own"
+    assert len(await catalogue.remove_dataset("kim", "mnist", at=60.0)) == 3
+    assert await catalogue.dataset("kim", "mnist") is None
+    assert await catalogue.datasets(ADMIN) == ()
+    assert await catalogue.owned_by("kim") == (0, 0, 1), "nobody else gets the name of its owner"
+    assert await catalogue.purge_datasets(50.0) == 0
+    assert await catalogue.purge_datasets(61.0) == 4
+    assert await catalogue.purge_datasets(61.0) == 0
+    assert (await referred(history))[1] == set()
+    assert await catalogue.owned_by("kim") == (0, 0, 0)
+    assert await pushed(history, "1a" * 32) == [5]
+
+
+async def test_the_last_removal_is_undone(history: History) -> None:
+    catalogue = history.catalogue
+    restore = partial(catalogue.restore_dataset, "kim", "mnist")
+    await pushed(history, *(f"{number}a" * 32 for number in range(1, 5)))
+    assert await restore(since=0.0) == Restored()
+    await catalogue.remove_dataset("kim", "mnist", 2, at=50.0)
+    await catalogue.remove_dataset("kim", "mnist", at=60.0)
+    since = await catalogue.removed_versions("kim", "mnist", since=55.0)
+    assert [one.number for one in since] == [1, 3, 4]
+    assert await restore(since=60.5) == Restored(), "too late"
+    assert await restore(since=0.0) == Restored((1, 3, 4))
+    assert await there(history) == [4, 3, 1]
+    assert await restore(9, since=0.0) == Restored()
+    assert await restore(3, since=0.0) == Restored(), "it is there"
+    assert await restore(2, since=0.0) == Restored((2,))
+    assert await there(history) == [4, 3, 2, 1]
+    assert [one.name for one in await catalogue.readers_of("2a" * 32)] == ["mnist"]
+    assert (await history.kept.all())["kim"].asked == 4
+    assert await catalogue.purge_datasets(1e12) == 0
+
+
+async def test_nothing_is_restored_into_a_dataset_that_more_users_see(history: History) -> None:
+    """Its owner may have pushed a public one of that name meanwhile."""
+    catalogue = history.catalogue
+    restore = partial(catalogue.restore_dataset, "kim", "mnist", since=0.0)
+    await pushed(history, "1a" * 32)
+    await catalogue.update_dataset("kim", "mnist", description="of before")
+    await catalogue.remove_dataset("kim", "mnist", at=50.0)
+    assert not await catalogue.update_dataset("kim", "mnist", visibility=Visibility.PUBLIC)
+    assert await pushed(history, "1b" * 32, at=70.0, visibility=Visibility.PUBLIC) == [2]
+    new = await catalogue.dataset("kim", "mnist")
+    assert new is not None
+    assert (new.dataset.created_at, new.dataset.description) == (70.0, ""), "it is another one"
+    assert await restore() == Restored(is_wider=True)
+    assert await there(history) == [2]
+    # With all of them removed nobody sees any: those of the public one do not open the private ones.
+    await catalogue.remove_dataset("kim", "mnist", at=80.0)
+    assert await restore(1) == Restored((1,))
+    back = await catalogue.dataset("kim", "mnist")
+    assert back is not None
+    assert back.dataset.visibility is Visibility.PRIVATE
+    assert await restore(2) == Restored((2,)), "private where it was public"
+
+
+async def test_a_version_is_restored_or_purged_whoever_comes_first(history: History) -> None:
+    catalogue = history.catalogue
+    for turn in range(5):
+        [number] = await pushed(history, f"{turn}a" * 32)
+        await catalogue.remove_dataset("kim", "mnist", number, at=50.0)
+        done, purged = await asyncio.gather(
+            catalogue.restore_dataset("kim", "mnist", number, since=0.0),
+            catalogue.purge_datasets(60.0),
+        )
+        assert (done.numbers, purged) in {((number,), 0), ((), 1)}
+        assert (number in await there(history)) is (done.numbers != ())
+
+
+async def test_tags_name_versions_until_they_are_moved(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue = history.catalogue
+    tag = partial(catalogue.tag_dataset, "kim", "mnist")
+    monkeypatch.setattr(sql_datasets, "MOST_TAGS", 3)
+    await pushed(history, "1a" * 32, "1b" * 32)
+    assert await tag(3, "best") == Tagging()
+    assert await tag(1, "best") == Tagging(is_set=True)
+    assert await tag(1, "Best") == Tagging(is_set=True)
+    assert await tag(2, "good") == Tagging(is_set=True)
+    assert await tag(2, "one-more") == Tagging(is_full=True)
+    assert await tag(2, "best") == Tagging(before=1, is_set=True)
+    versions = await catalogue.dataset_versions("kim", "mnist")
+    assert [one.tags for one in versions] == [("best", "good"), ("Best",)]
+    [listed] = await catalogue.datasets(ADMIN)
+    assert set(listed.tags) == {"best", "good"}
+    found = await catalogue.dataset("kim", "mnist", 1)
+    assert found is not None
+    assert found.tags == ("Best",)
+    assert await catalogue.tagged("kim", "mnist", "best") == 2
+    assert await catalogue.tagged("kim", "mnist", "none") == 0
+    await catalogue.remove_dataset("kim", "mnist", 2, at=50.0)
+    assert await catalogue.tagged("kim", "mnist", "best") == 2, "it does not go back by itself"
+    assert await tag(1, "good") == Tagging(before=2, is_set=True)
+    await catalogue.restore_dataset("kim", "mnist", 2, since=0.0)
+    versions = await catalogue.dataset_versions("kim", "mnist")
+    assert [one.tags for one in versions] == [("best",), ("Best", "good")]
+    assert await catalogue.untag_dataset("kim", "mnist", "best") == 2
+    assert await catalogue.untag_dataset("kim", "mnist", "best") == 0
+    await catalogue.remove_dataset("kim", "mnist", 1, at=60.0)
+    await catalogue.purge_datasets(70.0)
+    assert await catalogue.tagged("kim", "mnist", "good") == 0
+
+
+async def test_datasets_are_found_by_words(history: History) -> None:
+    catalogue = history.catalogue
+    put = partial(catalogue.put_dataset_version, digest="d", size_bytes=1, file_count=1)
+    for owner, name, visibility in [
+        ("kim", "MNIST", Visibility.PRIVATE),
+        ("kim", "kin-audio", Visibility.PUBLIC),
+        ("lee", "mnist-small", Visibility.PRIVATE),
+    ]:
+        made = Dataset(owner=owner, name=name, created_at=1.0, visibility=visibility)
+        await put(made, message=f"first of {name[:3]} 100%")
+    await catalogue.update_dataset("kim", "kin-audio", description="Stimmen, Größe M")
+    await catalogue.tag_dataset("kim", "kin-audio", 1, "Gold")
+
+    async def found(*words: str, viewer: User | None = None) -> list[str]:
+        listed = await catalogue.datasets(viewer or User(name="kim"), words=words)
+        return [one.dataset.name for one in listed]
+
+    assert await found("mnist") == ["MNIST"]
+    assert await found("MNIST", viewer=ADMIN) == ["MNIST", "mnist-small"]
+    assert await found("FIRST", "stimmen") == ["kin-audio"]
+    assert await found("Größe") == ["kin-audio"]
+    assert await found("gold") == ["kin-audio"]
+    assert await found("gold", viewer=User(name="lee")) == ["kin-audio"], "it is public"
+    assert await found("gold", "mnist") == []
+    assert await found("100%") == ["MNIST", "kin-audio"]
+    assert await found("1%0") == await found("_") == await found("kim") == []
+
+
+async def test_uses_are_of_ended_sessions(history: History) -> None:
+    catalogue = history.catalogue
+    await pushed(history, "1a" * 32, "1b" * 32)
+    for number, version in enumerate((1, 2, 2), start=1):
+        used = [DatasetUse("kim", "mnist", version), DatasetUse("lee", "mnist", 7)]
+        ended = session(number, ended_at=float(100 + number))
+        await catalogue.put_session(ended, (), used, term=1)
+        await catalogue.put_session(ended, (), used, term=1)
+    assert await catalogue.ended_uses("kim", "mnist") == 3
+    assert await catalogue.ended_uses("kim", "mnist", 2) == 2
+    assert await catalogue.ended_uses("lee", "mnist", 2) == 0
+    [listed] = await catalogue.datasets(ADMIN)
+    assert listed.used_at == 103.0
+    await catalogue.delete_session(session(3).id)
+    found = await catalogue.dataset("kim", "mnist", 1)
+    assert found is not None
+    assert found.used_at == 102.0
+
+
 async def test_datasets_are_listed_to_who_may_see_them(history: History) -> None:
     for owner, name, team, visibility in [
         ("lee", "mnist", "", Visibility.PUBLIC),
@@ -1335,6 +1521,10 @@ async def test_a_dump_is_of_one_moment_and_another_history_takes_it(history: His
     await history.catalogue.put_dataset_version(
         dataset, digest="d" * 64, size_bytes=3, file_count=1
     )
+    await history.catalogue.tag_dataset("kim", "mnist", 1, "best")
+    await history.catalogue.remove_dataset("kim", "mnist", at=9.0)
+    used = [DatasetUse("kim", "mnist", 1)]
+    await history.catalogue.put_session(session(2), (), used, term=1)
     await history.ledger.audit([AuditRow(at=1.0, actor="kim", method="m", token="f")])
     await history.media.tell([medium(1), medium(2, step=None)])
     rows = await dumped(history)
@@ -1635,8 +1825,16 @@ async def test_what_is_removed_is_released_and_a_count_asked_for(history: Histor
     assert await history.kept.released() == (Release("", "s0001", "1a" * 32, owner),)
     assert await history.kept.all() == {}, "it is replaced, which nobody waits for"
     assert await history.catalogue.delete_checkpoint("s0001", "other", owner=owner)
-    assert await history.catalogue.delete_dataset(owner, "mnist", 2) == ("2b" * 32,)
-    assert await history.catalogue.delete_dataset(owner, "mnist", 2) == ()
+    [gone] = await history.catalogue.remove_dataset(owner, "mnist", 2, at=5.0)
+    assert gone.digest == "2b" * 32
+    assert await history.catalogue.remove_dataset(owner, "mnist", 2, at=6.0) == ()
+    assert (
+        await history.kept.largest(owner, {})
+        == (
+            Item(session(1).name, KeptKind.CHECKPOINTS, 30),
+            Item("mnist", KeptKind.DATASETS, 50),
+        )[::-1]
+    )
     again, created = await history.catalogue.put_dataset_version(
         dataset, digest="2c" * 32, size_bytes=1, file_count=1
     )
@@ -1646,7 +1844,8 @@ async def test_what_is_removed_is_released_and_a_count_asked_for(history: Histor
     roots = {"1a" * 32, "1b" * 32, "1c" * 32, "2b" * 32, "3a" * 32}
     assert {one.root for one in released} == roots
     assert (await history.kept.all())[owner].asked == 3
-    assert set(await history.catalogue.delete_dataset(owner, "mnist")) == {"2a" * 32, "2c" * 32}
+    rest = await history.catalogue.remove_dataset(owner, "mnist", at=7.0)
+    assert [one.digest for one in rest] == ["2a" * 32, "2c" * 32]
     assert await history.catalogue.dataset(owner, "mnist") is None
     await history.kept.count({}, await history.kept.all(), released, at=1.0, term=1)
     assert {one.root for one in await history.kept.released()} == {"2a" * 32, "2c" * 32}

@@ -8,22 +8,21 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from controlplane.domain.policy import RULES, SEE, Action, Kind, shared_rules
+from controlplane.domain.policy import SEE
 from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
+from controlplane.history.sql.datasets import SqlDatasets, forget_uses, note_uses
 from controlplane.history.sql.fence import pass_fence
 from controlplane.history.sql.ledger import insert_charges
 from controlplane.history.sql.media import delete_media, lose_saved, saved_replicas
 from controlplane.history.sql.object_references import owners_of, referred, roots_of_session
-from controlplane.history.sql.queries import NO_LIMIT, RowType, change, page, select, select_one
+from controlplane.history.sql.queries import RowType, change, page, select, select_one
 from controlplane.history.sql.user_storage import add_kept, release
+from controlplane.history.sql.visible import may_condition, viewer_parameters
 from controlplane.history.values import (
     Checkpoint,
     CheckpointCount,
     CheckpointState,
-    Dataset,
-    DatasetListing,
-    DatasetVersion,
     OwnedBy,
     PageKey,
     ReplicaKey,
@@ -36,24 +35,22 @@ from controlplane.history.values import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from controlplane.domain.identity import User
-    from controlplane.domain.policy import Rule
-    from controlplane.history.sql.interface import Connection, Database, Dialect
-    from controlplane.history.values import AttemptCharge, Referred
-
-_DIGESTS_A_STEP = 10_000
+    from controlplane.history.sql.interface import Connection, Dialect
+    from controlplane.history.values import AttemptCharge, DatasetUse, Referred
 
 
-class SqlCatalogue:
+class SqlCatalogue(SqlDatasets):
     """What has ended, and what outlives sessions."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
     async def put_session(
-        self, session: SessionRecord, charges: Sequence[AttemptCharge] = (), *, term: int
+        self,
+        session: SessionRecord,
+        charges: Sequence[AttemptCharge] = (),
+        uses: Collection[DatasetUse] = (),
+        *,
+        term: int,
     ) -> None:
-        """Store or replace an ended session by id, with what its attempts are charged for.
+        """Store or replace an ended session by id, with what its attempts are charged for and the datasets it used.
 
         Only the leader does; HistoryFenced when one of a later term than `term` has written.
         HistoryConflict: its name or (owner, request id) is another's, or an attempt is charged with
@@ -65,6 +62,7 @@ class SqlCatalogue:
             pass_fence(connection, self._database.dialect, term)
             connection.execute(_PUT_SESSION, row)
             insert_charges(connection, charges)
+            note_uses(connection, session.id, uses, session.ended_at)
 
         await self._database.write(work, touches={session.id})
 
@@ -96,7 +94,7 @@ class SqlCatalogue:
             " ORDER BY created_at DESC, id DESC LIMIT :limit"
         )
         parameters = {
-            **_viewer(query.viewer),
+            **viewer_parameters(query.viewer),
             "owners": dialect.many(query.owners),
             "states": dialect.many(query.states),
             "dataset": query.dataset,
@@ -129,152 +127,25 @@ class SqlCatalogue:
                 add_kept(connection, owner, asked=1)
             gone = connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,)).rowcount
             connection.execute("DELETE FROM checkpoints WHERE session_id = ?", (session_id,))
+            forget_uses(connection, session_id)
             delete_media(connection, session_id)
             delete_streams(connection, session_id)
             return gone > 0
 
         return await self._database.write(work, touches={session_id})
 
-    async def put_dataset_version(
-        self,
-        dataset: Dataset,
-        *,
-        digest: str,
-        size_bytes: int,
-        file_count: int,
-        message: str = "",
-    ) -> tuple[DatasetVersion, bool]:
-        """Make content the newest version; the same digest as the newest gives that one and False.
-
-        Makes the dataset when it is new; of one that exists, team and visibility become `dataset`'s.
-        The version is created at `dataset.created_at`.
-        """
-
-        def work(connection: Connection) -> tuple[DatasetVersion, bool]:
-            connection.execute(_PUT_DATASET, _DATASET.values(dataset))
-            found = _listing(connection, dataset.owner, dataset.name, 0)
-            if found is not None and found.version.digest == digest:
-                return found.version, False
-            version = DatasetVersion(
-                owner=dataset.owner,
-                name=dataset.name,
-                number=_highest(connection, dataset.owner, dataset.name) + 1,
-                digest=digest,
-                size_bytes=size_bytes,
-                file_count=file_count,
-                created_at=dataset.created_at,
-                message=message,
-            )
-            connection.execute(_PUT_VERSION, _VERSION.values(version))
-            return version, True
-
-        return await self._database.write(work, touches={f"{dataset.owner}/{dataset.name}"})
-
-    async def dataset(self, owner: str, name: str, number: int = 0) -> DatasetListing | None:
-        """One dataset with a version, 0 for the newest."""
-        return await self._database.read(
-            lambda connection: _listing(connection, owner, name, number)
-        )
-
-    async def datasets(
-        self,
-        viewer: User,
-        *,
-        name_glob: str = "",
-        name: str = "",
-        after: tuple[str, str] = ("", ""),
-        limit: int | None = None,
-    ) -> tuple[DatasetListing, ...]:
-        """What the viewer may see, with the newest versions, by name and then owner.
-
-        `name_glob` as domain.names.fits_glob has it; "" does not restrict. `after` is the name and
-        owner of the last one of the page before; at most `limit` follow.
-        """
-        dialect = self._database.dialect
-        conditions = [
-            _IS_NEWEST,
-            _may("d", viewer, SEE),
-            "(d.name, d.owner) > (:after_name, :after_owner)",
-        ]
-        conditions += ["d.name = :name"] if name else []
-        conditions += [dialect.fits("d.name", "glob")] if name_glob else []
-        statement = f"SELECT {_LISTING} WHERE {' AND '.join(conditions)} ORDER BY d.name, d.owner LIMIT :limit"
-        parameters = {
-            **_viewer(viewer),
-            "glob": dialect.glob(name_glob),
-            "name": name,
-            "after_name": after[0],
-            "after_owner": after[1],
-            "limit": NO_LIMIT if limit is None else limit,
-        }
-        return await select(self._database, statement, parameters, _dataset_listing)
-
-    async def delete_dataset(self, owner: str, name: str, number: int = 0) -> tuple[str, ...]:
-        """Remove a version, or all with the dataset (0); the digests that are gone, () where there was none.
-
-        The dataset goes with its last version. The content is released, and a count asked for.
-        """
-        one = " AND number = ?" if number else ""
-        key: tuple[str | int, ...] = (owner, name, number) if number else (owner, name)
-
-        def work(connection: Connection) -> tuple[str, ...]:
-            where = f"FROM dataset_versions WHERE owner = ? AND name = ?{one}"
-            gone = [row[0] for row in connection.execute(f"SELECT digest {where}", key).fetchall()]
-            if not gone:
-                return ()
-            highest = _highest(connection, owner, name)
-            connection.execute(f"DELETE {where}", key)
-            connection.execute(
-                "UPDATE datasets SET numbered = ? WHERE owner = ? AND name = ?",
-                (highest, owner, name),
-            )
-            if _listing(connection, owner, name, 0) is None:
-                connection.execute(
-                    "DELETE FROM datasets WHERE owner = ? AND name = ?", (owner, name)
-                )
-            release(connection, owner, "", gone)
-            add_kept(connection, owner, asked=1)
-            return tuple(gone)
-
-        return await self._database.write(work, touches={f"{owner}/{name}"})
-
     async def owned_by(self, owner: str) -> OwnedBy:
-        """How many ended sessions and datasets an owner has."""
+        """How many ended sessions and datasets an owner has; of datasets also those that can be restored."""
         [counts] = await select(
             self._database,
             "SELECT (SELECT count(*) FROM sessions WHERE owner = :owner),"
-            " (SELECT count(*) FROM datasets WHERE owner = :owner)",
+            f" {_DATASETS_OWNED} AND removed_at = 0),"
+            f" {_DATASETS_OWNED} AND NOT EXISTS (SELECT 1 FROM dataset_versions t WHERE t.owner = v.owner"
+            " AND t.name = v.name AND t.removed_at = 0))",
             {"owner": owner},
             OwnedBy._make,
         )
         return counts
-
-    async def readers_of(self, digest: str) -> tuple[Dataset, ...]:
-        """The datasets that have a version of this digest: who sees one may read the content."""
-        return await select(
-            self._database,
-            f"SELECT DISTINCT {_DATASET_COLUMNS} FROM {_VERSIONS} WHERE v.digest = ?"
-            " ORDER BY d.owner, d.name",
-            (digest,),
-            _DATASET.read,
-        )
-
-    async def versions_among(self, digests: Collection[str]) -> set[str]:
-        """Those of the digests that name a version of any dataset."""
-        wanted, dialect = sorted(digests), self._database.dialect
-
-        def work(connection: Connection) -> set[str]:
-            found: set[str] = set()
-            for start in range(0, len(wanted), _DIGESTS_A_STEP):
-                rows = connection.execute(
-                    "SELECT digest FROM dataset_versions"
-                    f" WHERE {dialect.among('digest', 'digests')}",
-                    {"digests": dialect.many(wanted[start : start + _DIGESTS_A_STEP])},
-                )
-                found |= {row[0] for row in rows}
-            return found
-
-        return await self._database.read(work)
 
     async def referred(self, after: tuple[int | str, ...] = ()) -> Referred:
         """What refers to objects, a page at a time: all that is there from the first page to the last.
@@ -389,28 +260,10 @@ class SqlCatalogue:
         return await select_one(self._database, statement, values, _SESSION.read)
 
 
-def _may(table: str, viewer: User, action: Action) -> str:
-    """The condition of the rows of `table` with which the viewer may do this: what domain.policy.may says, in SQL."""
-    rules = shared_rules(viewer, action)
-    if rules is None:
-        return "true"
-    return f"({' OR '.join(_holds(table, rule) for rule in rules) or 'false'})"
-
-
-def _holds(table: str, rule: Rule) -> str:
-    """The condition that a rule holds, of viewers that have something in the field it asks for."""
-    tests = []
-    if rule.visibility is not None:
-        tests.append(f"{table}.visibility = {int(rule.visibility)}")
-    if rule.field:
-        tests.append(f"{table}.{rule.field} = :viewer_{rule.own}")
-    return f"({' AND '.join(tests) or 'true'})"
-
-
 def _session_conditions(
     query: SessionQuery, after: PageKey | None, dialect: Dialect
 ) -> Iterator[str]:
-    yield _may("sessions", query.viewer, SEE)
+    yield may_condition("sessions", query.viewer, SEE)
     if query.owners:
         yield dialect.among("owner", "owners")
     if query.states:
@@ -429,34 +282,14 @@ def _session_conditions(
 
 _CHECKPOINT = RowType(Checkpoint, state=CheckpointState)
 _SESSION = RowType(SessionRecord, visibility=Visibility, request_id=lambda kept: kept or "")
-_DATASET = RowType(Dataset, visibility=Visibility)
-_VERSION = RowType(DatasetVersion)
-_VERSIONS = "datasets d JOIN dataset_versions v ON v.owner = d.owner AND v.name = d.name"
-_DATASET_COLUMNS = ", ".join(f"d.{name}" for name in _DATASET.names)
-_LISTING = (
-    f"{_DATASET_COLUMNS}, {', '.join(f'v.{name}' for name in _VERSION.names)} FROM {_VERSIONS}"
-)
-_IS_NEWEST = (
-    "v.number = (SELECT max(n.number) FROM dataset_versions n"
-    " WHERE n.owner = d.owner AND n.name = d.name)"
-)
+_DATASETS_OWNED = "(SELECT count(DISTINCT v.name) FROM dataset_versions v WHERE v.owner = :owner"
 _PUT_SESSION = _SESSION.upsert("sessions", ["id"])
 _REPLACE_SESSION = (
     "UPDATE sessions SET "
     + ", ".join(f"{name} = :{name}" for name in _SESSION.names if name != "id")
     + " WHERE id = :id AND record = :known"
 )
-_PUT_DATASET = (
-    f"{_DATASET.insert('datasets')} ON CONFLICT (owner, name) DO UPDATE SET"
-    " team = excluded.team, visibility = excluded.visibility"
-)
-_PUT_VERSION = _VERSION.insert("dataset_versions")
 _PUT_CHECKPOINT = _CHECKPOINT.upsert("checkpoints", ["session_id", "name"])
-
-
-def _viewer(viewer: User) -> dict[str, Any]:
-    fields_asked = {rule.own for rule in RULES if Kind.SHARED in rule.of and rule.own}
-    return {f"viewer_{one}": getattr(viewer, one) for one in fields_asked}
 
 
 def _session_row(session: SessionRecord) -> dict[str, Any]:
@@ -469,27 +302,3 @@ def _find_checkpoint(connection: Connection, session_id: str, name: str) -> Chec
         (session_id, name),
     ).fetchone()
     return None if row is None else _CHECKPOINT.read(row)
-
-
-def _highest(connection: Connection, owner: str, name: str) -> int:
-    """The highest number that a version of a dataset has, or had."""
-    (number,) = connection.execute(
-        "SELECT max(number) FROM (SELECT number FROM dataset_versions WHERE owner = ? AND name = ?"
-        " UNION ALL SELECT numbered FROM datasets WHERE owner = ? AND name = ?) AS numbers",
-        (owner, name, owner, name),
-    ).fetchone()
-    return int(number or 0)
-
-
-def _listing(connection: Connection, owner: str, name: str, number: int) -> DatasetListing | None:
-    row = connection.execute(
-        f"SELECT {_LISTING} WHERE d.owner = ? AND d.name = ? AND (v.number = ? OR ? = 0)"
-        " ORDER BY v.number DESC LIMIT 1",
-        (owner, name, number, number),
-    ).fetchone()
-    return None if row is None else _dataset_listing(row)
-
-
-def _dataset_listing(row: tuple[Any, ...]) -> DatasetListing:
-    cut = len(_DATASET.names)
-    return DatasetListing(_DATASET.read(row[:cut]), _VERSION.read(row[cut:]))

@@ -40,11 +40,13 @@ def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
         return _blocks(key, connection)
     table, keys, column = _TABLES[number]
     limit = _PAGE_RECORDS if table == "sessions" else _PAGE_ROWS
-    columns = ", ".join((column, *keys))
+    # A removed version refers to its content until it is purged, and counts for nobody.
+    more = ("removed_at",) if table == "dataset_versions" else ()
+    columns = ", ".join((column, *keys, *more))
     query = page(columns, table, keys, after=key, limit=limit)
     rows = connection.execute(*query).fetchall()
-    going_on = (number, *rows[-1][1:]) if len(rows) == limit else (number + 1,)
-    found = [(row[0], row[1]) for row in rows if row[0]]
+    going_on = (number, *rows[-1][1 : 1 + len(keys)]) if len(rows) == limit else (number + 1,)
+    found = [(row[0], "" if more and row[-1] else row[1]) for row in rows if row[0]]
     if table == "sessions":
         return Referred(records=[record for record, _ in found], next=going_on)
     kind = _KINDS[table]

@@ -407,6 +407,25 @@ END $$""",
         ),
         Index("packed_blobs_aside", "packed_blobs", "digest", where="aside_at IS NOT NULL"),
     ),
+    # Removed versions of datasets stay until they are purged, descriptions, tags, and which ended sessions used which
+    # version; see history.sql.datasets.
+    (
+        AddColumns("datasets", "description text=''"),
+        AddColumns("dataset_versions", "removed_at real=0, removed_visibility small=1"),
+        Index("dataset_versions_removed", "dataset_versions", "removed_at", where="removed_at > 0"),
+        Table(
+            "dataset_tags",
+            "owner text, name text, tag text, number int",
+            key="owner, name, tag",
+            is_clustered=True,
+        ),
+        Table(
+            "dataset_uses",
+            "session_id text, owner text, name text, number int, used_at real",
+            key="session_id, owner, name",
+            indexes=("owner, name, used_at",),
+        ),
+    ),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

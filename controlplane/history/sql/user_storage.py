@@ -124,8 +124,8 @@ class SqlKept:
 
         def work(connection: Connection) -> tuple[Item, ...]:
             datasets = connection.execute(
-                "SELECT name, sum(size_bytes) AS bytes FROM dataset_versions WHERE owner = ?"
-                " GROUP BY name ORDER BY bytes DESC, name LIMIT ?",
+                "SELECT name, sum(size_bytes) AS bytes FROM dataset_versions"
+                " WHERE owner = ? AND removed_at = 0 GROUP BY name ORDER BY bytes DESC, name LIMIT ?",
                 (owner, limit),
             ).fetchall()
             ended = connection.execute(

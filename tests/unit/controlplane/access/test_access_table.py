@@ -58,7 +58,12 @@ DECLARED = {
         "CreateDatasetVersion": "u",
         "ListDatasets": "u",
         "GetDataset": "u",
+        "ListDatasetVersions": "u",
+        "UpdateDataset": "u",
+        "TagDatasetVersion": "u",
+        "UntagDatasetVersion": "u",
         "RemoveDataset": "u",
+        "RestoreDataset": "u",
     },
     "nsml.v1.ProjectService": {
         "CreateProject": "A",

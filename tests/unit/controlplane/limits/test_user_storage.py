@@ -359,6 +359,10 @@ async def test_a_removed_dataset_counts_for_live_sessions_that_use_it(world: Wor
     await world.collector().look()
     assert await world.objects.has_missing(tree("a", "b")[1]) == set(), "it is used"
     await world.end("s1", "lee")
+    await world.collector().look()
+    assert await world.objects.has_missing(tree("a", "b")[1]) == set(), "it can be restored"
+    assert await world.counted("kim") == await world.counted("lee") == {}
+    assert await plane.datasets.purge() == 1
     for _ in range(2):
         world.clock.now += GRACE + 1
         await world.collector().look()

@@ -286,6 +286,7 @@ async def _replica(agent: Agent) -> agents_pb2.ReplicaId:
 
 UNCOUNTED = {
     "DatasetService/RemoveDataset": "makes room",
+    "DatasetService/UntagDatasetVersion": "makes room",
     "CheckpointService/RemoveCheckpoints": "makes room",
     "SessionService/CreateSession": "decided with what it asks for",
     "SessionService/StopSession": "frees what is held; repeated ones are counted by the writer",

@@ -194,6 +194,7 @@ async def test_an_origin_gives_no_right_but_to_the_session_that_is_made(rig: Rig
 
 
 async def test_a_dataset_that_was_pushed_anew_is_not_taken_for_the_one_before(rig: Rig) -> None:
+    """Its versions have other numbers: NAME@N is the same content for good."""
     kim = await rig.user("kim")
     manifest, blobs = tree(a=b"one")
     await send(kim, blobs)
@@ -206,9 +207,14 @@ async def test_a_dataset_that_was_pushed_anew_is_not_taken_for_the_one_before(ri
     await kim.datasets.RemoveDataset(datasets_pb2.RemoveDatasetRequest(name="digits"))
     anew, blobs = tree(a=b"two")
     await send(kim, blobs)
-    await push(kim, "digits", anew)
+    assert (await push(kim, "digits", anew)).version == 2
     code, _, told = await refused(kim.submit(datasets=[asked]))
     assert code == "NOT_FOUND"
+    assert told["why"] == "it was removed just now"
+    assert told["try"] == "nsml dataset restore kim/digits@1"
+    # As it was with versions before, which gave numbers again.
+    other = sessions_pb2.DatasetReference(name="digits", version=2, digest=manifest.digest)
+    _, _, told = await refused(kim.submit(datasets=[other]))
     assert told["why"] == "the dataset was removed and pushed again under its name"
 
 

@@ -1,0 +1,540 @@
+"""Datasets, their versions, tags and uses.
+
+A removed version keeps its row, and with it counts as a reference to its content, until it is purged: restoring it changes
+this row alone. So no look at all references, which goes through the table by its key, can miss it on its way. A dataset keeps
+its row for good, so that no number is ever given twice.
+"""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+from collections import defaultdict
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from controlplane.domain.policy import SEE
+from controlplane.domain.values import Visibility
+from controlplane.history.sql.queries import NO_LIMIT, RowType, select
+from controlplane.history.sql.user_storage import add_kept, release
+from controlplane.history.sql.visible import may_condition, viewer_parameters
+from controlplane.history.values import Dataset, DatasetListing, DatasetVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from controlplane.domain.identity import User
+    from controlplane.history.sql.interface import Connection, Database, Dialect
+    from controlplane.history.values import DatasetUse
+
+MOST_TAGS: Final = 256
+"""Of one dataset."""
+_DIGESTS_A_STEP: Final = 10_000
+_PURGED_AT_ONCE: Final = 100
+
+
+class Restored(NamedTuple):
+    """What became of a wish to restore versions.
+
+    Attributes:
+        numbers: of the versions that are back; () where nothing can be restored.
+        is_wider: nothing was changed: the dataset is visible to more users than the versions were.
+    """
+
+    numbers: tuple[int, ...] = ()
+    is_wider: bool = False
+
+
+class Tagging(NamedTuple):
+    """What became of a wish to set a tag: 0 for `before`, the version that had it; both False: there is no such version."""
+
+    before: int = 0
+    is_set: bool = False
+    is_full: bool = False
+
+
+class SqlDatasets:
+    """Names for immutable, numbered versions of content."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put_dataset_version(
+        self,
+        dataset: Dataset,
+        *,
+        digest: str,
+        size_bytes: int,
+        file_count: int,
+        message: str = "",
+    ) -> tuple[DatasetVersion, bool]:
+        """Make content the newest version; the same digest as the newest gives that one and False.
+
+        Makes the dataset when it is new or all its versions are removed; of one that exists, team and visibility become
+        `dataset`'s. The version is created at `dataset.created_at`.
+        """
+
+        def work(connection: Connection) -> tuple[DatasetVersion, bool]:
+            found = _listing(connection, dataset.owner, dataset.name, 0)
+            put = _MAKE_DATASET if found is None else _PUT_DATASET
+            connection.execute(put, _DATASET.values(dataset))
+            if found is not None and found.version.digest == digest:
+                return found.version, False
+            version = DatasetVersion(
+                owner=dataset.owner,
+                name=dataset.name,
+                number=_highest(connection, dataset.owner, dataset.name) + 1,
+                digest=digest,
+                size_bytes=size_bytes,
+                file_count=file_count,
+                created_at=dataset.created_at,
+                message=message,
+            )
+            connection.execute(_PUT_VERSION, _VERSION.values(version))
+            return version, True
+
+        return await self._database.write(work, touches={_key(dataset.owner, dataset.name)})
+
+    async def update_dataset(
+        self,
+        owner: str,
+        name: str,
+        *,
+        visibility: Visibility | None = None,
+        team: str | None = None,
+        description: str | None = None,
+    ) -> bool:
+        """Change what is given; False where there is no such dataset."""
+        given = {"visibility": visibility, "team": team, "description": description}
+        changes = {column: value for column, value in given.items() if value is not None}
+
+        def work(connection: Connection) -> bool:
+            if _listing(connection, owner, name, 0) is None:
+                return False
+            if changes:
+                connection.execute(
+                    f"UPDATE datasets SET {', '.join(f'{one} = :{one}' for one in changes)}"
+                    " WHERE owner = :owner AND name = :name",
+                    {**changes, "owner": owner, "name": name},
+                )
+            return True
+
+        return await self._database.write(work, touches={_key(owner, name)})
+
+    async def dataset(self, owner: str, name: str, number: int = 0) -> DatasetListing | None:
+        """One dataset with a version, 0 for the newest; None where it is not there or removed."""
+        return await self._database.read(
+            lambda connection: _full_listing(connection, owner, name, number)
+        )
+
+    async def datasets(
+        self,
+        viewer: User,
+        *,
+        name_glob: str = "",
+        name: str = "",
+        words: Sequence[str] = (),
+        after: tuple[str, str] = ("", ""),
+        limit: int | None = None,
+    ) -> tuple[DatasetListing, ...]:
+        """What the viewer may see, with the newest versions, by name and then owner.
+
+        `name_glob` as domain.names.fits_glob has it; "" does not restrict. Each of the words occurs in the name, the
+        description, the newest version's message or its tags; capitals from A to Z are as small letters. `after` is the
+        name and owner of the last one of the page before; at most `limit` follow.
+        """
+        dialect = self._database.dialect
+        conditions = [
+            _IS_NEWEST,
+            may_condition("d", viewer, SEE),
+            "(d.name, d.owner) > (:after_name, :after_owner)",
+        ]
+        conditions += ["d.name = :name"] if name else []
+        conditions += [dialect.fits("d.name", "glob")] if name_glob else []
+        conditions += [_has_word(dialect, f"word{place}") for place in range(len(words))]
+        parameters = {
+            **viewer_parameters(viewer),
+            "glob": dialect.glob(name_glob),
+            "name": name,
+            "after_name": after[0],
+            "after_owner": after[1],
+            "limit": NO_LIMIT if limit is None else limit,
+            **{f"word{place}": word for place, word in enumerate(words)},
+            **{f"word{place}_small": word.lower() for place, word in enumerate(words)},
+        }
+        where = " AND ".join(conditions)
+        listed = f"SELECT {_FULL_LISTING} WHERE {where} ORDER BY d.name, d.owner LIMIT :limit"
+        tagged = (
+            f"SELECT t.owner, t.name, t.tag FROM {_VERSIONS} JOIN dataset_tags t"
+            " ON t.owner = d.owner AND t.name = d.name AND t.number = v.number"
+            f" WHERE {where} AND (d.name, d.owner) <= (:last_name, :last_owner) ORDER BY t.tag"
+        )
+
+        def work(connection: Connection) -> tuple[DatasetListing, ...]:
+            rows = connection.execute(listed, parameters).fetchall()
+            if not rows:
+                return ()
+            last = _dataset_listing(rows[-1]).dataset
+            bounds = {"last_name": last.name, "last_owner": last.owner}
+            tags: dict[tuple[str, str], list[str]] = defaultdict(list)
+            for owner, of, tag in connection.execute(tagged, {**parameters, **bounds}):
+                tags[owner, of].append(tag)
+            return tuple(
+                _dataset_listing(row, tags.get((row[_OWNER], row[_NAME]), ())) for row in rows
+            )
+
+        return await self._database.read(work)
+
+    async def dataset_versions(
+        self,
+        owner: str,
+        name: str,
+        *,
+        with_removed: bool = False,
+        before: int = 0,
+        limit: int | None = None,
+    ) -> tuple[DatasetListing, ...]:
+        """The versions of a dataset, the newest first; below the number `before`, if it is not 0."""
+        conditions = ["d.owner = ?", "d.name = ?", "(v.number < ? OR ? = 0)"]
+        conditions += [] if with_removed else [_IS_THERE]
+        parameters = (owner, name, before, before, NO_LIMIT if limit is None else limit)
+
+        def work(connection: Connection) -> tuple[DatasetListing, ...]:
+            rows = connection.execute(
+                f"SELECT {_LISTING} WHERE {' AND '.join(conditions)} ORDER BY v.number DESC LIMIT ?",
+                parameters,
+            ).fetchall()
+            tags = _tags(connection, owner, name)
+            found = map(_dataset_listing, rows)
+            return tuple(
+                DatasetListing(one.dataset, one.version, tags.get(one.version.number, ()))
+                for one in found
+            )
+
+        return await self._database.read(work)
+
+    async def tagged(self, owner: str, name: str, tag: str) -> int:
+        """The number of the version with this tag, which may be removed; 0: there is none."""
+        [number] = await select(
+            self._database,
+            "SELECT coalesce(max(number), 0) FROM dataset_tags"
+            " WHERE owner = ? AND name = ? AND tag = ?",
+            (owner, name, tag),
+            itemgetter(0),
+        )
+        return int(number)
+
+    async def tag_dataset(self, owner: str, name: str, number: int, tag: str) -> Tagging:
+        """Have a tag name a version, whichever it named before."""
+
+        def work(connection: Connection) -> Tagging:
+            if _listing(connection, owner, name, number) is None:
+                return Tagging()
+            before = _tagged(connection, owner, name, tag)
+            if not before and _tag_count(connection, owner, name) >= MOST_TAGS:
+                return Tagging(is_full=True)
+            connection.execute(_PUT_TAG, (owner, name, tag, number))
+            return Tagging(before=before, is_set=True)
+
+        return await self._database.write(work, touches={_key(owner, name)})
+
+    async def untag_dataset(self, owner: str, name: str, tag: str) -> int:
+        """Remove a tag; the number of the version that it named, 0 where there was none."""
+
+        def work(connection: Connection) -> int:
+            before = _tagged(connection, owner, name, tag)
+            connection.execute(
+                "DELETE FROM dataset_tags WHERE owner = ? AND name = ? AND tag = ?",
+                (owner, name, tag),
+            )
+            return before
+
+        return await self._database.write(work, touches={_key(owner, name)})
+
+    async def remove_dataset(
+        self, owner: str, name: str, number: int = 0, *, at: float
+    ) -> tuple[DatasetVersion, ...]:
+        """Remove a version, or all (0), as of the Unix time `at`; those that are removed, () where there was none.
+
+        They can be restored until they are purged. The content is released, and a count asked for.
+        """
+        one = " AND number = :number" if number else ""
+        where = f"WHERE owner = :owner AND name = :name AND removed_at = 0{one}"
+        parameters = {"owner": owner, "name": name, "number": number, "at": at}
+
+        def work(connection: Connection) -> tuple[DatasetVersion, ...]:
+            rows = connection.execute(
+                f"SELECT {_VERSION.columns} FROM dataset_versions {where} ORDER BY number",
+                parameters,
+            ).fetchall()
+            if not rows:
+                return ()
+            connection.execute(
+                f"UPDATE dataset_versions SET removed_at = :at, removed_visibility = {_VISIBILITY_NOW}"
+                f" {where}",
+                parameters,
+            )
+            connection.execute(
+                "UPDATE datasets SET numbered = :highest WHERE owner = :owner AND name = :name",
+                {**parameters, "highest": _highest(connection, owner, name)},
+            )
+            gone = tuple(map(_VERSION.read, rows))
+            release(connection, owner, "", [version.digest for version in gone])
+            add_kept(connection, owner, asked=1)
+            return gone
+
+        return await self._database.write(work, touches={_key(owner, name)})
+
+    async def removed_versions(
+        self, owner: str, name: str, number: int = 0, *, since: float
+    ) -> tuple[DatasetVersion, ...]:
+        """What `restore_dataset` would restore, the lowest number first; see there."""
+        return await self._database.read(
+            lambda connection: _removed(connection, owner, name, number, since)
+        )
+
+    async def restore_dataset(
+        self, owner: str, name: str, number: int = 0, *, since: float
+    ) -> Restored:
+        """Restore a removed version, or all that were removed last at once (0), unless that was before `since`.
+
+        Where versions are there, the dataset keeps its visibility, team and description, and nothing is restored that was
+        visible to fewer users. Else it gets back the narrowest visibility that the versions had.
+        """
+
+        def work(connection: Connection) -> Restored:
+            found = _removed(connection, owner, name, number, since)
+            if not found:
+                return Restored()
+            narrowest = min(one.removed_visibility for one in found)
+            there = _listing(connection, owner, name, 0)
+            if there is not None and there.dataset.visibility > narrowest:
+                return Restored(is_wider=True)
+            if there is None:
+                connection.execute(
+                    "UPDATE datasets SET visibility = ? WHERE owner = ? AND name = ?",
+                    (narrowest, owner, name),
+                )
+            connection.executemany(
+                "UPDATE dataset_versions SET removed_at = 0"
+                " WHERE owner = ? AND name = ? AND number = ?",
+                [(owner, name, one.number) for one in found],
+            )
+            add_kept(connection, owner, asked=1)
+            return Restored(tuple(one.number for one in found))
+
+        return await self._database.write(work, touches={_key(owner, name)})
+
+    async def purge_datasets(self, before: float) -> int:
+        """Remove for good some versions that were removed before a Unix time; how many, 0 once none is left."""
+        due = await select(
+            self._database,
+            "SELECT owner, name FROM dataset_versions WHERE removed_at > 0 AND removed_at < ?"
+            " GROUP BY owner, name ORDER BY owner, name LIMIT ?",
+            (before, _PURGED_AT_ONCE),
+            lambda row: (row[0], row[1]),
+        )
+        purged = 0
+        for owner, name in due:
+
+            def work(connection: Connection, owner: str = owner, name: str = name) -> int:
+                where = (
+                    "WHERE owner = ? AND name = ? AND number IN (SELECT number FROM dataset_versions"
+                    " WHERE owner = ? AND name = ? AND removed_at > 0 AND removed_at < ?)"
+                )
+                key = (owner, name, owner, name, before)
+                connection.execute(f"DELETE FROM dataset_tags {where}", key)
+                return connection.execute(f"DELETE FROM dataset_versions {where}", key).rowcount
+
+            purged += await self._database.write(work, touches={_key(owner, name)})
+        return purged
+
+    async def ended_uses(self, owner: str, name: str, number: int = 0) -> int:
+        """How many ended sessions used a version of a dataset, or any (0)."""
+        [count] = await select(
+            self._database,
+            "SELECT count(*) FROM dataset_uses"
+            " WHERE owner = ? AND name = ? AND (number = ? OR ? = 0)",
+            (owner, name, number, number),
+            itemgetter(0),
+        )
+        return int(count)
+
+    async def readers_of(self, digest: str) -> tuple[Dataset, ...]:
+        """The datasets that have a version of this digest: who sees one may read the content."""
+        return await select(
+            self._database,
+            f"SELECT DISTINCT {_DATASET_COLUMNS} FROM {_VERSIONS} WHERE v.digest = ? AND {_IS_THERE}"
+            " ORDER BY d.owner, d.name",
+            (digest,),
+            _DATASET.read,
+        )
+
+    async def versions_among(self, digests: Collection[str]) -> set[str]:
+        """Those of the digests that name a version of any dataset, which is not removed."""
+        wanted, dialect = sorted(digests), self._database.dialect
+
+        def work(connection: Connection) -> set[str]:
+            found: set[str] = set()
+            for start in range(0, len(wanted), _DIGESTS_A_STEP):
+                rows = connection.execute(
+                    "SELECT digest FROM dataset_versions"
+                    f" WHERE removed_at = 0 AND {dialect.among('digest', 'digests')}",
+                    {"digests": dialect.many(wanted[start : start + _DIGESTS_A_STEP])},
+                )
+                found |= {row[0] for row in rows}
+            return found
+
+        return await self._database.read(work)
+
+
+def note_uses(
+    connection: Connection, session_id: str, uses: Collection[DatasetUse], at: float
+) -> None:
+    """Note which versions of datasets an ended session used; part of a larger transaction."""
+    connection.executemany(
+        "INSERT INTO dataset_uses (session_id, owner, name, number, used_at) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT DO NOTHING",
+        [(session_id, *use, at) for use in uses],
+    )
+
+
+def forget_uses(connection: Connection, session_id: str) -> None:
+    """As `note_uses`, of a session that is removed."""
+    connection.execute("DELETE FROM dataset_uses WHERE session_id = ?", (session_id,))
+
+
+_DATASET = RowType(Dataset, visibility=Visibility)
+_VERSION = RowType(DatasetVersion, removed_visibility=Visibility)
+_OWNER, _NAME = _DATASET.names.index("owner"), _DATASET.names.index("name")
+_VERSIONS = "datasets d JOIN dataset_versions v ON v.owner = d.owner AND v.name = d.name"
+_DATASET_COLUMNS = ", ".join(f"d.{name}" for name in _DATASET.names)
+_COLUMNS = f"{_DATASET_COLUMNS}, {', '.join(f'v.{name}' for name in _VERSION.names)}"
+_LISTING = f"{_COLUMNS} FROM {_VERSIONS}"
+_FULL_LISTING = (
+    f"{_COLUMNS}, (SELECT count(*) FROM dataset_versions c"
+    " WHERE c.owner = d.owner AND c.name = d.name AND c.removed_at = 0),"
+    " coalesce((SELECT max(u.used_at) FROM dataset_uses u"
+    f" WHERE u.owner = d.owner AND u.name = d.name), 0) FROM {_VERSIONS}"
+)
+_IS_THERE = "v.removed_at = 0"
+_IS_NEWEST = (
+    "v.number = (SELECT max(n.number) FROM dataset_versions n"
+    " WHERE n.owner = d.owner AND n.name = d.name AND n.removed_at = 0)"
+)
+_VISIBILITY_NOW = (
+    "(SELECT d.visibility FROM datasets d"
+    " WHERE d.owner = dataset_versions.owner AND d.name = dataset_versions.name)"
+)
+_MAKE_DATASET = _DATASET.upsert("datasets", ["owner", "name"])
+_PUT_DATASET = (
+    "UPDATE datasets SET team = :team, visibility = :visibility"
+    " WHERE owner = :owner AND name = :name"
+)
+_PUT_VERSION = _VERSION.insert("dataset_versions")
+_PUT_TAG = (
+    "INSERT INTO dataset_tags (owner, name, tag, number) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (owner, name, tag) DO UPDATE SET number = excluded.number"
+)
+
+
+def _key(owner: str, name: str) -> str:
+    return f"{owner}/{name}"
+
+
+def _has_word(dialect: Dialect, word: str) -> str:
+    """The condition that a word occurs in what is said of a dataset, as it is or in small letters."""
+
+    def held_by(column: str) -> str:
+        small = dialect.holds(f"lower({column})", f"{word}_small")
+        return f"{dialect.holds(column, word)} OR {small}"
+
+    columns = map(held_by, ("d.name", "d.description", "v.message"))
+    return (
+        f"({' OR '.join(columns)} OR EXISTS (SELECT 1 FROM dataset_tags w WHERE w.owner = d.owner"
+        f" AND w.name = d.name AND w.number = v.number AND ({held_by('w.tag')})))"
+    )
+
+
+def _highest(connection: Connection, owner: str, name: str) -> int:
+    """The highest number that a version of a dataset has, or had."""
+    (number,) = connection.execute(
+        "SELECT max(number) FROM (SELECT number FROM dataset_versions WHERE owner = ? AND name = ?"
+        " UNION ALL SELECT numbered FROM datasets WHERE owner = ? AND name = ?) AS numbers",
+        (owner, name, owner, name),
+    ).fetchone()
+    return int(number or 0)
+
+
+def _listing(connection: Connection, owner: str, name: str, number: int) -> DatasetListing | None:
+    row = _row(connection, _LISTING, owner, name, number)
+    return None if row is None else _dataset_listing(row)
+
+
+def _full_listing(
+    connection: Connection, owner: str, name: str, number: int
+) -> DatasetListing | None:
+    row = _row(connection, _FULL_LISTING, owner, name, number)
+    if row is None:
+        return None
+    found = _dataset_listing(row)
+    tags = _tags(connection, owner, name).get(found.version.number, ())
+    return _dataset_listing(row, tags)
+
+
+def _row(
+    connection: Connection, columns: str, owner: str, name: str, number: int
+) -> tuple[Any, ...] | None:
+    row: tuple[Any, ...] | None = connection.execute(
+        f"SELECT {columns} WHERE d.owner = ? AND d.name = ? AND (v.number = ? OR ? = 0)"
+        f" AND {_IS_THERE} ORDER BY v.number DESC LIMIT 1",
+        (owner, name, number, number),
+    ).fetchone()
+    return row
+
+
+def _dataset_listing(row: Sequence[Any], tags: Sequence[str] = ()) -> DatasetListing:
+    cut = len(_DATASET.names)
+    end = cut + len(_VERSION.names)
+    dataset, version = _DATASET.read(row[:cut]), _VERSION.read(row[cut:end])
+    return DatasetListing(dataset, version, tuple(tags), *row[end:])
+
+
+def _tags(connection: Connection, owner: str, name: str) -> Mapping[int, tuple[str, ...]]:
+    """By version."""
+    found: dict[int, tuple[str, ...]] = {}
+    rows = connection.execute(
+        "SELECT number, tag FROM dataset_tags WHERE owner = ? AND name = ? ORDER BY tag",
+        (owner, name),
+    )
+    for number, tag in rows:
+        found[number] = (*found.get(number, ()), tag)
+    return found
+
+
+def _tagged(connection: Connection, owner: str, name: str, tag: str) -> int:
+    row = connection.execute(
+        "SELECT number FROM dataset_tags WHERE owner = ? AND name = ? AND tag = ?",
+        (owner, name, tag),
+    ).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _tag_count(connection: Connection, owner: str, name: str) -> int:
+    (count,) = connection.execute(
+        "SELECT count(*) FROM dataset_tags WHERE owner = ? AND name = ?", (owner, name)
+    ).fetchone()
+    return int(count)
+
+
+def _removed(
+    connection: Connection, owner: str, name: str, number: int, since: float
+) -> tuple[DatasetVersion, ...]:
+    rows = connection.execute(
+        f"SELECT {_VERSION.columns} FROM dataset_versions WHERE owner = :owner AND name = :name"
+        " AND removed_at > 0 AND removed_at >= :since AND (number = :number OR :number = 0"
+        " AND removed_at = (SELECT max(m.removed_at) FROM dataset_versions m"
+        " WHERE m.owner = :owner AND m.name = :name)) ORDER BY number",
+        {"owner": owner, "name": name, "number": number, "since": since},
+    )
+    return tuple(map(_VERSION.read, rows))
