@@ -14,6 +14,7 @@ from cli.group import AGE, GRACE, TIME_LIMIT_SPAN, BadValue, near, to_try
 from nsml.common.shell import shell_split, shell_word
 from nsml.common.units import memory_text, parse_size, thousandths
 from nsml.spec import run_flags, variables
+from nsml.spec.dataset_names import DatasetName, dataset_name
 from nsml.spec.request_limits import LEAST_MEMORY_BYTES, meant_words
 
 if TYPE_CHECKING:
@@ -600,20 +601,24 @@ def shell_words(flag: str, text: str) -> list[str]:
         raise click.UsageError(f"{flag}: {error} in {text!r}") from error
 
 
-def split_dataset(reference: str) -> tuple[str, int]:
-    """Name and version of NAME or NAME@VERSION; version 0 is the newest. Raises click.UsageError."""
-    name, at, version = reference.partition("@")
-    if tag := re.fullmatch("(.+):v?([0-9]{1,10}|latest)", name):
-        meant = tag[1] if tag[2] == "latest" else f"{tag[1]}@{tag[2]}"
+def split_dataset(reference: str) -> DatasetName:
+    """NAME, NAME@VERSION or NAME@TAG. Raises click.UsageError."""
+    name, _, version = reference.partition("@")
+    tag = re.fullmatch("(.+):v?([0-9]{1,10}|latest)", name)
+    if tag or re.fullmatch("[vV][0-9]{1,10}|latest", version):
+        of, which = (tag[1], tag[2]) if tag else (name, version.lstrip("vV"))
         raise CommandError(
             f"{reference[:80]!r} is not a dataset name",
             code=ExitCode.USAGE,
-            why="a version is named with @, and the newest one without",
-            advice=shell_word(meant),
+            why="a version is named with @ and its number, and the newest one without",
+            advice=shell_word(of if which == "latest" else f"{of}@{which}"),
         )
-    if at and (re.fullmatch("[0-9]{1,10}", version) is None or not 0 < int(version) <= _MOST_COUNT):
-        raise click.UsageError(f"{reference[:80]}: after @ comes a version from 1 on")
-    return name, int(version) if at else 0
+    try:
+        return dataset_name(reference)
+    except ValueError:
+        raise click.UsageError(
+            f"{reference[:80]}: after @ comes a version from 1 on, or a tag"
+        ) from None
 
 
 def session_argument(name: str = "session", **settings: Any) -> Callable[[F], F]:

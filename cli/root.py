@@ -61,7 +61,10 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "stacks": ("cli.sessions.stacks:stacks", "Show the Python stacks of a running session."),
     },
     "Data": {
-        "dataset": ("cli.data.datasets:dataset", "Datasets: push, pull, list, describe, remove."),
+        "dataset": (
+            "cli.data.datasets:dataset",
+            "Datasets: push, pull, list, share, tag, compare, remove.",
+        ),
         "secret": ("cli.accounts.secret:secret", "Secrets of your programs: set, list, remove."),
         "webhook": (
             "cli.accounts.webhook:webhook",

@@ -1,4 +1,4 @@
-"""dataset: push, pull, list, describe, remove."""
+"""dataset: push, pull, list, describe; what changes it and compares its versions is in files beside this one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 
 from cli.app import App
 from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
-from cli.confirmation import confirmed, go_ahead, rule_of
+from cli.data.dataset_changes import describe, restore, rm, share, tag, untag
+from cli.data.dataset_versions import diff, search, versions
 from cli.exits import CommandError
 from cli.fetching import fetched, target_errors
 from cli.group import Group, command, not_there_yet, pass_app
@@ -152,15 +153,20 @@ def ls(app: App, *, glob: str) -> None:
 @click.argument("name", type=DATASET)
 @pass_app
 def info(app: App, *, name: str) -> None:
-    """Describe one dataset: NAME or OWNER/NAME, with @N one version of it."""
+    """Show one dataset, or with @N or @TAG one version of it."""
     from nsml.common.text import visible
-    from nsml.view.datasets import COLUMNS, record
+    from nsml.view.datasets import COLUMNS, record, use_record, uses_text
 
-    plain, version = split_dataset(name)
-    found = app.call(lambda client: client.datasets.get(plain, version))
+    answer = app.call(lambda client: client.datasets.look(*split_dataset(name)))
+    found, is_told = answer.dataset, answer.HasField("use")
     cells = {column.title: column.cell(found, app.clock.time()) for column in COLUMNS}
+    if found.description and found.message:
+        cells["Message"] = found.message
+    if is_told:
+        cells["Used by"] = uses_text(answer.use)
     lines = [f"{title:<15}{visible(cell)}" for title, cell in cells.items() if cell]
-    write_one(app, record(found), lines)
+    use = use_record(answer.use) if is_told else None
+    write_one(app, {**record(found), "use": use}, lines)
 
 
 @command(
@@ -172,17 +178,18 @@ def info(app: App, *, name: str) -> None:
 def pull(app: App, *, name: str, path: Path) -> None:
     """Fetch a dataset to PATH/NAME.
 
-    Without @N its newest version. Every file is verified by its digest. An existing folder is left alone.
+    Without @N or @TAG its newest version. Every file is verified by its digest. An existing folder is left alone.
     """
     from nsml.client.content import download
     from nsml.common.units import size_text
     from nsml.spec.folders import folder_name
     from nsml.view.datasets import record
 
-    plain, version = split_dataset(name)
+    wanted = split_dataset(name)
 
     async def fetch(client: Client, progress: Callable[[Transfer], None]) -> tuple[Dataset, Path]:
-        found = await client.datasets.get(plain, version)
+        found = await client.datasets.get(*wanted)
+        full = f"{found.owner}/{found.name}"
         target = path / folder_name(found.name)
         with target_errors(target):
             await download(
@@ -190,7 +197,7 @@ def pull(app: App, *, name: str, path: Path) -> None:
                 found.digest,
                 target,
                 progress=progress,
-                shown_by=lambda: client.datasets.get(plain, found.version),
+                shown_by=lambda: client.datasets.get(full, found.version),
             )
         return found, target
 
@@ -203,41 +210,7 @@ def pull(app: App, *, name: str, path: Path) -> None:
     write_one(app, {**record(found), "path": str(target)}, [str(target)], name="path")
 
 
-@command("rm", examples=["nsml dataset rm mnist@2", "nsml dataset rm mnist -y"])
-@click.argument("name", type=DATASET)
-@confirmed
-@pass_app
-def rm(app: App, *, name: str) -> None:
-    """Remove a dataset, or with @N one version of it.
-
-    Asks first. Running and queued sessions that use it continue. Its storage is freed within
-    minutes.
-    """
-    from nsml.common.units import counted
-    from nsml.view.confirmation import Plan, Target
-
-    plain, version = split_dataset(name)
-    found = app.call(lambda client: client.datasets.get(plain, version))
-    full = f"{found.owner}/{found.name}"
-    target = Target(f"{full}@{version}" if version else full, found.owner)
-    plan = Plan(
-        rule=rule_of("dataset rm"),
-        targets=[target],
-        noun="dataset",
-        loses=[] if version else ["all its versions"],
-        user=app.call(lambda client: client.accounts.caller()).user.name,
-    )
-    if not go_ahead(app, plan):
-        return
-    answer = app.call(lambda client: client.datasets.remove(full, version))
-    text = f"removed {counted(answer.removed, 'version')} of {full}"
-    if answer.live_sessions:
-        text += f"; {counted(answer.live_sessions, 'live session')} can use it until the end"
-    app.say(text)
-
-
 dataset.add_command(push)
 dataset.add_command(pull)
-dataset.add_command(rm)
-dataset.add_command(ls)
-dataset.add_command(info)
+for each in (ls, search, info, versions, diff, share, describe, tag, untag, rm, restore):
+    dataset.add_command(each)

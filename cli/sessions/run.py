@@ -457,6 +457,9 @@ async def _submit(
         submission.request = _identified(options, packed)
     request = submission.request
     try:
+        for one in request.spec.datasets:
+            if one.tag:
+                await client.datasets.get(one.name, tag=one.tag)
         if packed is not None and not submission.is_sent:
             await client.sessions.check(request)
             await _send(app, client, packed)
@@ -471,7 +474,7 @@ async def _submit(
         return await _settled(client, submission.session)
     except NotFound:
         for one in request.spec.datasets:
-            await _check_dataset(client, one.name, one.version)
+            await _check_dataset(client, one.name, one.version, one.tag)
         raise
 
 
@@ -495,15 +498,18 @@ def _waits(session: Session) -> bool:
     return session.state == sessions_pb2.SESSION_STATE_QUEUED
 
 
-async def _check_dataset(client: Client, name: str, version: int) -> None:
+async def _check_dataset(client: Client, name: str, version: int, tag: str) -> None:
     """Raise NotFound, with the names that were perhaps meant, unless there is such a dataset."""
     from nsml.client.errors import NotFound
 
     try:
-        await client.datasets.get(name, version)
+        await client.datasets.get(name, version, tag)
     except NotFound as error:
         known = [item.name for item in await client.datasets.every()]
-        nearest = near(name.rpartition("/")[2], known)
+        plain = name.rpartition("/")[2]
+        if plain in known and error.advice:
+            raise  # it lacks this version
+        nearest = near(plain, known)
         raise NotFound(
             error.message,
             reason=error.reason,

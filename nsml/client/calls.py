@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from nsml.client.errors import Unavailable
+from nsml.client.errors import NotFound, Unavailable
 from nsml.client.rpc import DEADLINE_S, Rpc
 from nsml.common.clock import SystemClock
 from nsml.spec.evaluation import USUAL_LIMIT_S, USUAL_WAIT_S
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         "Listed",
         sessions.ListMetricsResponse,
         datasets.ListDatasetsResponse,
+        datasets.ListDatasetVersionsResponse,
         nodes.ListNodesResponse,
         checkpoints.ListCheckpointsResponse,
     )
@@ -482,29 +483,104 @@ class Datasets:
             "DatasetService/CreateDatasetVersion", request, pb.CreateDatasetVersionResponse
         )
 
-    async def every(self, name_glob: str = "") -> list[datasets.Dataset]:
-        """Datasets that the caller may see, by name."""
+    async def every(
+        self, name_glob: str = "", *, words: Sequence[str] = ()
+    ) -> list[datasets.Dataset]:
+        """Datasets that the caller may see, by name; those with all of the words."""
         from nsml.v1 import datasets_pb2 as pb
 
-        request = pb.ListDatasetsRequest(name_glob=name_glob, page_size=_PAGE)
+        request = pb.ListDatasetsRequest(name_glob=name_glob, words=words, page_size=_PAGE)
         pages = _pages(self._rpc, "DatasetService/ListDatasets", request, pb.ListDatasetsResponse)
         return [dataset async for page in pages for dataset in page.datasets]
 
-    async def get(self, name: str, version: int = 0) -> datasets.Dataset:
-        """NAME or OWNER/NAME; version 0 is the newest."""
+    async def get(self, name: str, version: int = 0, tag: str = "") -> datasets.Dataset:
+        """NAME or OWNER/NAME; version 0 without a tag is the newest."""
+        found = (await self.look(name, version, tag)).dataset
+        if tag and tag not in found.tags:
+            # Control planes of the version before know no tags, and answer with the newest version.
+            raise NotFound(f"{name} has no tag {tag!r}", reason="NOT_FOUND")
+        return found
+
+    async def look(self, name: str, version: int = 0, tag: str = "") -> datasets.GetDatasetResponse:
+        """The same with the sessions that use it, where the caller may know."""
         from nsml.v1 import datasets_pb2 as pb
 
-        request = pb.GetDatasetRequest(name=name, version=version)
-        answer = await self._rpc.unary("DatasetService/GetDataset", request, pb.GetDatasetResponse)
+        request = pb.GetDatasetRequest(name=name, version=version, tag=tag)
+        return await self._rpc.unary("DatasetService/GetDataset", request, pb.GetDatasetResponse)
+
+    async def versions(
+        self, name: str, *, with_removed: bool = False, limit: int | None = None
+    ) -> list[datasets.Dataset]:
+        """The versions of a dataset, the newest first; at most `limit`."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        size = _PAGE if limit is None else min(limit, _PAGE)
+        request = pb.ListDatasetVersionsRequest(
+            name=name, with_removed=with_removed, page_size=size
+        )
+        method, response = "DatasetService/ListDatasetVersions", pb.ListDatasetVersionsResponse
+        found: list[datasets.Dataset] = []
+        async for page in _pages(self._rpc, method, request, response):
+            found += page.versions
+            if limit is not None and len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def update(
+        self,
+        name: str,
+        *,
+        visibility: resources.Visibility | None = None,
+        description: str | None = None,
+    ) -> datasets.Dataset:
+        """Change who sees a dataset, or its description; None: as it is."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        request = pb.UpdateDatasetRequest(name=name, visibility=visibility, description=description)
+        answer = await self._rpc.unary(
+            "DatasetService/UpdateDataset", request, pb.UpdateDatasetResponse
+        )
         return answer.dataset
 
-    async def remove(self, name: str, version: int = 0) -> datasets.RemoveDatasetResponse:
-        """Remove a version; 0: the dataset."""
+    async def tag(
+        self, name: str, new_tag: str, version: int = 0, tag: str = ""
+    ) -> datasets.TagDatasetVersionResponse:
+        """Have a tag name a version."""
         from nsml.v1 import datasets_pb2 as pb
 
-        request = pb.RemoveDatasetRequest(name=name, version=version)
+        request = pb.TagDatasetVersionRequest(name=name, version=version, tag=tag, new_tag=new_tag)
+        return await self._rpc.unary(
+            "DatasetService/TagDatasetVersion", request, pb.TagDatasetVersionResponse
+        )
+
+    async def untag(self, name: str, tag: str) -> int:
+        """Remove a tag; the version that it named."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        request = pb.UntagDatasetVersionRequest(name=name, tag=tag)
+        answer = await self._rpc.unary(
+            "DatasetService/UntagDatasetVersion", request, pb.UntagDatasetVersionResponse
+        )
+        return answer.version
+
+    async def remove(
+        self, name: str, version: int = 0, tag: str = ""
+    ) -> datasets.RemoveDatasetResponse:
+        """Remove a version; 0 without a tag: the dataset."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        request = pb.RemoveDatasetRequest(name=name, version=version, tag=tag)
         return await self._rpc.unary(
             "DatasetService/RemoveDataset", request, pb.RemoveDatasetResponse
+        )
+
+    async def restore(self, name: str, version: int = 0) -> datasets.RestoreDatasetResponse:
+        """Restore a removed version; 0: what was removed last at once."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        request = pb.RestoreDatasetRequest(name=name, version=version)
+        return await self._rpc.unary(
+            "DatasetService/RestoreDataset", request, pb.RestoreDatasetResponse
         )
 
 
@@ -1097,6 +1173,7 @@ async def _pages(
     method: str,
     request: sessions.ListMetricsRequest
     | datasets.ListDatasetsRequest
+    | datasets.ListDatasetVersionsRequest
     | nodes.ListNodesRequest
     | checkpoints.ListCheckpointsRequest,
     response: type[Listed],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from nsml.common.shell import option_words, shell_line
 from nsml.common.units import duration_text, exact_size_text, memory_text, thousandths
 from nsml.spec import knobs, labels
+from nsml.spec.dataset_names import dataset_name
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
     LEAST_MEMORY_BYTES,
@@ -238,19 +239,17 @@ class _Off(_Switch):
 
 
 class _Datasets(Kind):
-    """NAME or NAME@VERSION."""
+    """NAME, NAME@VERSION or NAME@TAG."""
 
     is_repeated = True
 
     def put(self, message: Any, field: str, value: Any) -> None:
         for reference in value:
-            name, _, version = reference.partition("@")
-            getattr(message, field).add(name=name, version=int(version or 0))
+            getattr(message, field).add(**dataset_name(reference)._asdict())
 
     def typed(self, message: Any, field: str) -> Iterable[str]:
-        return [
-            one.name + (f"@{one.version}" if one.version else "") for one in getattr(message, field)
-        ]
+        versions = [(one.name, one.version or one.tag) for one in getattr(message, field)]
+        return [f"{name}@{version}" if version else name for name, version in versions]
 
     def text(self, message: Any, field: str) -> str:
         return " ".join(f"{one.name}@{one.version}" for one in getattr(message, field))
@@ -491,7 +490,7 @@ FLAGS: Final = (
     Flag(
         ("-d", "--dataset"),
         _Datasets("dataset"),
-        "Mount it at /data/NAME; NAME@3 is version 3; repeatable.",
+        "Mount it at /data/NAME; NAME@3 is version 3, NAME@TAG a tag; repeatable.",
         field="spec.datasets",
         metavar="DATASET",
         record="datasets",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from nsml.common.units import ago, counted, local_moment, moment, size_text
+from nsml.common.units import ago, counted, duration_text, local_moment, moment, size_text
 from nsml.view.sessions import visibility_word
 from nsml.view.tables import Column
 from nsml.view.times import seconds_of
@@ -13,12 +13,24 @@ from nsml.view.times import seconds_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from nsml.content.tree_diff import FileChange, TreeDiff
     from nsml.v1.datasets_pb2 import Dataset
+    from nsml.v1.datasets_pb2 import DatasetUse as Use
     from nsml.v1.sessions_pb2 import Session
+
+
+_MomentField: TypeAlias = Literal["last_used_at", "removed_at", "restorable_until"]
 
 
 def _modified(dataset: Dataset, now: float) -> str:
     return ago(now - seconds_of(dataset.updated_at))
+
+
+def _last_used(dataset: Dataset, now: float) -> str:
+    if dataset.live_sessions:
+        return f"now ({dataset.live_sessions:,} live)"
+    used = dataset.HasField("last_used_at")
+    return ago(now - seconds_of(dataset.last_used_at)) if used else ""
 
 
 COLUMNS: tuple[Column[Dataset], ...] = (
@@ -26,8 +38,21 @@ COLUMNS: tuple[Column[Dataset], ...] = (
     Column(key="size", title="Size", cell=lambda d, _: size_text(d.size_bytes)),
     Column(key="modified", title="Last Modified", cell=_modified, is_optional=True),
     Column(key="author", title="Author", cell=lambda d, _: d.owner),
-    Column(key="message", title="Description", cell=lambda d, _: d.message, shrinks_to=11),
+    Column(
+        key="description",
+        title="Description",
+        cell=lambda d, _: d.description or d.message,
+        shrinks_to=11,
+    ),
     Column(key="version", title="Version", cell=lambda d, _: str(d.version)),
+    Column(key="tags", title="Tags", cell=lambda d, _: " ".join(d.tags), is_wide=True),
+    Column(key="last_used", title="Last Used", cell=_last_used, is_optional=True),
+    Column(
+        key="versions",
+        title="Versions",
+        cell=lambda d, _: str(d.version_count or ""),
+        is_wide=True,
+    ),
     Column(key="files", title="Files", cell=lambda d, _: str(d.file_count), is_wide=True),
     Column(
         key="visibility",
@@ -58,6 +83,142 @@ def record(dataset: Dataset) -> dict[str, Any]:
         "file_count": dataset.file_count,
         "message": dataset.message,
         "updated_at": moment(seconds_of(dataset.updated_at)),
+        "description": dataset.description,
+        "tags": list(dataset.tags),
+        "version_count": dataset.version_count or None,
+        "last_used_at": _moment_or_none(dataset, "last_used_at"),
+        "live_sessions": dataset.live_sessions,
+    }
+
+
+def _removed(version: Dataset, now: float) -> str:
+    """When it was removed, and for how long it can be restored; "" of one that is there."""
+    if not version.HasField("removed_at"):
+        return ""
+    text = ago(now - seconds_of(version.removed_at))
+    if version.HasField("restorable_until"):
+        text += f", restorable for {duration_text(seconds_of(version.restorable_until) - now)}"
+    return text
+
+
+VERSION_COLUMNS: tuple[Column[Dataset], ...] = (
+    Column(key="version", title="Version", cell=lambda d, _: str(d.version), is_name=True),
+    Column(key="created", title="Created", cell=_modified),
+    Column(key="size", title="Size", cell=lambda d, _: size_text(d.size_bytes)),
+    Column(key="files", title="Files", cell=lambda d, _: f"{d.file_count:,}"),
+    Column(key="tags", title="Tags", cell=lambda d, _: " ".join(d.tags), shrinks_to=8),
+    Column(key="message", title="Message", cell=lambda d, _: d.message, shrinks_to=11),
+    Column(key="author", title="Author", cell=lambda d, _: d.owner, is_optional=True),
+    Column(
+        key="removed",
+        title="Removed",
+        cell=_removed,
+        is_wide=True,
+        is_worth=lambda d: d.HasField("removed_at"),
+        tells=lambda d: d.HasField("removed_at"),
+    ),
+    Column(
+        key="created_at",
+        title="Created at",
+        cell=lambda d, _: local_moment(seconds_of(d.updated_at)),
+        is_wide=True,
+    ),
+    Column(key="digest", title="Digest", cell=lambda d, _: d.digest, is_wide=True),
+)
+
+
+def version_record(version: Dataset) -> dict[str, Any]:
+    """Everything of one version in raw values."""
+    return {
+        "name": reference(version),
+        "version": version.version,
+        "created_at": moment(seconds_of(version.updated_at)),
+        "author": version.owner,
+        "size_bytes": version.size_bytes,
+        "file_count": version.file_count,
+        "message": version.message,
+        "tags": list(version.tags),
+        "digest": version.digest,
+        "removed_at": _moment_or_none(version, "removed_at"),
+        "restorable_until": _moment_or_none(version, "restorable_until"),
+    }
+
+
+def reference(dataset: Dataset) -> str:
+    """`OWNER/NAME@NUMBER`: the same content for good."""
+    return f"{full_name(dataset)}@{dataset.version}"
+
+
+def _moment_or_none(dataset: Dataset, name: _MomentField) -> str | None:
+    return moment(seconds_of(getattr(dataset, name))) if dataset.HasField(name) else None
+
+
+def uses_text(use: Use) -> str:
+    """Who uses it: `2 live sessions (1 queued): kim/mnist/4, kim/mnist/7; 12 ended ones`."""
+    queued = f" ({use.queued_sessions:,} queued)" if use.queued_sessions else ""
+    named = f": {', '.join(use.names)}" if use.names else ""
+    more = use.live_sessions - len(use.names)
+    rest = f" and {more:,} more" if named and more > 0 else ""
+    live = f"{counted(use.live_sessions, 'live session')}{queued}{named}{rest}"
+    return f"{live}; {counted(use.ended_sessions, 'ended one')}"
+
+
+def use_record(use: Use) -> dict[str, Any]:
+    """The same in raw values."""
+    return {
+        "live_sessions": use.live_sessions,
+        "queued_sessions": use.queued_sessions,
+        "names": list(use.names),
+        "ended_sessions": use.ended_sessions,
+    }
+
+
+def change_lines(diff: TreeDiff) -> list[str]:
+    """What differs between two versions: a line for each file, then the sums."""
+    lines = [_change_line(one) for one in diff.files]
+    if diff.left_out:
+        lines.append(f"... and {counted(diff.left_out, 'more file', 'more files')}")
+    sums = [f"{count:,} {kind.value}" for kind, count in diff.counts.items() if count]
+    kept = f"{counted(diff.unchanged, 'file')} unchanged"
+    lines.append(
+        f"{', '.join(sums)}, {kept};"
+        f" +{size_text(diff.added_bytes)}, -{size_text(diff.removed_bytes)}"
+        if sums
+        else f"nothing differs: {kept}"
+    )
+    return lines
+
+
+def _change_line(one: FileChange) -> str:
+    path = f"{one.path_before} -> {one.path}" if one.path_before else one.path
+    before, after = one.before_bytes, one.after_bytes
+    sizes = dict.fromkeys(size_text(one) for one in (before, after) if one is not None)
+    size = " -> ".join(sizes)
+    return f"{one.kind.value:8} {path}  {size}"
+
+
+def diff_record(before: Dataset, after: Dataset, diff: TreeDiff) -> dict[str, Any]:
+    """The same in raw values."""
+    return {
+        "name": full_name(after),
+        "before": reference(before),
+        "after": reference(after),
+        **{kind.value: count for kind, count in diff.counts.items()},
+        "unchanged": diff.unchanged,
+        "added_bytes": diff.added_bytes,
+        "removed_bytes": diff.removed_bytes,
+        "renames_sought": diff.has_renames,
+        "files": [
+            {
+                "change": one.kind.value,
+                "path": one.path,
+                "path_before": one.path_before or None,
+                "before_bytes": one.before_bytes,
+                "after_bytes": one.after_bytes,
+            }
+            for one in diff.files
+        ],
+        "left_out": diff.left_out,
     }
 
 
@@ -121,6 +282,8 @@ def use_lines(use: DatasetUse, now: float) -> list[str]:
         ("owner", f"{one.owner}, team {one.team}" if one.team else one.owner),
         ("visibility", visibility_word(one.visibility)),
         ("version", f"{one.version}, pushed {_modified(one, now)}"),
+        ("tags", " ".join(one.tags)),
+        ("description", one.description),
         ("message", one.message),
         ("contents", f"{counted(one.file_count, 'file')}, {size_text(one.size_bytes)}"),
         ("used by", f"{counted(use.live, 'live session')}{ended}"),

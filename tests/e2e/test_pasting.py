@@ -98,6 +98,7 @@ print("loss: nan", flush=True)
 """What the sessions of the pages do: mnist/1 to mnist/5, of kim."""
 TRIED = [
     "docs/control-planes.md",
+    "docs/datasets.md",
     "docs/nodes.md",
     "docs/projects.md",
     "docs/results.md",

@@ -36,8 +36,8 @@ def test_model_ls(nsml, everything):
 
 def test_dataset_ls(nsml, everything):
     assert nsml("dataset", "ls").stdout == (
-        "Name   Size    Last Modified  Author  Description  Version\n"
-        "-----  ------  -------------  ------  -----------  -------\n"
+        "Name   Size    Last Modified  Author  Description  Version  Last Used\n"
+        "-----  ------  -------------  ------  -----------  -------  ---------\n"
         "mnist  3.5 MB  4 hours ago    kim     #example     1\n"
     )
 

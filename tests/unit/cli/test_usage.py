@@ -37,7 +37,7 @@ def test_a_dataset_is_removed_when_it_is_agreed_to(nsml, everything, state):
     refused = nsml("dataset", "rm", "mnist", check=False)
     assert refused.code == 2
     assert state.datasets
-    said = nsml("dataset", "rm", "mnist", "-y").stderr
+    said = nsml("dataset", "rm", "mnist", "-y").stdout
     assert "removed 1 version of kim/mnist; 1 live session can use it until the end" in said
     assert not [one for one in state.datasets if one.name == "mnist"]
     assert nsml("dataset", "rm", "mnist", "-y", check=False).code == 5

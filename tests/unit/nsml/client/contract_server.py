@@ -116,6 +116,7 @@ class State:
         self.breaks_off = 0
         self.blobs: dict[str, bytes] = {}
         self.datasets: list[datasets_pb2.Dataset] = []
+        self.removed_datasets: list[datasets_pb2.Dataset] = []
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
         self.media: dict[str, list[media_pb2.Media]] = {}
         self.is_full_of_media = False
@@ -943,15 +944,65 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
     def ListDatasets(self, request, context):
         newest = {d.name: d for d in self.state.datasets}
         glob = request.name_glob or "*"
-        found = [d for name, d in sorted(newest.items()) if fnmatch.fnmatchcase(name, glob)]
+        found = [
+            d
+            for name, d in sorted(newest.items())
+            if fnmatch.fnmatchcase(name, glob)
+            and all(word in f"{name} {d.description} {d.message}" for word in request.words)
+        ]
         return datasets_pb2.ListDatasetsResponse(datasets=found)
 
+    def ListDatasetVersions(self, request, context):
+        self.GetDataset(datasets_pb2.GetDatasetRequest(name=request.name), context)
+        found = [d for d in reversed(self.state.datasets) if d.name in request.name.split("/")]
+        return datasets_pb2.ListDatasetVersionsResponse(versions=found[: request.page_size])
+
+    def UpdateDataset(self, request, context):
+        found = self.find(request, context)
+        found.visibility = request.visibility or found.visibility
+        if request.HasField("description"):
+            found.description = request.description
+        return datasets_pb2.UpdateDatasetResponse(dataset=found)
+
+    def TagDatasetVersion(self, request, context):
+        found = self.find(request, context)
+        before = [d for d in self.state.datasets if request.new_tag in d.tags]
+        for one in before:
+            one.tags.remove(request.new_tag)
+        found.tags.append(request.new_tag)
+        return datasets_pb2.TagDatasetVersionResponse(
+            dataset=found, version_before=before[0].version if before else 0
+        )
+
+    def UntagDatasetVersion(self, request, context):
+        found = self.find(datasets_pb2.GetDatasetRequest(name=request.name), context)
+        if request.tag in found.tags:
+            found.tags.remove(request.tag)
+        return datasets_pb2.UntagDatasetVersionResponse(version=found.version)
+
+    def RestoreDataset(self, request, context):
+        back = [d for d in self.state.removed_datasets if request.version in {0, d.version}]
+        for one in back:
+            self.state.removed_datasets.remove(one)
+            self.state.datasets.append(one)
+        return datasets_pb2.RestoreDatasetResponse(
+            dataset=self.find(datasets_pb2.GetDatasetRequest(name=request.name), context),
+            versions=[one.version for one in back],
+        )
+
     def GetDataset(self, request, context):
+        use = datasets_pb2.DatasetUse(
+            live_sessions=2, queued_sessions=1, names=["kim/mnist/1"], ended_sessions=3
+        )
+        return datasets_pb2.GetDatasetResponse(dataset=self.find(request, context), use=use)
+
+    def find(self, request, context):
+        version, tag = getattr(request, "version", 0), getattr(request, "tag", "")
         for dataset in reversed(self.state.datasets):
             if request.name in {dataset.name, f"{dataset.owner}/{dataset.name}"} and (
-                request.version in {0, dataset.version}
+                tag in dataset.tags if tag else version in {0, dataset.version}
             ):
-                return datasets_pb2.GetDatasetResponse(dataset=dataset)
+                return dataset
         return refuse(
             context, grpc.StatusCode.NOT_FOUND, f"no dataset {request.name!r}", "NOT_FOUND"
         )
@@ -966,7 +1017,10 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
         ]
         for one in gone:
             self.state.datasets.remove(one)
-        return datasets_pb2.RemoveDatasetResponse(removed=len(gone), live_sessions=1)
+        self.state.removed_datasets += gone
+        return datasets_pb2.RemoveDatasetResponse(
+            removed=len(gone), live_sessions=1, restorable_until={"seconds": EPOCH}
+        )
 
 
 class Checkpoints(checkpoints_pb2_grpc.CheckpointServiceServicer):

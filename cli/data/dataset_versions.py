@@ -1,0 +1,166 @@
+"""dataset: its versions, what differs between two, and what may be found by words."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cli.app import App
+from cli.arguments import DATASET, WholeRange, split_dataset
+from cli.exits import CommandError, ExitCode
+from cli.group import command, pass_app
+from cli.output import write_list, write_one
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.content.tree_diff import TreeDiff
+    from nsml.v1.datasets_pb2 import Dataset
+
+_LISTED: Final = 1_000
+"""Files that `diff` lists unless it is told otherwise."""
+
+
+@command(
+    "search",
+    reads=True,
+    examples=["nsml dataset search speech korean", "nsml dataset search gold -j"],
+)
+@click.argument("words", nargs=-1, required=True)
+@pass_app
+def search(app: App, *, words: tuple[str, ...]) -> None:
+    """Find datasets that you may use by words.
+
+    Each word must occur in the name, the description, the newest version's message or its tags.
+    """
+    from nsml.v1 import datasets_pb2
+    from nsml.view import datasets as view
+
+    found = app.call(lambda client: client.datasets.every(words=words))
+    write_list(
+        app,
+        found,
+        columns=view.COLUMNS,
+        record=view.record,
+        none="no dataset that you may use has all of these words",
+        blank=datasets_pb2.Dataset(),
+    )
+
+
+@command(
+    "versions",
+    reads=True,
+    examples=["nsml dataset versions mnist", "nsml dataset versions kim/mnist --removed -j"],
+)
+@click.argument("name", type=DATASET)
+@click.option(
+    "--removed", is_flag=True, help="Also list removed versions that can still be restored."
+)
+@pass_app
+def versions(app: App, *, name: str, removed: bool) -> None:
+    """List the versions of a dataset, the newest first."""
+    from nsml.v1 import datasets_pb2
+    from nsml.view import datasets as view
+
+    plain = _name_alone(name)
+    found = app.call(lambda client: client.datasets.versions(plain, with_removed=removed))
+    write_list(
+        app,
+        found,
+        columns=view.VERSION_COLUMNS,
+        record=view.version_record,
+        blank=datasets_pb2.Dataset(),
+    )
+
+
+def _name_alone(text: str) -> str:
+    """The name of a dataset; CommandError where a version is named."""
+    name = split_dataset(text)
+    if name.version or name.tag:
+        raise CommandError(
+            f"{text[:80]!r} names one version",
+            code=ExitCode.USAGE,
+            advice=f"nsml dataset versions {name.name}\nnsml dataset info {text}",
+        )
+    return name.name
+
+
+@command(
+    "diff",
+    reads=True,
+    examples=[
+        "nsml dataset diff mnist@1 mnist@2",
+        "nsml dataset diff mnist@1",
+        "nsml dataset diff mnist",
+        "nsml dataset diff kim/mnist@gold lee/mnist -j",
+    ],
+)
+@click.argument("before", type=DATASET)
+@click.argument("after", type=DATASET, required=False)
+@click.option(
+    "--limit",
+    type=WholeRange(0),
+    default=_LISTED,
+    show_default=True,
+    metavar="N",
+    help="List at most N files; sums count all of them.",
+)
+@pass_app
+def diff(app: App, *, before: str, after: str | None, limit: int) -> None:
+    """Compare the files of two versions.
+
+    Lists added, removed, changed and renamed files.
+    Without AFTER the newest version of the same dataset; NAME alone shows what its last push
+    changed. The files themselves are not fetched.
+    """
+    from nsml.view import datasets as view
+
+    old, new, manifests = app.call(lambda client: _fetch(client, before, after))
+    found = _compared(manifests[old.digest], manifests[new.digest], limit)
+    app.say(f"{view.reference(old)} -> {view.reference(new)}")
+    write_one(app, view.diff_record(old, new, found), view.change_lines(found))
+
+
+async def _fetch(
+    client: Client, before: str, after: str | None
+) -> tuple[Dataset, Dataset, dict[str, bytes]]:
+    """The two versions, and their manifests by digest."""
+    from nsml.client.trees import encoded_manifest
+
+    old, new = await _pair(client, before, after)
+    manifests = {}
+    for one in {one.digest: one for one in (old, new)}.values():
+        again = partial(client.datasets.get, f"{one.owner}/{one.name}", one.version)
+        manifests[one.digest] = await encoded_manifest(client, one.digest, shown_by=again)
+    return old, new, manifests
+
+
+async def _pair(client: Client, before: str, after: str | None) -> tuple[Dataset, Dataset]:
+    first = split_dataset(before)
+    if after is not None:
+        return await client.datasets.get(*first), await client.datasets.get(*split_dataset(after))
+    if first.version or first.tag:
+        return await client.datasets.get(*first), await client.datasets.get(first.name)
+    newest = await client.datasets.versions(first.name, limit=2)
+    if len(newest) < 2:
+        raise CommandError(
+            f"{before} has one version only, and nothing to compare it with",
+            advice="nsml dataset diff BEFORE AFTER    of two datasets",
+        )
+    return newest[1], newest[0]
+
+
+def _compared(before: bytes, after: bytes, limit: int) -> TreeDiff:
+    """What differs; the manifests are read from files piece by piece, so that their entries take no memory."""
+    from nsml.content.stored_manifest import StoredManifest
+    from nsml.content.tree_diff import tree_diff
+
+    with TemporaryDirectory(prefix="nsml-diff-") as folder:
+        files = Path(folder, "before"), Path(folder, "after")
+        for file, data in zip(files, (before, after), strict=True):
+            file.write_bytes(data)
+        with StoredManifest(files[0]) as old, StoredManifest(files[1]) as new:
+            return tree_diff(old.entries, new.entries, most=limit)
