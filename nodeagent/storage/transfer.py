@@ -20,7 +20,7 @@ from nsml.client.errors import (
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Offload
 from nsml.common.concurrency import to_its_end
-from nsml.content.chunks import MAX_CHUNK
+from nsml.content.chunks import LARGEST_CHUNK
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt, ContentError
 from nsml.content.manifest import DEFAULT_LIMITS
@@ -144,8 +144,8 @@ async def _whole_blobs(
             for blob in answer.blobs:
                 parts.append(blob.data)
                 held += len(blob.data)
-                if held > MAX_CHUNK:
-                    raise BlobCorrupt(f"blob {blob.digest[:16]} is over {MAX_CHUNK} bytes")
+                if held > LARGEST_CHUNK:
+                    raise BlobCorrupt(f"blob {blob.digest[:16]} is over {LARGEST_CHUNK} bytes")
                 if blob.last:
                     yield blob.digest, b"".join(parts)
                     parts, held = [], 0

@@ -1,22 +1,38 @@
-"""Cutting files into chunks: whole below 1 MiB, by content above.
+"""Cutting files into chunks: whole up to 1 MiB, by content above.
 
-Boundaries depend on the bytes alone (FastCDC: 256 KiB at least, 1 MiB on average, 3 MiB at most),
-so a changed file shares most of its chunks with its old self, and one chunk always fits in one
-message. The numbers are part of the format: with others, nothing already stored would match.
+Boundaries depend on the bytes alone (FastCDC of 2020, normalization level 2: 64 KiB at least, 256 KiB on average, 1 MiB
+at most), so a changed file shares most of its chunks with its old self, and a chunk travels in one message. The numbers
+are part of the format: with others, nothing already stored would match. So a library that cuts otherwise is refused.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nsml.content.errors import CutsDiffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WHOLE_BELOW = 1 << 20
-MIN_CHUNK = 256 << 10
-AVERAGE_CHUNK = 1 << 20
-MAX_CHUNK = 3 << 20
-_WINDOW = 4 * MAX_CHUNK
+    from pyfastcdc import FastCDC
+
+WHOLE_BELOW: Final = 1 << 20
+MIN_CHUNK: Final = 64 << 10
+AVERAGE_CHUNK: Final = 256 << 10
+MAX_CHUNK: Final = 1 << 20
+LARGEST_CHUNK: Final = 3 << 20
+"""The most that a manifest may list: earlier versions cut files into chunks of up to 3 MiB."""
+_LEVEL: Final = 2
+_WINDOW: Final = 8 * MAX_CHUNK
+
+_SAMPLE_NOISE: Final = 2 << 20
+_SAMPLE_ZEROS: Final = (1 << 20) + (1 << 19)
+SAMPLE_CUTS: Final = (
+    *(261_419, 293_773, 271_770, 263_638, 262_309, 303_417, 172_114),
+    *(1_048_576, 793_000),
+)
+"""Lengths of the chunks of `sample`."""
 
 
 class Readable(Protocol):
@@ -30,7 +46,7 @@ class Readable(Protocol):
 def chunks_of(file: Readable) -> Iterator[bytes]:
     """The chunks of `file` from its position to its end, in order; none for an empty file.
 
-    Memory stays within a few windows of 12 MiB whatever the file's size.
+    Memory stays within a few windows of 8 MiB whatever the file's size. Raises CutsDiffer.
     """
     head = _read(file, WHOLE_BELOW + 1)
     if len(head) > WHOLE_BELOW:
@@ -39,25 +55,47 @@ def chunks_of(file: Readable) -> Iterator[bytes]:
         yield head
 
 
-def _by_content(file: Readable, head: bytes) -> Iterator[bytes]:
-    from fastcdc import fastcdc
+def sample() -> bytes:
+    """Bytes whose cuts are known: noise, and a run of zeros, where only the longest chunks are cut."""
+    from blake3 import blake3
 
+    return blake3(b"nsml").digest(length=_SAMPLE_NOISE) + bytes(_SAMPLE_ZEROS)
+
+
+def _by_content(file: Readable, head: bytes) -> Iterator[bytes]:
+    cutter = _cutter()
     window = head
     ended = False
-    # A window can be used up with the file still going on: four of the longest chunks fill one.
+    # A window can be used up with the file still going on: eight of the longest chunks fill one.
     while window or not ended:
         if not ended:
             window += _read(file, _WINDOW - len(window))
             ended = len(window) < _WINDOW
+        cuts = cutter.cut_buf(window)
         offset = 0
-        for cut in fastcdc(window, MIN_CHUNK, AVERAGE_CHUNK, MAX_CHUNK):
-            # A cut looks at MAX_CHUNK bytes: nearer to the window's end it would depend on
-            # where the window happened to end.
-            if not ended and len(window) - offset < MAX_CHUNK:
-                break
-            yield window[offset : offset + cut.length]
-            offset += cut.length
+        # A cut looks at MAX_CHUNK bytes: nearer to the window's end it would depend on
+        # where the window happened to end.
+        while len(window) - offset >= (1 if ended else MAX_CHUNK):
+            end = offset + next(cuts).length
+            yield window[offset:end]
+            offset = end
         window = window[offset:]
+
+
+@cache
+def _cutter() -> FastCDC:
+    """The library, found to cut as everything that is stored was cut."""
+    import pyfastcdc
+
+    cutter = pyfastcdc.FastCDC(
+        AVERAGE_CHUNK, min_size=MIN_CHUNK, max_size=MAX_CHUNK, normalized_chunking=_LEVEL
+    )
+    if tuple(cut.length for cut in cutter.cut_buf(sample())) != SAMPLE_CUTS:
+        raise CutsDiffer(
+            f"pyfastcdc {pyfastcdc.__version__} cuts files otherwise than the format of nsml says;"
+            " nothing was sent. Install the version that nsml was tested with: pip install pyfastcdc==0.3.1"
+        )
+    return cutter
 
 
 def _read(file: Readable, size: int) -> bytes:
@@ -66,4 +104,4 @@ def _read(file: Readable, size: int) -> bytes:
     while size and (piece := file.read(size)):
         pieces.append(piece)
         size -= len(piece)
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

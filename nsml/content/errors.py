@@ -4,6 +4,7 @@ ContentError
   PathRefused          a path that the grammar does not allow, or the twin of another
   ManifestRefused      not a manifest of this version, or beyond a limit
   BlobCorrupt          bytes that are not what their digest or frame says
+  CutsDiffer           a library that cuts files otherwise than the format says
   PackRefused          a folder that cannot be packed
     EmptyFolder  LinkRefused  Unreadable  TooLarge  ChangedWhilePacking
   ExtractRefused       a tree that cannot be laid out
@@ -37,6 +38,10 @@ class ManifestRefused(ContentError):
 
 class BlobCorrupt(ContentError):
     """Bytes that differ from what their digest, size or frame promises."""
+
+
+class CutsDiffer(ContentError):
+    """The installed library cuts files otherwise than all that is stored was cut."""
 
 
 class PackRefused(ContentError):

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nsml.content.chunks import MAX_CHUNK
+from nsml.content.chunks import LARGEST_CHUNK
 from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import ManifestRefused
 from nsml.content.paths import MAX_FOLDERS, PathSet
@@ -170,7 +170,7 @@ def _check_entry(entry: Entry) -> None:
     for ref in entry.chunks:
         if not is_digest(ref.digest):
             raise ManifestRefused(f"{entry.path!r} names a chunk that is no digest")
-        if not 0 < ref.size <= MAX_CHUNK:
+        if not 0 < ref.size <= LARGEST_CHUNK:
             raise ManifestRefused(f"{entry.path!r} has a chunk of {ref.size} bytes")
         total += ref.size
     if total != entry.size:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nsml._path_text import path_text
 from nsml.content import errors
-from nsml.content.chunks import MAX_CHUNK, chunks_of
+from nsml.content.chunks import LARGEST_CHUNK, chunks_of
 from nsml.content.digests import digest_of
 from nsml.content.ignore import IgnoreRules
 from nsml.content.listing import (
@@ -105,7 +105,7 @@ class ChunkSource:
     def batches(self, digests: Collection[str], *, max_bytes: int = 1 << 20) -> Iterator[Batch]:
         """The chunks named, each once, grouped so that thousands of small files travel together.
 
-        A batch holds at most `max_bytes`, or one larger chunk (at most 3 MiB). The order is that of
+        A batch holds at most `max_bytes`, or one larger chunk (at most 1 MiB). The order is that of
         the folder, which reads each file once from front to back.
         """
         wanted = set(digests)
@@ -296,7 +296,7 @@ class _Beginning:
 def _read_exactly(read: Callable[[int], bytes | None], size: int) -> bytes:
     """`size` bytes, or fewer where the file ends before."""
     pieces = []
-    missing = min(size, MAX_CHUNK)
+    missing = min(size, LARGEST_CHUNK)
     while missing:
         piece = read(missing)
         if not piece:

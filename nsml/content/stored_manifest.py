@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from nsml.content.chunks import MAX_CHUNK
+from nsml.content.chunks import LARGEST_CHUNK
 from nsml.content.errors import ManifestRefused, PathRefused
 from nsml.content.manifest import DEFAULT_LIMITS, MODES, ChunkRef, Limits
 from nsml.content.paths import SortedPaths
@@ -215,7 +215,7 @@ def _entry(text: _Text) -> StoredEntry:
     begin, total, count = text.position, 0, 0
     held: list[ChunkRef] = []
     for ref in _refs(text):
-        if ref.size > MAX_CHUNK:
+        if ref.size > LARGEST_CHUNK:
             raise ManifestRefused(f"a chunk of {ref.size} bytes")
         total += ref.size
         count += 1

@@ -47,7 +47,7 @@ def loaded(environ, *words):
     return set(done.stderr.split())
 
 
-HEAVY = {"rich", "numpy", "platformdirs", "zstandard", "blake3", "fastcdc", "pathspec", "msgspec"}
+HEAVY = {"rich", "numpy", "platformdirs", "zstandard", "blake3", "pyfastcdc", "pathspec", "msgspec"}
 
 
 def test_version_and_help_load_no_grpc(environ):

@@ -2,19 +2,30 @@ from __future__ import annotations
 
 import io
 import random
+from itertools import pairwise
 
 import pytest
-from fastcdc.fastcdc_py import fastcdc_py
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pyfastcdc.py import FastCDC as FastCdcWithoutCompiledPart
 
-from nsml.content.chunks import AVERAGE_CHUNK, MAX_CHUNK, MIN_CHUNK, WHOLE_BELOW, chunks_of
+from nsml.content import chunks as chunking
+from nsml.content.chunks import (
+    AVERAGE_CHUNK,
+    MAX_CHUNK,
+    MIN_CHUNK,
+    SAMPLE_CUTS,
+    WHOLE_BELOW,
+    chunks_of,
+    sample,
+)
 from nsml.content.digests import digest_of
-from nsml.content.errors import BlobCorrupt
+from nsml.content.errors import BlobCorrupt, CutsDiffer
 from nsml.content.framing import RAW, ZSTD, frame, unframe
 from tests.support.examples import examples
 
-EXPECTED_SIZES = [1267775, 1137393, 1042551, 778567, 574691, 974501, 716051, 885698, 778570, 232811]
+EXPECTED_SIZES = [278914, 292048, 305716, 477575, 270770, 304431, 291710, 347199, 386146, 191219]
+SAMPLE_DIGEST = "eeddcf88172a389787150540c432ce47f93317640822c3885ca51bc97940b738"
 EXPECTED_DIGEST = "44a1264dd8def6bc1eacb1cdae46a59ece6b0a2ed92c1b048e60ab4f7d6f9492"
 
 
@@ -84,8 +95,34 @@ def test_cuts_do_not_depend_on_how_the_file_is_read() -> None:
 
 def test_the_library_without_its_compiled_part_cuts_alike() -> None:
     data = noise(3 << 20, seed=9)
-    sizes = [cut.length for cut in fastcdc_py(data, MIN_CHUNK, AVERAGE_CHUNK, MAX_CHUNK)]
+    cutter = FastCdcWithoutCompiledPart(
+        AVERAGE_CHUNK, min_size=MIN_CHUNK, max_size=MAX_CHUNK, normalized_chunking=2
+    )
+    sizes = [cut.length for cut in cutter.cut_buf(data)]
     assert sizes == [len(chunk) for chunk in chunks_of(io.BytesIO(data))]
+
+
+def test_a_library_that_cuts_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunking, "SAMPLE_CUTS", (*SAMPLE_CUTS[:-1], 792_999, 1))
+    monkeypatch.setattr(chunking, "_cutter", chunking._cutter.__wrapped__)
+    with pytest.raises(CutsDiffer, match=r"cuts files otherwise .* pip install pyfastcdc=="):
+        list(chunks_of(io.BytesIO(noise(WHOLE_BELOW + 1))))
+    assert list(chunks_of(io.BytesIO(b"small"))) == [b"small"]
+
+
+def test_data_made_to_be_cut_everywhere_is_cut_no_finer_than_the_least() -> None:
+    """What decides about a cut is the 64 bytes before it: of those of any cut can be made as many as one likes."""
+    cuts = chunks_of(io.BytesIO(noise(8 << 20, seed=7)))
+    early, after = next((one, then) for one, then in pairwise(cuts) if len(one) < AVERAGE_CHUNK)
+    block = bytes(MIN_CHUNK) + early[-64:] + after[:1]
+    sizes = [len(chunk) for chunk in chunks_of(io.BytesIO(block * 40))]
+    assert set(sizes[1:-1]) == {len(block)}
+
+
+def test_data_without_a_place_to_cut_is_one_longest_chunk_again_and_again() -> None:
+    chunks = list(chunks_of(io.BytesIO(bytes(20 * MAX_CHUNK))))
+    assert [len(chunk) for chunk in chunks] == [MAX_CHUNK] * 20
+    assert len({digest_of(chunk) for chunk in chunks}) == 1
 
 
 def test_an_insertion_changes_few_chunks() -> None:
@@ -98,7 +135,9 @@ def test_an_insertion_changes_few_chunks() -> None:
 
 def test_the_format_has_not_drifted() -> None:
     """Other numbers, or another library, would make everything stored unfindable."""
-    sizes = [len(chunk) for chunk in chunks_of(io.BytesIO(noise(8 << 20, seed=1)))]
+    assert digest_of(sample()) == SAMPLE_DIGEST
+    assert tuple(len(chunk) for chunk in chunks_of(io.BytesIO(sample()))) == SAMPLE_CUTS
+    sizes = [len(chunk) for chunk in chunks_of(io.BytesIO(noise(3 << 20, seed=1)))]
     assert sizes == EXPECTED_SIZES
     assert digest_of(b"nsml") == EXPECTED_DIGEST
 

@@ -403,7 +403,7 @@ def test_a_folder_swapped_for_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_loading_the_modules_loads_no_library() -> None:
     code = (
         "import sys, nsml.content.packing, nsml.content.extract, nsml.content.framing;"
-        "print({'blake3', 'zstandard', 'fastcdc', 'pathspec', 'fcntl', 'pwd', 'termios'}"
+        "print({'blake3', 'zstandard', 'pyfastcdc', 'pathspec', 'fcntl', 'pwd', 'termios'}"
         " & set(sys.modules))"
     )
     ran = subprocess.run(
@@ -411,5 +411,5 @@ def test_loading_the_modules_loads_no_library() -> None:
     )
     assert "blake3" not in ran.stdout
     assert "zstandard" not in ran.stdout
-    assert "fastcdc" not in ran.stdout
+    assert "pyfastcdc" not in ran.stdout
     assert "pathspec" not in ran.stdout

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.content.chunks import MAX_CHUNK
+from nsml.content.chunks import LARGEST_CHUNK
 from nsml.content.errors import ContentError
 from nsml.content.extract import Extraction
 from nsml.content.manifest import ChunkRef, Entry, Limits, Manifest, build, decode
@@ -42,7 +42,7 @@ _PART = st.sampled_from(
 _PATHS = st.lists(_PART, min_size=1, max_size=4).map("/".join)
 _REFS = st.lists(
     st.builds(
-        ChunkRef, st.sampled_from([DIGEST, DIGEST[::-1]]), st.sampled_from([1, 5, MAX_CHUNK])
+        ChunkRef, st.sampled_from([DIGEST, DIGEST[::-1]]), st.sampled_from([1, 5, LARGEST_CHUNK])
     ),
     max_size=3,
 )
