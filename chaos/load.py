@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from chaos.trainer import LEDGERS
 from cli.exits import CommandError
 from nsml.client.connect import connect
-from nsml.client.content import made_of
 from nsml.client.errors import (
     AlreadyEnded,
     ClientError,
@@ -27,6 +26,7 @@ from nsml.client.errors import (
 )
 from nsml.client.media import contents, pages
 from nsml.client.streams import ENDED_STATES, read_logs, read_metrics, watch_sessions
+from nsml.client.uploads import made_of
 from nsml.common.concurrency import beside_each_other
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.media_pb2 import ListMediaRequest

@@ -32,7 +32,8 @@ from chaos.trainer import CODE, LEDGERS, read_ledgers
 from cli.exits import CommandError
 from nsml._version import VERSION
 from nsml.content.ignore import IgnoreRules
-from nsml.content.packing import CODE_LIMIT_BYTES, pack
+from nsml.content.listing import CODE_LIMIT_BYTES
+from nsml.content.packing import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

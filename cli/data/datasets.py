@@ -16,15 +16,16 @@ from cli.fetching import fetched, target_errors
 from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
 from cli.sessions.file_names import files_text
-from cli.sessions.upload import made_of, pack_folder, send
+from cli.sessions.upload import list_files, made_of, send, stat_cache
 from cli.sessions.written_files import remember_pushed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsml.client.calls import Client
-    from nsml.client.content import Transfer, Uploaded
-    from nsml.content.packing import Packed
+    from nsml.client.content import Transfer
+    from nsml.client.uploads import Uploaded
+    from nsml.content.listing import FolderFiles
     from nsml.v1.datasets_pb2 import CreateDatasetVersionResponse, Dataset
 
 
@@ -49,6 +50,7 @@ def dataset() -> None:
     "--exclude", multiple=True, metavar="PATTERN", help="Exclude files, as in .nsmlignore."
 )
 @click.option("--max-size", type=SIZE, metavar="SIZE", help="Refuse a larger folder.")
+@click.option("--rehash", is_flag=True, help="Read all files, also unchanged ones.")
 @not_there_yet("-l", "--leaderboard", is_flag=True)
 @not_there_yet("-e", "--evaluation")
 @not_there_yet("-f", "--force", is_flag=True)
@@ -64,6 +66,7 @@ def push(
     message: str,
     exclude: tuple[str, ...],
     max_size: int | None,
+    rehash: bool,
 ) -> None:
     """Upload PATH as the newest version of your dataset NAME.
 
@@ -77,20 +80,22 @@ def push(
     wanted = visibility_named(visibility) if visibility else None
     request = CreateDatasetVersionRequest(name=name, message=message, visibility=wanted)
     app.call(lambda client: client.datasets.check(request))
-    packed = _pack(app, path, exclude, max_size)
+    cache = stat_cache(app, rehash=rehash)
+    listed = _list(app, path, exclude, max_size)
 
     async def make(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
-        sent = await send(app, client, packed, await _version_before(client, name))
+        bases = await _version_before(client, name)
+        sent = await send(app, client, listed, cache=cache, bases=bases)
         request.digest = sent.digest
         return sent, await made_of(
-            app, client, packed, lambda: client.datasets.create_version(request)
+            app, client, sent.packed, lambda: client.datasets.create_version(request)
         )
 
     sent, answer = app.call(make)
     made = answer.dataset
     remember_pushed(app, path)
     app.say(
-        f"packing   {files_text(len(packed.manifest.entries))} {size_text(packed.manifest.size)}"
+        f"packing   {files_text(len(listed.files))} {size_text(sent.packed.manifest.size)}"
         f" · sent {files_text(sent.files_sent)} {size_text(sent.bytes_sent)}"
     )
     words = "is" if answer.created else "already is"
@@ -108,7 +113,7 @@ async def _version_before(client: Client, name: str) -> tuple[str, ...]:
         return ()
 
 
-def _pack(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) -> Packed:
+def _list(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) -> FolderFiles:
     from nsml.content.errors import TooLarge
     from nsml.content.ignore import DEFAULT_DATASET_IGNORES, rules_for
     from nsml.content.manifest import DEFAULT_LIMITS
@@ -116,7 +121,7 @@ def _pack(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) 
     folder = path.parent if path.is_file() else path
     rules = rules_for(folder, defaults=DEFAULT_DATASET_IGNORES, exclude=exclude)
     try:
-        return pack_folder(app, path, ignore=rules, max_bytes=max_size or DEFAULT_LIMITS.bytes)
+        return list_files(app, path, ignore=rules, max_bytes=max_size or DEFAULT_LIMITS.bytes)
     except TooLarge as error:
         raise CommandError(
             str(error),

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from cli.app import App
     from cli.sessions.run_request import RunOptions
-    from nsml.content.manifest import Entry
-    from nsml.content.packing import Packed
+    from nsml.content.listing import FolderFile, FolderFiles
     from nsml.packages.imports import Import
     from nsml.packages.requirements import Requirements
 
@@ -35,9 +34,9 @@ _SHELLS = {".sh": "sh", ".bash": "bash"}
 class Code:
     """The files of a folder that are sent, by their paths as text."""
 
-    def __init__(self, folder: Path, packed: Packed) -> None:
+    def __init__(self, folder: Path, listed: FolderFiles) -> None:
         self.folder = folder
-        self.files: Mapping[str, Entry] = {item.path: item for item in packed.manifest.entries}
+        self.files: Mapping[str, FolderFile] = {item.path: item for item in listed.files}
 
     def read(self, path: str) -> bytes | None:
         """The content of a file; None where it is not sent, or cannot be read any more."""

@@ -41,6 +41,7 @@ _OF_RUN: Final = {
     "positional": None,
     "is_argv": True,
     "max_size": None,
+    "rehash": False,
 }
 """What `run` has beside the flags of both: nothing of a program."""
 

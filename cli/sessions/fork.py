@@ -15,7 +15,12 @@ from cli.sessions.run import asking_options, staying_options, submit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_OF_RUN: Final = {"positional": None, "sends_code": False, "max_size": None}
+_OF_RUN: Final = {
+    "positional": None,
+    "sends_code": False,
+    "max_size": None,
+    "rehash": False,
+}
 """What `run` has beside the flags of all: nothing of a folder."""
 _flag_options = partial(flag_options, cpus=("--cpus", "--cpu"))
 """NSML's -c is the checkpoint here."""

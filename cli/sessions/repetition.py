@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session, SessionSpec
     from nsml.view.reproduction import Unpinned
 
-_OF_FOLDERS = ("sends_code", "max_size")
+_OF_FOLDERS = ("sends_code", "max_size", "rehash")
 """Options about the folder that is sent: here none is."""
 _OF_SOURCES = ("rerun", "session")
 """What names the session on a command line."""
@@ -75,7 +75,7 @@ class Repetition:
         self._required: Requirements | None = None
         if self._typed.intersection(_OF_FOLDERS):
             raise click.UsageError(
-                "--rerun sends no folder: leave out --code, --no-code and --max-size"
+                "--rerun sends no folder: leave out --code, --no-code, --max-size and --rehash"
             )
 
     def tell_if_unknown(self, app: App, session: Session) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -31,7 +31,7 @@ from cli.sessions.git_commit import git_commit
 from cli.sessions.preflight import check_dataset_name, check_first, entry_of
 from cli.sessions.repetition import Repetition, Source
 from cli.sessions.run_request import RunOptions
-from cli.sessions.upload import made_of, pack_folder, send
+from cli.sessions.upload import list_files, made_of, send, stat_cache
 from cli.sessions.written_files import warn_of_pushed
 from nsml.client.errors import Unavailable
 from nsml.common.shell import hint_line, shell_word
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
     from cli.group import Typed
     from nsml.client.calls import Client
+    from nsml.content.listing import FolderFiles
     from nsml.content.packing import Packed
+    from nsml.content.stat_cache import StatCache
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session
 
 
@@ -57,13 +59,24 @@ _LOOKS, _LOOK_S = 16, 0.03
 _SEE = "nsml ps -a    shows whether it was submitted all the same"
 
 
+_UNSENT = "0" * 64
+"""For the digest of code that was not read yet: the platform checks all but the code."""
+
+
+class _Code(NamedTuple):
+    """The files to send, None where there are none, and what is known of them."""
+
+    listed: FolderFiles | None
+    cache: StatCache | None
+
+
 class _Submission:
     """How far a submission came, for whoever breaks it off or gets no answer."""
 
     request: CreateSessionRequest | None = None
     """What is asked, the same in each try: its id makes that safe."""
-    is_sent = False
-    """Whether the platform has the code."""
+    packed: Packed | None = None
+    """The code, once the platform has it."""
     is_asked = False
     """Whether the platform may have taken it already."""
     session: Session | None = None
@@ -155,6 +168,7 @@ def staying_options(command: F) -> F:
     help="Send this folder (--no-code: only with --argv).",
 )
 @click.option("--max-size", type=SIZE, metavar="SIZE", help="Refuse a larger folder.")
+@click.option("--rehash", is_flag=True, help="Read all files, also unchanged ones.")
 @staying_options
 @click.option(
     "--show-default-nsmlignore",
@@ -208,14 +222,15 @@ def submitted(app: App, options: RunOptions, *, patience_s: float = DEFAULT_S) -
     """The session that was made of it; None after Ctrl-C, which says what came of it."""
     submission = _Submission()
     try:
-        packed, contained = _pack(app, Path.cwd(), options) if options.sends_code else (None, [])
-        if packed is not None and (commit := git_commit(Path.cwd(), app.environ)) is not None:
+        cache = stat_cache(app, rehash=options.rehash)
+        listed, contained = _list(app, Path.cwd(), options) if options.sends_code else (None, [])
+        if listed is not None and (commit := git_commit(Path.cwd(), app.environ)) is not None:
             options.request.git.CopyFrom(commit)
 
         async def submit(client: Client) -> Session:
             async with _asked(client, options):
                 await _warn_of_containers(app, client, contained)
-                return await _submit(app, client, options, packed, submission)
+                return await _submit(app, client, options, _Code(listed, cache), submission)
 
         return app.call(
             lambda client: patiently(app, lambda: submit(client), patience_s=patience_s),
@@ -334,6 +349,7 @@ def options_of(
         environment_files=tuple(name for name, _ in given["env_file"]),
         sends_code=given["sends_code"],
         max_bytes=given["max_size"],
+        rehash=given["rehash"],
     )
 
 
@@ -368,16 +384,16 @@ def _environment(given: dict[str, Any]) -> dict[str, str]:
     return variables | dict(given["env"])
 
 
-def _pack(app: App, folder: Path, options: RunOptions) -> tuple[Packed | None, list[str]]:
-    """The folder described, None for an empty one that a plain command does not need; what needs containers of it."""
+def _list(app: App, folder: Path, options: RunOptions) -> tuple[FolderFiles | None, list[str]]:
+    """The files of the folder, None for an empty one that a plain command does not need; what needs containers of it."""
     from cli.sessions.code_checks import Code, check_code
     from nsml.content.errors import EmptyFolder, TooLarge
     from nsml.content.ignore import rules_for
-    from nsml.content.packing import CODE_LIMIT_BYTES
+    from nsml.content.listing import CODE_LIMIT_BYTES
 
     limit = options.max_bytes or CODE_LIMIT_BYTES
     try:
-        packed = pack_folder(app, folder, ignore=rules_for(folder), max_bytes=limit)
+        listed = list_files(app, folder, ignore=rules_for(folder), max_bytes=limit)
     except EmptyFolder:
         if options.spec.argv:
             return None, []
@@ -390,10 +406,10 @@ def _pack(app: App, folder: Path, options: RunOptions) -> tuple[Packed | None, l
             "nsml dataset push NAME PATH    for data\n"
             "nsml run --max-size SIZE       to send it all the same",
         ) from error
-    warn_of_pushed(app, folder, packed)
-    for warning in packed.warnings():
+    warn_of_pushed(app, folder, listed)
+    for warning in listed.warnings():
         app.say(warning)
-    return packed, check_code(app, Code(folder, packed), options)
+    return listed, check_code(app, Code(folder, listed), options)
 
 
 async def _warn_of_containers(app: App, client: Client, needs: Sequence[str]) -> None:
@@ -417,8 +433,8 @@ def _dry_run(app: App, options: RunOptions) -> None:
     """Say whether it would start now or wait; raises what submitting it would."""
     from nsml.client.errors import NoCapacity
 
-    packed, contained = _pack(app, Path.cwd(), options) if options.sends_code else (None, [])
-    request = _identified(options, packed)
+    listed, contained = _list(app, Path.cwd(), options) if options.sends_code else (None, [])
+    request = _identified(options, listed)
 
     async def ask(client: Client) -> str:
         async with _asked(client, options):
@@ -432,12 +448,11 @@ def _dry_run(app: App, options: RunOptions) -> None:
         return ""
 
     waiting = app.call(ask)
-    files = len(packed.manifest.entries) if packed is not None else 0
     found = {
         "state": "QUEUED" if waiting else "PREPARING",
         "waiting": waiting or None,
-        "files": files,
-        "bytes": packed.manifest.size if packed is not None else 0,
+        "files": len(listed.files) if listed is not None else 0,
+        "bytes": listed.size if listed is not None else 0,
     }
     text = f"would wait: {waiting}" if waiting else "would start now"
     write_one(app, found, [text], name="state")
@@ -445,7 +460,7 @@ def _dry_run(app: App, options: RunOptions) -> None:
 
 
 async def _submit(
-    app: App, client: Client, options: RunOptions, packed: Packed | None, submission: _Submission
+    app: App, client: Client, options: RunOptions, code: _Code, submission: _Submission
 ) -> Session:
     """Check what only the platform knows, send what it lacks, and create the session.
 
@@ -454,22 +469,22 @@ async def _submit(
     from nsml.client.errors import NotFound
 
     if submission.request is None:
-        submission.request = _identified(options, packed)
+        submission.request = _identified(options, code.listed)
     request = submission.request
     try:
         for one in request.spec.datasets:
             if one.tag:
                 await client.datasets.get(one.name, tag=one.tag)
-        if packed is not None and not submission.is_sent:
+        if code.listed is not None and submission.packed is None:
             await client.sessions.check(request)
-            await _send(app, client, packed)
-            submission.is_sent = True
+            submission.packed = await _send(app, client, code.listed, code.cache)
+            request.spec.bundle_digest = submission.packed.manifest.digest
         submission.is_asked = True
-        if packed is None:
+        if submission.packed is None:
             submission.session = await client.sessions.create(request)
         else:
             submission.session = await made_of(
-                app, client, packed, lambda: client.sessions.create(request)
+                app, client, submission.packed, lambda: client.sessions.create(request)
             )
         return await _settled(client, submission.session)
     except NotFound:
@@ -520,13 +535,12 @@ async def _check_dataset(client: Client, name: str, version: int, tag: str) -> N
         ) from error
 
 
-async def _send(app: App, client: Client, packed: Packed) -> None:
+async def _send(app: App, client: Client, listed: FolderFiles, cache: StatCache | None) -> Packed:
     from nsml.common.units import duration_text, size_text
 
     began = app.clock.monotonic()
-    sent = await send(app, client, packed)
-    files = len(packed.manifest.entries)
-    skipped = packed.skipped
+    sent = await send(app, client, listed, cache=cache)
+    files, skipped = len(listed.files), listed.skipped
     ignored = (
         f" (ignored {files_text(skipped.files)}, {size_text(skipped.bytes)})"
         if skipped.files
@@ -534,19 +548,20 @@ async def _send(app: App, client: Client, packed: Packed) -> None:
     )
     took_s = app.clock.monotonic() - began
     took = f"{took_s:.1f}s" if took_s < 60 else duration_text(took_s)
-    app.say(f"packing   {files_text(files)} {size_text(packed.manifest.size)}{ignored}")
+    app.say(f"packing   {files_text(files)} {size_text(sent.packed.manifest.size)}{ignored}")
     app.say(
         f"sending   {files_text(sent.files_sent)} {size_text(sent.bytes_sent)},"
         f" {files - sent.files_sent:,} unchanged   done {took}"
     )
+    return sent.packed
 
 
-def _identified(options: RunOptions, packed: Packed | None) -> CreateSessionRequest:
-    """What is asked for, under an id of its own and with its code."""
+def _identified(options: RunOptions, listed: FolderFiles | None) -> CreateSessionRequest:
+    """What is asked for, under an id of its own; its code is named once it is sent."""
     request = options.request
     request.request_id = new_request_id()
     if options.repetition is None:
-        request.spec.bundle_digest = packed.manifest.digest if packed is not None else ""
+        request.spec.bundle_digest = _UNSENT if listed is not None else ""
     return request
 
 

@@ -16,6 +16,7 @@ class RunOptions:
 
     Attributes:
         request: what the platform is asked, but for the id and the code's digest.
+        rehash: whether files are read that look unchanged.
         repetition: what fills it in, where it is made from the record of another session.
     """
 
@@ -23,6 +24,7 @@ class RunOptions:
     environment_files: tuple[str, ...]
     sends_code: bool
     max_bytes: int | None
+    rehash: bool = False
     repetition: Repetition | None = None
 
     @property

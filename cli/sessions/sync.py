@@ -27,7 +27,7 @@ from nsml.common.shell import shell_word
 from nsml.common.text import visible
 from nsml.common.units import counted, size_text
 from nsml.content.errors import TooLarge
-from nsml.content.packing import CODE_LIMIT_BYTES
+from nsml.content.listing import CODE_LIMIT_BYTES
 from nsml.copying.sync_messages import (
     DONE,
     FULL,

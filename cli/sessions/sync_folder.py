@@ -17,8 +17,7 @@ from nsml._path_text import bytes_of, path_text
 from nsml.content.chunks import chunks_of
 from nsml.content.errors import ContentError, PathRefused, TooLarge, Unreadable
 from nsml.content.ignore import IGNORE_FILE, rules_for
-from nsml.content.listing import FolderFile, Listing, check_size, mode_of, open_root
-from nsml.content.packing import MAX_FILES
+from nsml.content.listing import MAX_FILES, FolderFile, Listing, check_size, mode_of, open_root
 from nsml.content.safe_paths import version_of
 from nsml.copying.messages import TEMPORARY, nearest_time
 from nsml.copying.sync_messages import File, Old

@@ -1,4 +1,4 @@
-"""Folders on their way to the platform: packed and sent, with progress shown."""
+"""Folders on their way to the platform: listed and sent, with progress shown."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
     from cli.app import App
     from nsml.client.calls import Client
-    from nsml.client.content import Transfer, Uploaded
-    from nsml.content import packing
+    from nsml.client.content import Transfer
+    from nsml.client.uploads import Uploaded
     from nsml.content.ignore import IgnoreRules
+    from nsml.content.listing import FolderFiles
     from nsml.content.packing import Packed
+    from nsml.content.stat_cache import StatCache
 
 Made = TypeVar("Made")
 
@@ -28,25 +30,40 @@ _IGNORE_FILES = (".gitignore", ".dockerignore", ".gcloudignore", ".amlignore", "
 """Where other tools are told what not to send."""
 
 
-def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) -> Packed:
-    """The folder described, or the one file as a folder that has it alone, with notes on what is not sent.
+def list_files(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) -> FolderFiles:
+    """The files of the folder that are sent, or the one file as a folder that has it alone, with notes on what is not sent.
 
-    Raises what `nsml.content.packing.pack` raises, but CommandError for what can be left out by a rule.
+    Raises what `nsml.content.listing.list_folder` raises, but CommandError for what can be left out by a rule.
     """
     from nsml.common.text import visible
+    from nsml.content.ignore import IGNORE_FILE
+    from nsml.content.listing import list_file, list_folder
+
+    with _left_out_by_rules():
+        if path.is_file():
+            return list_file(path, max_bytes=max_bytes)
+        listed = list_folder(path, ignore=ignore, max_bytes=max_bytes)
+    for what, names in (
+        ("left out, for they are no files", listed.special),
+        ("left out, environments of Python packages", listed.environments),
+        ("empty folders are not sent", listed.empty),
+        (f"not read, only {IGNORE_FILE} of the folder itself is", listed.unread),
+    ):
+        if names:
+            app.say(f"note: {what}: {visible(shortened(names))}")
+    _note_ignore_files(app, path, listed)
+    warn_of_sent(app, path, listed)
+    return listed
+
+
+@contextmanager
+def _left_out_by_rules() -> Iterator[None]:
+    """Around what lists or reads a folder: where a rule helps, the error says which."""
     from nsml.content.errors import LinkRefused, PathRefused, Unreadable
     from nsml.content.ignore import IGNORE_FILE
-    from nsml.content.packing import pack, pack_file
-
-    progress = Progress(app, "packing")
-
-    def shown(seen: packing.Progress) -> None:
-        progress.update(seen.bytes, seen.bytes_total)
 
     try:
-        if path.is_file():
-            return pack_file(path, max_bytes=max_bytes, progress=shown)
-        packed = pack(path, ignore=ignore, max_bytes=max_bytes, progress=shown)
+        yield
     except PathRefused as error:
         raise CommandError(
             f"{error.path!r} cannot be sent",
@@ -59,32 +76,18 @@ def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) ->
         raise CommandError(
             str(error), advice=f"a line {pattern_of(error.path)} in {IGNORE_FILE} leaves it out"
         ) from error
-    finally:
-        progress.close()
-    for what, names in (
-        ("left out, for they are no files", packed.special),
-        ("left out, environments of Python packages", packed.environments),
-        ("empty folders are not sent", packed.empty),
-        (f"not read, only {IGNORE_FILE} of the folder itself is", packed.unread),
-    ):
-        if names:
-            app.say(f"note: {what}: {visible(shortened(names))}")
-    _note_ignore_files(app, path, packed)
-    warn_of_sent(app, path, packed)
-    return packed
 
 
-def _note_ignore_files(app: App, folder: Path, packed: Packed) -> None:
+def _note_ignore_files(app: App, folder: Path, listed: FolderFiles) -> None:
     """Say what is sent although git, or another tool, would leave it out: their rules are not read, in no folder."""
     from nsml.common.text import visible
     from nsml.common.units import size_text
     from nsml.content.ignore import IGNORE_FILE
 
-    entries = packed.manifest.entries
-    rules = _rules_by_folder(folder, [item.path for item in entries])
+    rules = _rules_by_folder(folder, [item.path for item in listed.files])
     naming: set[str] = set()
     sizes: list[int] = []
-    for item in entries if rules else ():
+    for item in listed.files if rules else ():
         files = _files_that_name(item.path, rules)
         naming.update(files)
         if files:
@@ -129,22 +132,40 @@ def _files_that_name(path: str, rules: dict[str, dict[str, IgnoreRules]]) -> lis
             return files
 
 
-async def send(app: App, client: Client, packed: Packed, bases: Sequence[str] = ()) -> Uploaded:
-    """See `nsml.client.content.upload`."""
-    from nsml.client.content import upload
+def stat_cache(app: App, *, rehash: bool = False) -> StatCache | None:
+    """What this user's files held when they were last read, to be made before they are listed; None with `rehash`."""
+    from nsml.client.contexts import cache_folder
+    from nsml.content.stat_cache import FILE_NAME, StatCache
 
-    with _shown(app) as progress:
-        return await upload(client, packed, bases=bases, progress=progress)
+    if rehash:
+        return None
+    now_ns = int(app.clock.time() * 1e9)
+    return StatCache(cache_folder(app.environ) / FILE_NAME, now_ns=now_ns)
+
+
+async def send(
+    app: App,
+    client: Client,
+    listed: FolderFiles,
+    *,
+    cache: StatCache | None,
+    bases: Sequence[str] = (),
+) -> Uploaded:
+    """See `nsml.client.uploads.push`."""
+    from nsml.client.uploads import push
+
+    with _shown(app) as progress, _left_out_by_rules():
+        return await push(client, listed, cache=cache, bases=bases, progress=progress)
 
 
 async def made_of(
     app: App, client: Client, packed: Packed, make: Callable[[], Awaitable[Made]]
 ) -> Made:
-    """See `nsml.client.content.made_of`."""
-    from nsml.client import content
+    """See `nsml.client.uploads.made_of`."""
+    from nsml.client import uploads
 
     with _shown(app) as progress:
-        return await content.made_of(client, packed, make, progress=progress)
+        return await uploads.made_of(client, packed, make, progress=progress)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cli.app import App
-    from nsml.content.packing import Packed
+    from nsml.content.listing import FolderFiles
 
 _MOST_BYTES = 64 << 10
 """Of the file; beyond that, paths that are gone are forgotten, and the oldest ones."""
@@ -62,17 +62,17 @@ def _recorded(file: Path) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def warn_of_sent(app: App, folder: Path, packed: Packed) -> None:
+def warn_of_sent(app: App, folder: Path, listed: FolderFiles) -> None:
     """Name the files that nsml wrote and that are sent with the code, and the line that leaves them out."""
-    _warn(app, _WRITTEN, "that nsml wrote here", folder, packed)
+    _warn(app, _WRITTEN, "that nsml wrote here", folder, listed)
 
 
-def warn_of_pushed(app: App, folder: Path, packed: Packed) -> None:
+def warn_of_pushed(app: App, folder: Path, listed: FolderFiles) -> None:
     """The same of files that were pushed as a dataset: the program has them at /data."""
-    _warn(app, _PUSHED, "of a pushed dataset", folder, packed)
+    _warn(app, _PUSHED, "of a pushed dataset", folder, listed)
 
 
-def _warn(app: App, name: str, which: str, folder: Path, packed: Packed) -> None:
+def _warn(app: App, name: str, which: str, folder: Path, listed: FolderFiles) -> None:
     from nsml.common.shell import shell_line
     from nsml.common.text import visible
     from nsml.common.units import size_text
@@ -84,9 +84,7 @@ def _warn(app: App, name: str, which: str, folder: Path, packed: Packed) -> None
     paths = {path_text(path.relative_to(top).as_posix()) for path in inside}
     if not paths:
         return
-    sent = {
-        item.path: (_written_at(item.path, paths), item.size) for item in packed.manifest.entries
-    }
+    sent = {item.path: (_written_at(item.path, paths), item.size) for item in listed.files}
     included = {path: place for path, (place, _) in sent.items() if place}
     if not included:
         return

@@ -1,4 +1,4 @@
-"""Folders to the platform and back: only what the other end lacks travels, in bounded messages."""
+"""Folders from the platform, in bounded messages; `nsml.client.uploads` has the way there."""
 
 from __future__ import annotations
 
@@ -7,46 +7,25 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from nsml.client.errors import MissingBlobs, NotFound, PlatformFault, Unavailable
-from nsml.common.clock import in_thread
+from nsml.client.errors import NotFound, PlatformFault, Unavailable
 from nsml.v1 import content_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
-        AsyncIterator,
         Awaitable,
         Callable,
         Iterator,
-        Mapping,
         Sequence,
     )
     from pathlib import Path
 
     from nsml.client.calls import Client
-    from nsml.common.clock import Offload
     from nsml.content.manifest import ChunkRef, Manifest
-    from nsml.content.packing import Batch, Packed
 
-Made = TypeVar("Made")
 T = TypeVar("T")
 
-PART_BYTES = 1 << 20
-"""Most bytes of one blob in one message, by contract."""
-_MESSAGE_BYTES = (1 << 20) - (64 << 10)
-_ASKED_AT_ONCE = 10_000
 _FETCHED_AT_ONCE = 4_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uploaded:
-    """What an upload made, and what of it really travelled."""
-
-    digest: str
-    """Of the manifest: names the content from now on."""
-    files_sent: int
-    """Files of which the platform lacked a part."""
-    bytes_sent: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,155 +34,6 @@ class Transfer:
 
     bytes: int
     bytes_total: int
-
-
-async def find_missing(
-    client: Client, digests: Sequence[str], *, root: str = "", bases: Sequence[str] = ()
-) -> set[str]:
-    """Which of these blobs would have to be sent, for something to be made of the manifest `root`.
-
-    What `bases` list, manifests that the user may read, is not sent again.
-    """
-    missing: set[str] = set()
-    for asked in _batched(digests, _ASKED_AT_ONCE):
-        answer = await client.rpc.unary(
-            "ContentService/FindMissingBlobs",
-            pb.FindMissingBlobsRequest(digests=asked, root=root, bases=bases),
-            pb.FindMissingBlobsResponse,
-        )
-        missing.update(answer.missing)
-    return missing
-
-
-async def upload(
-    client: Client,
-    packed: Packed,
-    *,
-    bases: Sequence[str] = (),
-    progress: Callable[[Transfer], None] | None = None,
-    run: Offload = in_thread,
-    is_unheard: bool = False,
-) -> Uploaded:
-    """Send what the user has to send of a packed folder; `bases` as for `find_missing`.
-
-    The manifest goes last, so a broken upload leaves nothing that looks whole. With `is_unheard` it goes
-    in any case. Raises ClientError, and PackRefused when a file changed since it was packed.
-    """
-    from nsml.content.digests import digest_of
-
-    sizes = packed.manifest.blobs()
-    encoded = packed.manifest.encode()
-    root = digest_of(encoded)
-    always = {root} if is_unheard else set()
-    missing = always | await find_missing(client, [*sizes, root], root=root, bases=bases)
-    left = missing
-    for address in (ways := client.rpc.ways).addresses:
-        wanted = {digest: size for digest, size in sizes.items() if digest in left}
-        last = [(root, encoded)] if root in left else []
-        try:
-            await _send(client, packed, wanted, last, progress=progress, run=run)
-            break
-        except Unavailable:
-            if address == ways.addresses[-1]:
-                raise
-            # What has arrived is kept, whichever control plane took it.
-            left = always | await find_missing(client, [*sizes, root], root=root, bases=bases)
-    return Uploaded(
-        digest=root,
-        files_sent=sum(
-            any(ref.digest in missing for ref in entry.chunks) for entry in packed.manifest.entries
-        ),
-        bytes_sent=sum(size for digest, size in sizes.items() if digest in missing),
-    )
-
-
-async def made_of(
-    client: Client,
-    packed: Packed,
-    make: Callable[[], Awaitable[Made]],
-    *,
-    bases: Sequence[str] = (),
-    progress: Callable[[Transfer], None] | None = None,
-    run: Offload = in_thread,
-) -> Made:
-    """What `make` makes of content that was sent, such as a session or a version of a dataset.
-
-    Content that the platform does not have, or not of this user, is sent again, and `make` called
-    again. Raises what `make` and `upload` raise.
-    """
-    for _ in client.rpc.ways.addresses:
-        try:
-            return await make()
-        except MissingBlobs:
-            await upload(client, packed, bases=bases, progress=progress, run=run, is_unheard=True)
-    return await make()
-
-
-async def _send(
-    client: Client,
-    packed: Packed,
-    wanted: Mapping[str, int],
-    last: Sequence[tuple[str, bytes]],
-    *,
-    progress: Callable[[Transfer], None] | None,
-    run: Offload,
-) -> None:
-    """Send what is `wanted` of a folder, with its sizes, to one control plane, and then what is `last`."""
-    sending = _Sending(packed, list(wanted), sum(wanted.values()), progress, run)
-    if wanted:
-        await client.rpc.upload("ContentService/PutBlobs", sending.requests(), pb.PutBlobsResponse)
-    if last:
-        await client.rpc.upload("ContentService/PutBlobs", _in_messages(last), pb.PutBlobsResponse)
-
-
-class _Sending:
-    """The messages of one upload, read from disk as the stream takes them."""
-
-    def __init__(
-        self,
-        packed: Packed,
-        wanted: list[str],
-        total: int,
-        progress: Callable[[Transfer], None] | None,
-        run: Offload,
-    ) -> None:
-        self._batches = packed.source.batches(wanted, max_bytes=_MESSAGE_BYTES)
-        self._total = total
-        self._progress = progress
-        self._run = run
-
-    async def requests(self) -> AsyncIterator[pb.PutBlobsRequest]:
-        sent = 0
-        while (batch := await self._run(self._next)) is not None:
-            for message in _messages(batch):
-                yield message
-                sent += sum(len(blob.data) for blob in message.blobs)
-                if self._progress is not None:
-                    self._progress(Transfer(bytes=sent, bytes_total=self._total))
-
-    def _next(self) -> Batch | None:
-        return next(self._batches, None)
-
-
-async def _in_messages(batch: Sequence[tuple[str, bytes]]) -> AsyncIterator[pb.PutBlobsRequest]:
-    for message in _messages(batch):
-        yield message
-
-
-def _messages(batch: Sequence[tuple[str, bytes]]) -> Iterator[pb.PutBlobsRequest]:
-    """A batch of small blobs as one message; a large blob as parts of at most PART_BYTES."""
-    small = [item for item in batch if len(item[1]) <= _MESSAGE_BYTES]
-    if small:
-        yield pb.PutBlobsRequest(
-            blobs=[pb.Blob(digest=digest, data=data, last=True) for digest, data in small]
-        )
-    for digest, data in batch:
-        if len(data) <= _MESSAGE_BYTES:
-            continue
-        for start in range(0, len(data), _MESSAGE_BYTES):
-            part = data[start : start + _MESSAGE_BYTES]
-            last = start + _MESSAGE_BYTES >= len(data)
-            yield pb.PutBlobsRequest(blobs=[pb.Blob(digest=digest, data=part, last=last)])
 
 
 async def read_blobs(

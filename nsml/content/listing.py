@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsml._path_text import path_text
@@ -13,6 +13,14 @@ from nsml.content.ignore import IGNORE_FILE, IgnoreRules
 from nsml.content.paths import MAX_DEPTH, split_path
 from nsml.content.safe_paths import Beneath, Listed, Parts, Version, beneath, version_of
 
+# Code beyond this is usually a forgotten data folder: NSML warned, and so do we.
+CODE_WARN_BYTES = 10_000_000
+CODE_WARNING = (
+    "Warning: Your session has a total size of over  10 MB You may want to add unnecessary files"
+    " and directories to the ignore list. (e.g. the .git directory)"
+)
+CODE_LIMIT_BYTES = 512 << 20
+MAX_FILES = 1_000_000
 _LARGEST_SHOWN = 5
 _SKIPPED_COUNTED = 20_000
 _ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}
@@ -37,6 +45,78 @@ class FolderFile:
     size: int
     mode: int
     version: Version  # what changes with its content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderFiles:
+    """The files of a folder that are sent, as they were listed, and what is not sent."""
+
+    root: Path
+    files: tuple[FolderFile, ...]
+    skipped: Skipped = field(default_factory=Skipped)
+    special: tuple[str, ...] = ()
+    """Sockets, pipes and devices, each with its kind: left out, for there is nothing to send."""
+    environments: tuple[str, ...] = ()
+    """Folders with an environment of Python packages, left out by IgnoreRules.skips_environments."""
+    empty: tuple[str, ...] = ()
+    """Folders without anything in them: a manifest lists files only."""
+    unread: tuple[str, ...] = ()
+    """Ignore files below the top, which are not read."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files together."""
+        return sum(file.size for file in self.files)
+
+    def warnings(self, warn_bytes: int = CODE_WARN_BYTES) -> tuple[str, ...]:
+        """What the user should know before it is sent as code."""
+        return (CODE_WARNING,) if self.size > warn_bytes else ()
+
+
+def list_folder(
+    root: Path,
+    *,
+    ignore: IgnoreRules | None = None,
+    max_bytes: int = CODE_LIMIT_BYTES,
+    max_files: int = MAX_FILES,
+) -> FolderFiles:
+    """The regular files of `root` that `ignore` leaves in; nothing is read.
+
+    A link that stays inside the folder counts as what it leads to. Raises a PackRefused that names
+    the path: LinkRefused, Unreadable, EmptyFolder, TooLarge; or PathRefused for one that is too long or too deep.
+    """
+    with open_root(root) as folder:
+        listing = Listing(root, folder, ignore or IgnoreRules(()), max_files)
+        found = listing.run()
+    check_size(found, max_bytes)
+    return FolderFiles(
+        root=root,
+        files=tuple(found),
+        skipped=listing.skipped(),
+        special=tuple(f"{path} ({kind})" for path, kind in listing.special),
+        environments=tuple(listing.environments),
+        empty=tuple(listing.empty),
+        unread=tuple(listing.unread),
+    )
+
+
+def list_file(file: Path, *, max_bytes: int) -> FolderFiles:
+    """One file as a folder that has it alone, under its name; a link as what it leads to.
+
+    Raises as `list_folder` does.
+    """
+    path, real = path_text(file.name), file.resolve()
+    split_path(path)
+    with open_root(real.parent) as folder:
+        try:
+            facts = folder.lstat((real.name,))
+        except OSError as error:
+            raise errors.Unreadable(path, unreadable(path, error)) from error
+    if not stat.S_ISREG(facts.st_mode):
+        raise errors.Unreadable(path, f"cannot read {path}: it is {kind_of(facts.st_mode)}")
+    found = FolderFile(path, (real.name,), facts.st_size, mode_of(facts.st_mode), version_of(facts))
+    check_size([found], max_bytes)
+    return FolderFiles(root=real.parent, files=(found,))
 
 
 class Listing:

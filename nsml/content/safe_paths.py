@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 Parts = tuple[str, ...]
-Version = tuple[int, int, int]
-"""When a file was written and last changed, and its number: one of these is another once its content is."""
+Version = tuple[int, int, int, int]
+"""When a file was written and last changed (ns), its inode number, and its device: one of these is another once its content is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class ByPath:
 
 def version_of(facts: os.stat_result) -> Version:
     """The version of a file."""
-    return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+    return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_dev
 
 
 def _listed(folder: int | Path) -> list[Listed]:

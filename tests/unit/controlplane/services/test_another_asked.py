@@ -12,9 +12,10 @@ import pytest
 
 from controlplane.history.values import Checkpoint, CheckpointState
 from nsml.client.calls import Client
-from nsml.client.content import download, made_of, upload
+from nsml.client.content import download
 from nsml.client.endpoints import Endpoints
 from nsml.client.errors import MissingBlobs, NotFound
+from nsml.client.uploads import made_of, upload
 from nsml.content.packing import Packed, pack
 from nsml.v1 import datasets_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb

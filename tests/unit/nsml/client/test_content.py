@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from nsml.client import errors
-from nsml.client.content import download, upload
+from nsml.client.content import download
+from nsml.client.uploads import upload
 from nsml.common.clock import inline
 from nsml.content.errors import (
     BlobCorrupt,

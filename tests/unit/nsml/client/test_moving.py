@@ -13,12 +13,13 @@ import pytest
 from cli.local.ports import Held
 from nsml.client import errors
 from nsml.client.connect import connect
-from nsml.client.content import download, upload
+from nsml.client.content import download
 from nsml.client.contexts import Context
 from nsml.client.endpoints import PATIENCE_S, Endpoints, asked_of_any, asked_once
 from nsml.client.idempotency import is_idempotent, only_reads
 from nsml.client.streams import read_logs, read_metrics, watch_sessions
-from nsml.content.packing import pack
+from nsml.client.uploads import push
+from nsml.content.listing import list_folder
 from nsml.v1 import sessions_pb2 as pb
 from tests.support.proxy import Proxy
 from tests.unit.controlplane.access.test_access_table import contract_files
@@ -245,7 +246,7 @@ async def test_content_goes_and_comes_through_whoever_is_there(both, server, tmp
     folder.mkdir()
     for number in range(20):
         (folder / f"{number}.bin").write_bytes(bytes([number]) * 300_000)
-    packed = pack(folder)
+    listed = list_folder(folder)
     first = True
 
     def cut_once(_: object) -> None:
@@ -254,7 +255,7 @@ async def test_content_goes_and_comes_through_whoever_is_there(both, server, tmp
             first = False
             server.cut()
 
-    sent = await upload(both, packed, progress=cut_once)
+    sent = await push(both, listed, progress=cut_once)
     assert not first
     first = True
     server.restore()

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nsml.content import errors, ignore, packing
+from nsml._path_text import path_text
+from nsml.content import errors, ignore
 from nsml.content.digests import digest_of
 from nsml.content.ignore import IgnoreRules, rules_for
+from nsml.content.listing import CODE_WARNING, list_folder
 from nsml.content.manifest import decode
 from nsml.content.packing import Packed, Progress, pack, pack_file, pack_files
 from nsml.content.stored_manifest import StoredManifest
@@ -84,8 +86,8 @@ def test_ignored_files_stay_and_are_counted(tmp_path: Path) -> None:
     )
     packed = pack(tmp_path, ignore=rules_for(tmp_path))
     assert paths(packed) == [".nsmlignore", "keep.log", "main.py", "venv/x"]
-    assert (packed.skipped.files, packed.skipped.bytes) == (5, 1503)
-    assert packed.skipped.is_complete
+    assert (packed.listed.skipped.files, packed.listed.skipped.bytes) == (5, 1503)
+    assert packed.listed.skipped.is_complete
 
 
 def test_the_defaults_shown_are_the_defaults_used(tmp_path: Path) -> None:
@@ -156,15 +158,15 @@ def test_links_in_circles_and_to_nowhere_are_named(tmp_path: Path, target: str) 
 
 def test_what_is_no_file_is_left_out_and_named(tmp_path: Path) -> None:
     write(tmp_path, {"main.py": b"1", "run/x": b"2"})
-    assert pack(tmp_path).special == ()
+    assert pack(tmp_path).listed.special == ()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "run/link").symlink_to("../pipe")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "run/sock"))
         packed = pack(tmp_path)
     assert paths(packed) == ["main.py", "run/x"]
-    assert packed.special == ("pipe (a pipe)", "run/link (a pipe)", "run/sock (a socket)")
-    assert pack(tmp_path, ignore=IgnoreRules(["pipe", "run"])).special == ()
+    assert packed.listed.special == ("pipe (a pipe)", "run/link (a pipe)", "run/sock (a socket)")
+    assert pack(tmp_path, ignore=IgnoreRules(["pipe", "run"])).listed.special == ()
 
 
 def test_a_folder_with_no_file_is_empty_whatever_else_is_in_it(tmp_path: Path) -> None:
@@ -220,9 +222,9 @@ def test_too_large_names_the_largest(tmp_path: Path) -> None:
 
 def test_the_old_warning_comes_above_ten_megabytes(tmp_path: Path) -> None:
     write(tmp_path, {"main.py": b"1"})
-    assert pack(tmp_path).warnings() == ()
+    assert list_folder(tmp_path).warnings() == ()
     write(tmp_path, {"data": bytes(10_000_001)})
-    assert pack(tmp_path).warnings() == (packing.CODE_WARNING,)
+    assert list_folder(tmp_path).warnings() == (CODE_WARNING,)
 
 
 def test_an_empty_folder_and_a_missing_one(tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def test_every_name_that_linux_has_travels(tmp_path: Path) -> None:
         os.fsencode(folder.name): (folder / "1.png").read_bytes()
         for folder in (tmp_path / "here").iterdir()
     } == {name: str(number).encode() for number, name in enumerate(NAMES)}
-    again = [packing.path_text(f"{os.fsdecode(name)}/1.png") for name in NAMES]
+    again = [path_text(f"{os.fsdecode(name)}/1.png") for name in NAMES]
     assert pack_files(tmp_path / "here", again, max_bytes=1 << 20).manifest == packed.manifest
 
 
@@ -295,7 +297,7 @@ def test_environments_of_packages_are_left_out_of_code_and_named(tmp_path: Path)
     (tmp_path / "kept/pyvenv.cfg").touch()
     write(tmp_path, {".nsmlignore": b"!kept/\nkept/bin\n"})
     packed = pack(tmp_path, ignore=rules_for(tmp_path))
-    assert packed.environments == ("env", "tools/conda")
+    assert packed.listed.environments == ("env", "tools/conda")
     assert paths(packed) == [".nsmlignore", "kept/lib/x.py", "kept/pyvenv.cfg", "main.py"]
     with pytest.raises(errors.LinkRefused, match="env/bin/python leaves the folder"):
         pack(tmp_path, ignore=rules_for(tmp_path, defaults=ignore.DEFAULT_DATASET_IGNORES))
@@ -306,8 +308,8 @@ def test_empty_folders_and_rules_that_are_not_read_are_named(tmp_path: Path) -> 
     for name in ("logs", "out/deep", "c"):
         (tmp_path / name).mkdir(parents=True)
     packed = pack(tmp_path, ignore=rules_for(tmp_path))
-    assert packed.empty == ("logs", "out/deep")
-    assert packed.unread == ("sub/.nsmlignore",)
+    assert packed.listed.empty == ("logs", "out/deep")
+    assert packed.listed.unread == ("sub/.nsmlignore",)
 
 
 def test_one_file_is_a_folder_that_has_it_alone(tmp_path: Path) -> None:

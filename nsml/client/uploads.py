@@ -1,0 +1,333 @@
+"""Folders to the platform: read once, and only what the platform lacks travels, in bounded messages.
+
+Chunks are asked for a window at a time and sent from memory, while further ones are read, cut and hashed. What is in memory
+does not depend on the size of the folder: a window that is asked for, calls that are on their way, and what is read ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from nsml.client.content import Transfer
+from nsml.client.errors import MissingBlobs, Unavailable
+from nsml.common.clock import in_thread, inline
+from nsml.common.concurrency import to_its_end
+from nsml.content.digests import digest_of
+from nsml.content.packing import batches_of
+from nsml.v1 import content_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from nsml.client.calls import Client
+    from nsml.common.clock import Offload
+    from nsml.content.listing import FolderFiles
+    from nsml.content.packing import Batch, Packed
+    from nsml.content.reading import Piece
+    from nsml.content.stat_cache import StatCache
+
+Made = TypeVar("Made")
+T = TypeVar("T")
+
+PART_BYTES: Final = 1 << 20
+"""Most bytes of one blob in one message, by contract."""
+_MESSAGE_BYTES: Final = (1 << 20) - (64 << 10)
+_ASKED_AT_ONCE: Final = 10_000
+_WINDOW_BYTES: Final = 16 << 20
+"""Bytes in memory about which the platform is asked together."""
+_CALL_BYTES: Final = 16 << 20
+"""Bytes that a call sends at least, but for the last one: each call is durable when it ends."""
+_CALLS_AT_ONCE: Final = 2
+"""While one is stored, the next one is on its way."""
+_READERS: Final = 4
+"""Threads that read, cut and hash: of a network file system each file takes several round trips."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """What an upload made, and what of it really travelled."""
+
+    packed: Packed
+    digest: str
+    """Of the manifest: names the content from now on."""
+    files_sent: int = 0
+    """Files of which the platform lacked a part."""
+    bytes_sent: int = 0
+
+
+async def find_missing(
+    client: Client, digests: Sequence[str], *, root: str = "", bases: Sequence[str] = ()
+) -> set[str]:
+    """Which of these blobs would have to be sent, for something to be made of the manifest `root`.
+
+    What `bases` list, manifests that the user may read, is not sent again.
+    """
+    missing: set[str] = set()
+    for start in range(0, len(digests), _ASKED_AT_ONCE):
+        asked = digests[start : start + _ASKED_AT_ONCE]
+        answer = await client.rpc.unary(
+            "ContentService/FindMissingBlobs",
+            pb.FindMissingBlobsRequest(digests=asked, root=root, bases=bases),
+            pb.FindMissingBlobsResponse,
+        )
+        missing.update(answer.missing)
+    return missing
+
+
+async def push(
+    client: Client,
+    listed: FolderFiles,
+    *,
+    cache: StatCache | None = None,
+    bases: Sequence[str] = (),
+    progress: Callable[[Transfer], None] | None = None,
+    run: Offload = in_thread,
+) -> Uploaded:
+    """Read listed files once, and send what the user has to send of them; `bases` as for `find_missing`.
+
+    What `cache` knows is not read unless the platform lacks it. The manifest goes last, so a broken upload leaves nothing
+    that looks whole. Raises ClientError, and PackRefused when a file changes meanwhile, or there is too much.
+    """
+    from nsml.content.errors import ChangedWhilePacking
+    from nsml.content.packing import described, packed_of
+    from nsml.content.reading import FolderReader
+
+    reader = await run(partial(FolderReader, listed, cache=cache))
+    try:
+        if reader.is_known:
+            packed = await run(partial(described, reader))
+            root = packed.manifest.digest
+            if not await find_missing(client, [root], root=root):
+                return Uploaded(packed=packed, digest=root)
+            return await upload(client, packed, bases=bases, progress=progress, run=run)
+        async with _Sending(
+            client, listed.root, total=listed.size, bases=bases, progress=progress, run=run
+        ) as sending:
+            with closing(reader.groups(_READERS)) as groups:
+                while (pieces := await to_its_end(run(partial(next, groups, None)))) is not None:
+                    await sending.add(pieces)
+            packed = await run(partial(packed_of, reader))
+            encoded = await run(packed.manifest.encode)
+            await sending.end(encoded)
+    except ChangedWhilePacking as error:
+        if cache is not None:
+            changed = [file for file in listed.files if file.path == error.path]
+            await run(partial(cache.forget, listed.root, changed))
+        raise
+    return await sending.uploaded(packed, encoded)
+
+
+async def upload(
+    client: Client,
+    packed: Packed,
+    *,
+    bases: Sequence[str] = (),
+    progress: Callable[[Transfer], None] | None = None,
+    run: Offload = in_thread,
+    is_unheard: bool = False,
+) -> Uploaded:
+    """Send what the user has to send of a packed folder, which is read again; `bases` as for `find_missing`.
+
+    The manifest goes last, and with `is_unheard` in any case. Raises ClientError, and PackRefused when a file changed since
+    it was packed.
+    """
+    encoded = await run(packed.manifest.encode)
+    total = sum(packed.manifest.blobs().values())
+    async with _Sending(
+        client, packed.listed.root, total=total, bases=bases, progress=progress, run=run
+    ) as sending:
+        sending.root = packed.manifest.digest
+        for pieces in _batched(packed.source.pieces(), _ASKED_AT_ONCE):
+            await sending.add(pieces)
+        await sending.end(encoded)
+    return await sending.uploaded(packed, encoded, is_unheard=is_unheard)
+
+
+async def made_of(
+    client: Client,
+    packed: Packed,
+    make: Callable[[], Awaitable[Made]],
+    *,
+    bases: Sequence[str] = (),
+    progress: Callable[[Transfer], None] | None = None,
+    run: Offload = in_thread,
+) -> Made:
+    """What `make` makes of content that was sent, such as a session or a version of a dataset.
+
+    Content that the platform does not have, or not of this user, is sent again, and `make` called
+    again. Raises what `make` and `upload` raise.
+    """
+    for _ in client.rpc.ways.addresses:
+        try:
+            return await make()
+        except MissingBlobs:
+            await upload(client, packed, bases=bases, progress=progress, run=run, is_unheard=True)
+    return await make()
+
+
+class _Sending:
+    """The chunks of one folder on their way: asked for in windows, and sent in calls of bounded size.
+
+    Attributes:
+        root: digest of the manifest, once it is known: what the user may read is not sent again.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        folder: Path,
+        *,
+        total: int,
+        bases: Sequence[str],
+        progress: Callable[[Transfer], None] | None,
+        run: Offload,
+    ) -> None:
+        self.root = ""
+        self._client = client
+        self._folder = folder
+        self._total = total
+        self._bases = bases
+        self._progress = progress
+        self._run = run
+        self._done = 0
+        self._calls: set[asyncio.Task[None]] = set()
+        self._asked: set[str] = set()
+        self._missing: set[str] = set()
+        self._bytes_sent = 0
+        self._window: list[Piece] = []
+        self._window_bytes = 0
+        self._outbox: list[Piece] = []
+        self._outbox_bytes = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    async def add(self, pieces: Sequence[Piece]) -> None:
+        """Take further chunks; waits while enough is on its way."""
+        for piece in pieces:
+            if piece.ref.digest in self._asked:
+                self._count(piece.ref.size)
+                continue
+            self._asked.add(piece.ref.digest)
+            self._window.append(piece)
+            self._window_bytes += len(piece.data or b"")
+            if self._window_bytes >= _WINDOW_BYTES or len(self._window) >= _ASKED_AT_ONCE:
+                await self._ask()
+
+    async def end(self, encoded: bytes) -> None:
+        """There are no more: return when all is sent that is missing. Of the manifest it is asked, too."""
+        self.root = digest_of(encoded)
+        await self._ask(self.root)
+        if self._outbox:
+            await self._send()
+        while self._calls:
+            await self._wait()
+
+    async def uploaded(
+        self, packed: Packed, encoded: bytes, *, is_unheard: bool = False
+    ) -> Uploaded:
+        """Send the manifest, after all else; what came of it all."""
+        if is_unheard or self.root in self._missing:
+            await self._put(lambda: _in_messages(((self.root, encoded),)))
+        entries = packed.manifest.entries
+        return Uploaded(
+            packed=packed,
+            digest=self.root,
+            files_sent=sum(
+                any(ref.digest in self._missing for ref in entry.chunks) for entry in entries
+            ),
+            bytes_sent=self._bytes_sent,
+        )
+
+    async def _ask(self, *further: str) -> None:
+        window, self._window, self._window_bytes = self._window, [], 0
+        digests = [*(piece.ref.digest for piece in window), *further]
+        missing = await find_missing(self._client, digests, root=self.root, bases=self._bases)
+        self._missing |= missing
+        for piece in window:
+            if piece.ref.digest in missing:
+                self._outbox.append(piece)
+                self._outbox_bytes += piece.ref.size
+                self._bytes_sent += piece.ref.size
+            else:
+                self._count(piece.ref.size)
+            if self._outbox_bytes >= _CALL_BYTES:
+                await self._send()
+
+    async def _send(self) -> None:
+        """Begin a call with what is to be sent, when there is room for one."""
+        pieces, self._outbox, self._outbox_bytes = self._outbox, [], 0
+        while len(self._calls) >= _CALLS_AT_ONCE:
+            await self._wait()
+        self._calls.add(asyncio.create_task(self._put(lambda: self._requests(pieces))))
+
+    async def _wait(self) -> None:
+        """Until a call has ended; raises what it raised."""
+        ended, self._calls = await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
+        for error in [call.exception() for call in ended]:
+            if error is not None:
+                raise error
+
+    async def _put(self, requests: Callable[[], AsyncIterator[pb.PutBlobsRequest]]) -> None:
+        """One call, once more to each further control plane while the last one is away."""
+        rpc = self._client.rpc
+        for further in reversed(range(len(rpc.ways.addresses))):
+            try:
+                await rpc.upload("ContentService/PutBlobs", requests(), pb.PutBlobsResponse)
+            except Unavailable:
+                if not further:
+                    raise
+            else:
+                return
+
+    async def _requests(self, pieces: Sequence[Piece]) -> AsyncIterator[pb.PutBlobsRequest]:
+        batches = batches_of(self._folder, pieces, max_bytes=_MESSAGE_BYTES)
+        run = inline if all(piece.data is not None for piece in pieces) else self._run
+        while batch := await run(partial(next, batches, ())):
+            for message in _messages(batch):
+                yield message
+                self._count(sum(len(blob.data) for blob in message.blobs))
+
+    def _count(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            # Of a call that broke, some counts twice.
+            self._progress(Transfer(bytes=min(self._done, self._total), bytes_total=self._total))
+
+
+async def _in_messages(batch: Batch) -> AsyncIterator[pb.PutBlobsRequest]:
+    for message in _messages(batch):
+        yield message
+
+
+def _messages(batch: Batch) -> Iterator[pb.PutBlobsRequest]:
+    """A batch of small blobs as one message; a large blob as parts of at most PART_BYTES."""
+    small = [item for item in batch if len(item[1]) <= _MESSAGE_BYTES]
+    if small:
+        yield pb.PutBlobsRequest(
+            blobs=[pb.Blob(digest=digest, data=data, last=True) for digest, data in small]
+        )
+    for digest, data in batch:
+        if len(data) <= _MESSAGE_BYTES:
+            continue
+        for start in range(0, len(data), _MESSAGE_BYTES):
+            part = data[start : start + _MESSAGE_BYTES]
+            last = start + _MESSAGE_BYTES >= len(data)
+            yield pb.PutBlobsRequest(blobs=[pb.Blob(digest=digest, data=part, last=last)])
+
+
+def _batched(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
+    left = iter(items)
+    while some := list(islice(left, size)):
+        yield some

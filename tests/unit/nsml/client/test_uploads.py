@@ -1,0 +1,249 @@
+"""A folder on its way to the platform, in one pass; what an upload shares with it is in `test_content`."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nsml.client import errors
+from nsml.client.content import download
+from nsml.client.uploads import push
+from nsml.content import reading
+from nsml.content.chunks import MAX_CHUNK
+from nsml.content.digests import digest_of
+from nsml.content.errors import ChangedWhilePacking, TooLarge, Unreadable
+from nsml.content.listing import list_folder
+from nsml.content.manifest import ChunkRef, Limits
+from nsml.content.packing import pack
+from nsml.content.stat_cache import FILE_NAME, StatCache
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    (root / "deep").mkdir(parents=True)
+    for number in range(300):
+        (root / "deep" / f"{number}").write_bytes(f"file {number}".encode())
+    (root / "a twin").write_bytes(b"file 7")
+    (root / "empty").touch()
+    (root / "large.bin").write_bytes(os.urandom(5 << 20))
+    return root
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> StatCache:
+    """One of a scan that begins long after the files were written."""
+    return StatCache(tmp_path / "cache" / FILE_NAME, now_ns=time.time_ns() + 60 * 10**9)
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch):
+    """Makes each reading of a file an error."""
+
+    def refuse() -> None:
+        def read(*_: object) -> int:
+            raise AssertionError("a file was read")
+
+        monkeypatch.setattr("nsml.content.safe_paths.ByDescriptor.open_file", read)
+
+    return refuse
+
+
+def same(one: Path, other: Path) -> bool:
+    def content(root: Path) -> dict[Path, bytes]:
+        return {
+            path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()
+        }
+
+    return content(one) == content(other)
+
+
+async def test_each_file_is_read_once_and_arrives(
+    client, server, folder, tmp_path, monkeypatch
+) -> None:
+    opened: list[str] = []
+    real = reading._read
+    monkeypatch.setattr(
+        reading, "_read", lambda top, file: (opened.append(file.path), real(top, file))[1]
+    )
+    monkeypatch.setattr("nsml.content.packing.read_again", None)
+    seen = []
+    sent = await push(client, list_folder(folder), progress=seen.append)
+    assert sorted(opened) == sorted(entry.path for entry in sent.packed.manifest.entries)
+    assert sent.digest == pack(folder).manifest.digest
+    assert sent.files_sent == 302  # the empty one has nothing to send
+    assert sent.bytes_sent == sum(sent.packed.manifest.blobs().values())
+    assert seen[-1].bytes == seen[-1].bytes_total == sent.packed.manifest.size
+    assert server.state.largest_message <= 1 << 20
+    await download(client, sent.digest, tmp_path / "back")
+    assert same(folder, tmp_path / "back")
+
+
+async def test_an_unchanged_folder_is_one_question(client, server, folder, cache, unread) -> None:
+    first = await push(client, list_folder(folder), cache=cache)
+    server.state.calls.clear()
+    unread()
+    again = await push(client, list_folder(folder), cache=cache)
+    assert (again.digest, again.files_sent, again.bytes_sent) == (first.digest, 0, 0)
+    assert again.packed.manifest == first.packed.manifest
+    assert server.state.calls == ["FindMissingBlobs"]
+
+
+async def test_of_a_changed_folder_only_what_changed_is_read_and_sent(
+    client, server, folder, cache
+) -> None:
+    await push(client, list_folder(folder), cache=cache)
+    (folder / "deep" / "7").write_bytes(b"other")
+    (folder / "deep" / "8").unlink()
+    changed = await push(client, list_folder(folder), cache=cache)
+    assert (changed.files_sent, changed.bytes_sent) == (1, 5)
+    assert changed.digest == pack(folder).manifest.digest
+
+
+async def test_another_platform_gets_what_the_cache_knows(
+    client, server, folder, cache, tmp_path
+) -> None:
+    await push(client, list_folder(folder), cache=cache)
+    server.state.blobs.clear()
+    sent = await push(client, list_folder(folder), cache=cache)
+    assert sent.files_sent == 302
+    await download(client, sent.digest, tmp_path / "back")
+    assert same(folder, tmp_path / "back")
+
+
+async def test_a_chunk_that_the_cache_names_and_the_file_has_not_is_found_out(
+    client, server, folder, cache
+) -> None:
+    """A file that is written to through a mapping may keep its times."""
+    listed = list_folder(folder)
+    await push(client, listed, cache=cache)
+    server.state.blobs.clear()
+    (stale,) = (file for file in listed.files if file.path == "deep/9")
+    cache.keep(folder, [(stale, (ChunkRef(digest_of(b"other 9"), 7),))])
+    with pytest.raises(ChangedWhilePacking) as caught:
+        await push(client, list_folder(folder), cache=cache)
+    assert caught.value.path == "deep/9"
+    sent = await push(client, list_folder(folder), cache=cache)
+    assert sent.digest == pack(folder).manifest.digest
+
+
+def _shorten(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (Path.unlink, ChangedWhilePacking),
+        (lambda path: (path.unlink(), path.symlink_to("/etc/hostname")), ChangedWhilePacking),
+        (lambda path: (path.unlink(), path.mkdir()), Unreadable),
+        (lambda path: (path.unlink(), os.mkfifo(path)), Unreadable),
+        (_shorten, None),
+        (lambda path: path.write_bytes(b"replaced"), None),
+    ],
+    ids=["removed", "a link", "a folder", "a pipe", "shortened", "rewritten"],
+)
+async def test_a_file_that_changes_before_it_is_read_is_as_it_is_now_or_named(
+    client, server, folder, cache, tmp_path, change, error
+) -> None:
+    listed = list_folder(folder)
+    change(folder / "large.bin")
+    if error is not None:
+        with pytest.raises(error) as caught:
+            await push(client, listed, cache=cache)
+        assert caught.value.path == "large.bin"
+        assert not any(thread.name.startswith("nsml-reader") for thread in threading.enumerate())
+        return
+    sent = await push(client, listed, cache=cache)
+    await download(client, sent.digest, tmp_path / "back")
+    assert same(folder, tmp_path / "back")
+    assert cache.look_up(folder, listed.files).count(None) == 1, "what was not as listed"
+
+
+@pytest.mark.parametrize("kind", ["torn", "grows", "shrinks"])
+async def test_a_file_that_changes_while_it_is_read(
+    client, server, folder, monkeypatch, kind, tmp_path
+) -> None:
+    path, before = folder / "large.bin", (folder / "large.bin").read_bytes()
+    real = reading.chunks_of
+
+    def change() -> None:
+        with path.open("r+b") as file:
+            if kind == "torn":
+                file.write(b"new head")
+                file.seek(-8, os.SEEK_END)
+                file.write(b"new tail")
+            elif kind == "grows":
+                file.seek(0, os.SEEK_END)
+                file.write(b"more")
+            else:
+                file.truncate(1_000)
+
+    def chunks_of(file):
+        for number, data in enumerate(real(file)):
+            yield data
+            if number == 1 and len(data) > 100:
+                change()
+
+    monkeypatch.setattr(reading, "chunks_of", chunks_of)
+    listed = list_folder(folder)
+    if kind != "grows":
+        with pytest.raises(ChangedWhilePacking, match=r"large\.bin changed while it was sent"):
+            await push(client, listed)
+        return
+    sent = await push(client, listed)
+    await download(client, sent.digest, tmp_path / "back")
+    assert (tmp_path / "back" / "large.bin").read_bytes() == before
+
+
+async def test_a_sparse_file_is_one_chunk(client, server, tmp_path) -> None:
+    (tmp_path / "data").mkdir()
+    with (tmp_path / "data" / "zeros").open("wb") as file:
+        file.truncate(40 * MAX_CHUNK)
+    sent = await push(client, list_folder(tmp_path / "data"))
+    (entry,) = sent.packed.manifest.entries
+    assert (len(entry.chunks), sent.bytes_sent) == (40, MAX_CHUNK)
+
+
+async def test_more_than_a_manifest_can_list_is_refused_before_the_end(
+    client, server, folder, monkeypatch
+) -> None:
+    monkeypatch.setattr(reading, "DEFAULT_LIMITS", Limits(encoded_bytes=20_000))
+    with pytest.raises(TooLarge, match="send it as several"):
+        await push(client, list_folder(folder))
+    encoded = len(pack_without_limit(folder, monkeypatch))
+    monkeypatch.setattr(reading, "DEFAULT_LIMITS", Limits(encoded_bytes=encoded + 400))
+    await push(client, list_folder(folder))
+
+
+def pack_without_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    monkeypatch.setattr(reading, "DEFAULT_LIMITS", Limits())
+    return pack(folder).manifest.encode()
+
+
+async def test_an_upload_that_fails_on_its_way_leaves_no_thread(
+    client, server, folder, monkeypatch
+) -> None:
+    (folder / "more.bin").write_bytes(os.urandom(40 << 20))
+
+    def refused(_: object):
+        raise errors.NotEnough("no more is kept for you")
+
+    monkeypatch.setattr("nsml.client.uploads._messages", refused)
+    with pytest.raises(errors.NotEnough):
+        await push(client, list_folder(folder))
+    assert not any(thread.name.startswith("nsml-reader") for thread in threading.enumerate())
+
+
+async def test_only_empty_files_are_a_tree_too(client, server, tmp_path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(600):
+        (tmp_path / "data" / f"{number}").touch()
+    sent = await push(client, list_folder(tmp_path / "data"))
+    assert len(sent.packed.manifest.entries) == 600
+    assert sent.digest in server.state.blobs
