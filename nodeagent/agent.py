@@ -42,9 +42,16 @@ from nodeagent.link.tunnels import Tunnels
 from nodeagent.machine.addresses import is_port_free
 from nodeagent.machine.devices import DeviceWatch
 from nodeagent.reconcile import Replicas
-from nodeagent.replica.assignments import BUNDLE, DATASET, used_things
+from nodeagent.replica.assignments import BUNDLE, CHUNKS, DATASET, used_things
 from nodeagent.replica.orders import ProgramOrders
-from nodeagent.replica.preparation_steps import CodeHook, DataHook, Hook, PortHook, ResumeHook
+from nodeagent.replica.preparation_steps import (
+    CodeHook,
+    DataHook,
+    Hook,
+    PortHook,
+    ResumeHook,
+    StreamHook,
+)
 from nodeagent.replica.program_changes import Wanted, wanted_of
 from nodeagent.replica.progress import Progress
 from nodeagent.replica.requests import Loads, RequestServer
@@ -56,6 +63,8 @@ from nodeagent.storage.checkpoints import Uploads
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import Store
 from nodeagent.storage.reservations import Room
+from nodeagent.streaming.chunk_cache import ChunkCache
+from nodeagent.streaming.endpoints import Endpoints
 from nsml._version import VERSION
 from nsml.client.connect import check_own_listener
 from nsml.client.rpc import Rpc
@@ -170,6 +179,20 @@ class Agent:
             kind=BUNDLE,
             **of_trees,  # type: ignore[arg-type]
         )
+        self._chunks = ChunkCache(
+            settings.data / "streamed" / "chunks",
+            most_bytes=settings.stream_cache_bytes,
+            floor_bytes=parts.disk_floor_bytes,
+        )
+        room.add(CHUNKS, self._chunks)
+        self._endpoints = Endpoints(
+            settings.data / "streamed",
+            self._chunks,
+            listener=self._visits.listener,
+            run_long=parts.run_long,
+            clock=parts.clock,
+            **shared,  # type: ignore[arg-type]
+        )
         self._loads = Loads(self._datasets, settings.data / "staging", **shared)  # type: ignore[arg-type]
         pauses = settings.longest_backoff_s
         self._ingest = Ingest(
@@ -228,6 +251,7 @@ class Agent:
         finally:
             ready.unlink(missing_ok=True)
             self._visits.close()
+            self._endpoints.close()
             await self._link.close()
 
     async def outgrown(self) -> None:
@@ -383,6 +407,7 @@ class Agent:
             ResumeHook(self._loads.newest),
             DataHook(self._datasets, parts.accounts, parts.run),
             CodeHook(self._bundles, parts.run_long),
+            StreamHook(self._endpoints, parts.run),
         ]
         if parts.has_sockets:
             # first: it costs nothing, and an attempt that it ends should have cost nothing
@@ -402,6 +427,7 @@ class Agent:
             collect=self._collect,
             listen=self._listen,
             reachable=self._tunnels.reachable,
+            streaming=self._endpoints.serving,
             folder=self._folders.of,
             clock=parts.clock,
             run=parts.run,
@@ -525,7 +551,11 @@ class Agent:
     async def _relieve(self, relieve: Callable[[Sequence[Store]], None]) -> NoReturn:
         trees = [
             Store(kind=kind, cache=one, place=self._settings.data)
-            for kind, one in ((DATASET, self._datasets), (BUNDLE, self._bundles))
+            for kind, one in (
+                (DATASET, self._datasets),
+                (BUNDLE, self._bundles),
+                (CHUNKS, self._chunks),
+            )
         ]
         while True:
             try:
@@ -551,7 +581,7 @@ class Agent:
         """Returns the dataset versions that are here from earlier, and bytes of each."""
         self._settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folders.create()
-        for part in (self._datasets, self._bundles, self._loads):
+        for part in (self._datasets, self._bundles, self._loads, self._endpoints):
             part.create()
         return self._datasets.left()
 

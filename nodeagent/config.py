@@ -218,6 +218,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The part (0 to 1) of the room for datasets and code on this node that the sessions of one user may
     have: what is free for them, and what those take that are here. 0: no limit."""
 
+    stream_cache_bytes: int = 100_000_000_000
+    """How much of the datasets that sessions stream (`nsml run --stream`) is kept on the node's disk, least recently
+    used first to go."""
+
     shm_bytes: int = 1 << 30
     """Size of /dev/shm in a session that asks for none."""
 
@@ -317,6 +321,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("build_files", self.build_files >= 10_000, "at least 10000"),
             ("keep_free_share", 0 <= self.keep_free_share < 1, "at least 0 and less than 1"),
             ("keep_free_bytes", self.keep_free_bytes >= 0, "not negative"),
+            ("stream_cache_bytes", self.stream_cache_bytes >= 1 << 28, "at least 268435456"),
             ("user_cache_share", 0 <= self.user_cache_share <= 1, "between 0 and 1"),
             (
                 "gang_network",

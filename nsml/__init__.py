@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         text,
         video,
     )
+    from nsml._streams import open  # noqa: A004, F401 - see _FUNCTIONS
     from nsml.constants import (
         DATASET_NAME,
         DATASET_PATH,
@@ -116,6 +117,8 @@ _FUNCTIONS = {
     "Visdom": "_extras",
     "cache": "_extras",
     "copy": "_extras",
+    # not in __all__: `from nsml import *` must leave the built-in open alone
+    "open": "_streams",
 }
 _SUBMODULES = ("constants", "decoder", "encoder")
 _LOADED_BY_CALLS = (
@@ -150,7 +153,7 @@ _early: List[Tuple[str, Tuple[Any, ...], Dict[str, Any]]] = []
 
 def __getattr__(name: str) -> Any:
     """Load what `name` stands for on its first use."""
-    if name not in __all__:
+    if name not in __all__ and name not in _FUNCTIONS:
         hint = _CALLED_ELSEWHERE.get(name, "")
         instead = f"; {hint}" if hint else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
@@ -195,7 +198,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_FUNCTIONS})
 
 
 if os.environ.get("NSML_RUN_DIR"):

@@ -97,7 +97,7 @@ def check_dataset_name(reference: str) -> None:
     name = Path(reference).expanduser().resolve().name
     if reference.startswith((".", "/", "~")) and name:
         raise CommandError(
-            f"--dataset takes the name of a dataset, not a path: {reference[:_LONGEST_SHOWN]}",
+            f"a dataset is named, not given as a path: {reference[:_LONGEST_SHOWN]}",
             code=ExitCode.USAGE,
             why="a folder of this machine is pushed once, and then used by its name",
             advice=f"nsml dataset push {shell_line([name, reference])}\n"

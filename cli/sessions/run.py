@@ -321,7 +321,7 @@ def options_of(
         raise click.UsageError("--gpu-model names GPUs, and -g 0 asks for none")
     if given["project"] is not None and not given["project"].strip():
         raise click.UsageError("--project names none: leave it out for your own")
-    for reference in given["dataset"]:
+    for reference in (*given["dataset"], *given["stream"]):
         check_dataset_name(reference)
     repeated = [one for one in typed if one.option is None or one.option.name not in _STAY_OPTIONS]
     if source is not None:

@@ -63,6 +63,7 @@ class DatasetReference:
     version: int = 0
     digest: str = ""
     tag: str = ""
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,9 @@ class Removed:
     restorable_until: float | None
 
 
-def parse_dataset(text: str, version: int = 0, digest: str = "", tag: str = "") -> DatasetReference:
+def parse_dataset(
+    text: str, version: int = 0, digest: str = "", tag: str = "", *, streamed: bool = False
+) -> DatasetReference:
     """Understand NAME or OWNER/NAME."""
     owner, slash, name = text.rpartition("/")
     if slash:
@@ -104,7 +107,12 @@ def parse_dataset(text: str, version: int = 0, digest: str = "", tag: str = "") 
     if tag and version:
         raise InvalidRequest("a version is named by its number or by a tag, not by both")
     return DatasetReference(
-        name=check_dataset(name), owner=owner, version=version, digest=digest, tag=tag
+        name=check_dataset(name),
+        owner=owner,
+        version=version,
+        digest=digest,
+        tag=tag,
+        streamed=streamed,
     )
 
 
@@ -560,6 +568,7 @@ class Datasets:
             name=found.dataset.name,
             version=found.version.number,
             digest=found.version.digest,
+            streamed=reference.streamed,
         )
 
 

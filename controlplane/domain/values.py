@@ -200,12 +200,13 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetVersion:
-    """A dataset version as a session uses it; mounted at /data/NAME."""
+    """A dataset version as a session uses it: mounted at /data/NAME or, `streamed`, read over S3 and not fetched."""
 
     owner: str
     name: str
     version: int
     digest: str
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class Locality:
 
     def nearest_to(self, spec: SessionSpec) -> Near | None:
         """Where the data of a session is; None where that makes no difference."""
-        needs = [one.digest for one in spec.datasets]
+        needs = [one.digest for one in spec.datasets if not one.streamed]
         if spec.image:
             needs.append(whole_reference(spec.image))
         wanted = {one: known for one in needs if (known := self._holders.get(one))}

@@ -71,7 +71,7 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         digest=hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
         spec=_to_spec(request.spec),
         datasets=tuple(
-            parse_dataset(one.name, one.version, one.digest, one.tag)
+            parse_dataset(one.name, one.version, one.digest, one.tag, streamed=one.streamed)
             for one in request.spec.datasets
         ),
         no_queue=request.spec.no_queue,
@@ -262,6 +262,7 @@ def _fill_spec(spec: SessionSpec, owner: str, message: sessions_pb2.SessionSpec)
             name=one.name if one.owner == owner else f"{one.owner}/{one.name}",
             version=one.version,
             digest=one.digest,
+            streamed=one.streamed,
         )
     message.preemptible = spec.may_be_preempted
     message.grace.CopyFrom(duration(spec.grace_s))

@@ -13,9 +13,10 @@ from google.protobuf.message import DecodeError
 
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, write_atomically
 from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import sessions_pb2 as sessions
 
-DATASET, BUNDLE = "dataset", "bundle"
-"""What trees are called among what replicas use."""
+DATASET, BUNDLE, CHUNKS = "dataset", "bundle", "chunks"
+"""What trees are called among what replicas use, and chunks of streamed datasets, of which none is."""
 
 
 def owner_of(assignment: pb.Assignment) -> str:
@@ -24,6 +25,11 @@ def owner_of(assignment: pb.Assignment) -> str:
     Users from before there were ids have their name.
     """
     return assignment.owner_id or assignment.owner
+
+
+def dataset_name(dataset: sessions.DatasetReference) -> str:
+    """NAME of a reference OWNER/NAME."""
+    return dataset.name.rsplit("/", 1)[-1]
 
 
 def keep_assignment(folder: ReplicaFolder, assignment: pb.Assignment) -> None:
@@ -59,7 +65,8 @@ def _trees(folder: ReplicaFolder) -> list[str]:
     assignment = read_assignment(folder)
     if assignment is None:
         return []
-    datasets = [f"{DATASET} {dataset.digest}" for dataset in assignment.spec.datasets]
+    fetched = [one.digest for one in assignment.spec.datasets if not one.streamed]
+    datasets = [f"{DATASET} {digest}" for digest in fetched]
     return [*datasets, f"{BUNDLE} {assignment.spec.bundle_digest}"]
 
 

@@ -3,6 +3,7 @@
 resume  what an attempt after the first, or one with an initial checkpoint, goes on from is known
 port    in the node's network: the port at which others find the replica is free
 data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
+stream  what the datasets list that it reads without fetching them is known
 code    a working copy of the bundle is in app/
 python  the environment that the code's requirements ask for exists, where there are no containers
 image   what the session or its code asks for exists as an image, where there are
@@ -37,12 +38,14 @@ from nodeagent.network.gang_network import (
     own_port,
 )
 from nodeagent.network.host_network import shares_ports
-from nodeagent.replica.assignments import note_use, owner_of
+from nodeagent.replica.assignments import dataset_name, note_use, owner_of
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.runtimes.interface import DeviceGrant, Mount, NodeRefused, PythonEnvironment
 from nodeagent.safe_paths import open_folder
 from nodeagent.storage.datasets import Trees
+from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.transfer import uninterrupted
+from nodeagent.streaming.endpoints import Endpoints, Variables
 from nsml.client.errors import ClientError
 from nsml.common.clock import Offload
 from nsml.common.units import ago, counted
@@ -96,6 +99,8 @@ class Draft:
     """Tells what it waits for on this node, from any thread; "": it goes on."""
     resumes_from: str = ""
     """The checkpoint from which the attempt goes on; "": it begins anew."""
+    endpoint: Variables | None = None
+    """What tells its program where it reads streamed datasets."""
 
 
 class Hook(Protocol):
@@ -149,16 +154,20 @@ class DataHook:
         return bool(spec.datasets)
 
     async def prepare(self, draft: Draft) -> None:
-        """Have every dataset here, and mount it."""
+        """Have every dataset here, and mount it, but for those that are streamed."""
         for dataset in draft.assignment.spec.datasets:
             if not is_one_name(dataset_name(dataset)):
                 text = f"{dataset.name!r} is no name of a dataset"
                 raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text)
+            if dataset.streamed:
+                continue
             try:
                 tree = await self._trees.get(dataset.digest, owner_of(draft.assignment))
                 await self._admit(tree, draft)
             except (AccountsError, ClientError, ContentError, OSError) as error:
                 text = f"dataset {dataset.name} could not be fetched: {error}"
+                if isinstance(error, NoRoom):
+                    text += f"; nsml run --stream {dataset.name} reads it without fetching it"
                 raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
             draft.mounts.append(Mount(source=tree, target=f"/data/{dataset_name(dataset)}"))
 
@@ -168,6 +177,30 @@ class DataHook:
             group = await self._run(partial(self._accounts.admit, tree))
             if group is not None:
                 draft.groups.append(group)
+
+
+class StreamHook:
+    """What the datasets list that the session reads without fetching them, and what tells its program of them."""
+
+    def __init__(self, endpoints: Endpoints, run: Offload) -> None:
+        self._endpoints = endpoints
+        self._run = run
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Sessions with a streamed dataset."""
+        return any(dataset.streamed for dataset in spec.datasets)
+
+    async def prepare(self, draft: Draft) -> None:
+        """Have the lists of files here."""
+        assignment = draft.assignment
+        try:
+            await self._endpoints.prepare(assignment.spec)
+        except (ClientError, ContentError, OSError) as error:
+            text = f"a streamed dataset cannot be read: {error}"
+            raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
+        draft.endpoint = self._endpoints.variables(replica_of(assignment.replica), assignment.spec)
+        if draft.endpoint.note:
+            await self._run(partial(draft.log.note, f"note: {draft.endpoint.note}"))
 
 
 class CodeHook:
@@ -437,7 +470,7 @@ def environment_of(
         hosts = network.hosts(replica, hosts)
     hosts = hosts or ["127.0.0.1"]
     world = max(len(hosts), assignment.spec.replica_count, 1)
-    names = [dataset_name(dataset) for dataset in assignment.spec.datasets]
+    names = [dataset_name(one) for one in assignment.spec.datasets if not one.streamed]
     gang = gang_variables(replica, hosts, world, len(grants))
     env = {
         **launcher_variables(gang, world, len(grants)),
@@ -470,11 +503,6 @@ def _knob_of(value: sessions.KnobValue) -> dict[str, Any]:
         "counter": value.counter,
         "at": at,
     }
-
-
-def dataset_name(dataset: sessions.DatasetReference) -> str:
-    """NAME of a reference OWNER/NAME."""
-    return dataset.name.rsplit("/", 1)[-1]
 
 
 def _copy(tree: Path, folder: ReplicaFolder, look: Callable[[], object]) -> None:

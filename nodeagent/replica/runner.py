@@ -97,7 +97,8 @@ class RunnerContext:
 
     `grants` looks devices up by uuid, ValueError for one that is not here; `collect` passes on what
     a replica writes, and tells its last argument when the program pauses or goes on; `listen` opens
-    its request socket, for its owner; `reachable` lets tunnels lead to its program; `run_long` is
+    its request socket, for its owner; `reachable` lets tunnels lead to its program; `streaming` serves the datasets
+    that it streams; `run_long` is
     for work that the program can make last; `mps_folder` holds the pipes of the machine's MPS, if it
     is used.
     """
@@ -116,6 +117,9 @@ class RunnerContext:
     collect: Collect
     listen: Callable[[ReplicaId, ReplicaFolder, str], AbstractAsyncContextManager[None]]
     reachable: Callable[[ReplicaId, ReplicaFolder], AbstractContextManager[None]]
+    streaming: Callable[
+        [ReplicaId, ReplicaFolder, sessions.SessionSpec], AbstractAsyncContextManager[None]
+    ]
     folder: Callable[[ReplicaId], ReplicaFolder]
     clock: Clock
     run: Offload
@@ -207,7 +211,10 @@ class Runner:
             await self._collect(exit_of(facts.exit, self.stop_order))
         else:
             owner = owner_of(self.assignment)
-            async with self.place.listen(self.replica_id, self.folder, owner):
+            async with (
+                self.place.listen(self.replica_id, self.folder, owner),
+                self.place.streaming(self.replica_id, self.folder, self.assignment.spec),
+            ):
                 await self._live(facts)
         await self._destroy()
 
@@ -326,14 +333,16 @@ class Runner:
         grants = self.place.grants(self.assignment.device_uuids)
         given, limits = self.assignment.resources, spec.limits
         network = network_of(spec, self.place.gangs, self.place.networks)
-        defaults = self.place.defaults
+        defaults, endpoint = self.place.defaults, draft.endpoint
         return ReplicaSpec(
             replica_id=self.replica_id,
             argv=argv_of(spec),
-            secrets=self.secrets.values,
+            secrets={**self.secrets.values, **(endpoint.secret if endpoint else {})},
+            listener_variables=endpoint.urls if endpoint else (),
             env={
                 **environment_of(self.assignment, self.replica_id, grants, network),
                 **({"NSML_RESUME": draft.resumes_from} if draft.resumes_from else {}),
+                **(endpoint.plain if endpoint else {}),
             },
             mounts=draft.mounts,
             devices=grants,

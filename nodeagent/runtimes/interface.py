@@ -84,7 +84,8 @@ class ReplicaSpec:
     is what people know it by, and `names` are its files with names of users and groups, by path: in its
     container the session's own names stand beside those.
     `secrets` are variables, too, in none of `env`: their values reach the program's environment, and
-    nothing that outlives the start holds them.
+    nothing that outlives the start holds them. With `listener_variables` its shim holds a TCP listener on the loopback
+    address of the program's network, and these variables hold its URL.
 
     Limits hold for all processes of the replica together, the shim's own aside: `memory_bytes`
     counts what it has in /dev/shm, too (of `shm_bytes`); `process_count` counts threads;
@@ -108,6 +109,7 @@ class ReplicaSpec:
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    listener_variables: Sequence[str] = ()
     cwd: str = "/app"
     mounts: Sequence[Mount] = ()
     devices: Sequence[DeviceGrant] = ()

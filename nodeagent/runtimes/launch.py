@@ -13,6 +13,7 @@ from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.limits import LimitFacts, disk_watch, shim_limits
 from nodeagent.runtimes.shares import mps_variables, share_variables
 from nodeagent.shim.cgroups import Group
+from nodeagent.shim.loopback import LISTENER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -230,6 +231,7 @@ def shim_spec(
 def limits_of(spec: ReplicaSpec, machine: Machine) -> dict[str, Any]:
     """What every shim is told, whatever it runs: whose it is, and the limits that it keeps itself."""
     return {
+        **({LISTENER: {"variables": names}} if (names := list(spec.listener_variables)) else {}),
         "version": 1,
         "replica": str(spec.replica_id),
         "boot_id": machine.boot_id,

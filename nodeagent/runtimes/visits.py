@@ -22,6 +22,7 @@ from nodeagent.runtimes.records import read_claim
 from nodeagent.runtimes.shims import is_alive
 from nodeagent.runtimes.ssh_zygote import SshZygote
 from nodeagent.safe_paths import path_of
+from nodeagent.shim.loopback import LISTENER
 from nodeagent.shim.visitor import CONTAINED_SSH, COPY, PROGRAM, SOCKET, SSH, VISIT
 
 if TYPE_CHECKING:
@@ -296,6 +297,25 @@ class Visits:
         finally:
             connection.close()
             end.close()
+
+    async def listener(self, folder: ReplicaFolder) -> socket.socket:
+        """The listener that a replica's shim holds (`nodeagent/shim/loopback.py`). Raises NotAdmitted."""
+        end = await self._entered(folder, LISTENER)
+        try:
+            end.send(json.dumps({LISTENER: True}).encode())
+            async with asyncio.timeout(_ADMITTED_WITHIN_S):
+                said, given = await _received(end)
+        except TimeoutError as late:
+            raise NotAdmitted(f"no listener came within {_ADMITTED_WITHIN_S:g} s") from late
+        except OSError as error:
+            raise NotAdmitted(error.strerror or str(error)) from error
+        finally:
+            end.close()
+        if not given:
+            raise NotAdmitted(str(said.get("failed") or "its program has just ended"))
+        for one in given[1:]:
+            os.close(one)
+        return socket.socket(fileno=given[0])
 
     async def _entered(self, folder: ReplicaFolder, kind: str) -> socket.socket:
         """The connection of a visitor that can become this. Raises NotAdmitted."""

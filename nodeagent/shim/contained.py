@@ -10,6 +10,7 @@ meanwhile.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import signal
 import time
 
 from nodeagent.engine.wire import Container
-from nodeagent.shim import visitor
+from nodeagent.shim import loopback, visitor
 from nodeagent.shim.cgroups import Entrance
 from nodeagent.shim.keeper import Keeper, Opening, bring_up, end, group_held, has_ended, keep
 from nodeagent.shim.presence import JUDGED_WITHIN_S, Presence
@@ -240,10 +241,7 @@ class Contained:
             self._group = group_held(self.pid, self._pidfd)
             self._tell_group()
         elif "gate" in word:
-            self._has_begun = True
-            with contextlib.suppress(OSError):  # whoever waited there has ended
-                os.write(descriptors[0], f"{GIVEN}=all\n".encode())
-            os.close(descriptors[0])
+            self._open_gate(descriptors[0])
         elif "failed" in word:
             self._failure = word["failed"]
             self._is_engine_away = word.get("away", False)
@@ -251,6 +249,33 @@ class Contained:
             self._is_engine_lost = True
         else:
             self._note_use(word["cpu_s"], word["peak_bytes"])
+
+    def _open_gate(self, gate: int) -> None:
+        """Let the program begin, once it can be told where its listener is; without that it does not."""
+        try:
+            words = _as_shell_words(self._listen(), ())
+        except OSError as error:
+            self._failure = f"it cannot be given a listener: {error.strerror or error}"
+        else:
+            self._has_begun = True
+            with contextlib.suppress(OSError):  # whoever waited there has ended
+                os.write(gate, words + f"{GIVEN}=all\n".encode())
+        os.close(gate)
+
+    def _listen(self) -> dict[str, str]:
+        """Make the listener that is asked for, in the container's network; the variables that tell of it. Raises OSError."""
+        if not self._spec.get(loopback.LISTENER):
+            return {}
+        network = os.open(f"/proc/{self.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if has_ended(self._pidfd):
+                raise OSError(errno.ESRCH, "its container has ended")
+            return loopback.listen(self._spec, network)
+        except PermissionError as error:
+            reason = "its node's agent is not root, and may not enter containers"
+            raise OSError(errno.EPERM, reason) from error
+        finally:
+            os.close(network)
 
     def _tell_group(self) -> None:
         """Write down where the agent can read what it uses; without, that is not known."""

@@ -13,7 +13,7 @@ import os
 import signal
 import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
-from nodeagent.shim import namespaces, process_limits, scripts, seccomp, visitor
+from nodeagent.shim import loopback, namespaces, process_limits, scripts, seccomp, visitor
 from nodeagent.shim.cgroups import PIDS, Entrance, Group
 from nodeagent.shim.files import content_of
 from nodeagent.shim.pasta import Pasta
@@ -62,6 +62,7 @@ class Forked:
     def start(self) -> None:
         """Fork the program. Raises OSError."""
         self._enter_network()
+        loopback.listen(self._spec)
         entrance = self._make_group()
         output = os.open(
             os.path.join(self._folder, "output"),

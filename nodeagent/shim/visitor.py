@@ -9,7 +9,9 @@ The visitor connects to the socket `visits` in the replica's folder, where the a
 account of the replica under the same filter of system calls. Beside the program's number it says that of the replica's
 own, `beside`. What ignores that the agent has left goes on.
 
-Two orders are for no program. What becomes the account executes nothing then, and is
+`{"listener": true}` asks for the listener that the shim holds (`loopback.py`), which comes with the answer; that is all.
+
+Two more orders are for no program. What becomes the account executes nothing then, and is
 
 ```
 {"copy": {...}, ...}                                    a copy of files (`file_server.py`)
@@ -37,7 +39,7 @@ import signal
 import socket
 import sys
 
-from nodeagent.shim import client_program, namespaces, process_limits, seccomp
+from nodeagent.shim import client_program, loopback, namespaces, process_limits, seccomp
 from nodeagent.shim.cgroups import Entrance
 from nodeagent.shim.files import content_of
 from nodeagent.shim.keeper import has_ended
@@ -56,7 +58,7 @@ VISIT = signal.SIGRTMIN + 8
 """Signals of this kind are counted: as many visitors are forked as were asked for."""
 SOCKET = "visits"
 PROGRAM, COPY, SSH, CONTAINED_SSH = "program", "copy", "ssh", "contained-ssh"
-KINDS = (PROGRAM, COPY, SSH, CONTAINED_SSH)
+KINDS = (PROGRAM, COPY, SSH, CONTAINED_SSH, loopback.LISTENER)
 """What visitors of these shims become, if that is ordered: claims say so, and nothing else is ordered."""
 _NAMESPACES = (
     ("ipc", namespaces.CLONE_NEWIPC),
@@ -128,6 +130,9 @@ def _run(folder: str, call: _Call, shim: int) -> NoReturn:
         if order is None:
             os._exit(0)
         call.order = order
+        if loopback.LISTENER in order:
+            loopback.hand_over(call.spec, call.end)
+            os._exit(0)
         if "ssh" in order:
             *call.streams, channel = call.streams
             with socket.socket(fileno=channel) as other:

@@ -70,6 +70,10 @@ class Kind:
         if value:
             setattr(message, field, value)
 
+    def clear(self, message: Any, field: str) -> None:
+        """Ask for nothing."""
+        message.ClearField(field)
+
     def typed(self, message: Any, field: str) -> Iterable[str]:
         """The values with which the flag asks for the same; none where nothing is to be said."""
         text = self.text(message, field)
@@ -239,26 +243,40 @@ class _Off(_Switch):
 
 
 class _Datasets(Kind):
-    """NAME, NAME@VERSION or NAME@TAG."""
+    """NAME, NAME@VERSION or NAME@TAG; those that are fetched and those that are streamed are two flags of one field."""
 
     is_repeated = True
 
+    def __init__(self, *, streamed: bool) -> None:
+        super().__init__("dataset")
+        self._streamed = streamed
+
     def put(self, message: Any, field: str, value: Any) -> None:
         for reference in value:
-            getattr(message, field).add(**dataset_name(reference)._asdict())
+            named = dataset_name(reference)._asdict()
+            getattr(message, field).add(**named, streamed=self._streamed)
+
+    def clear(self, message: Any, field: str) -> None:
+        datasets = getattr(message, field)
+        others = [one for one in datasets if one.streamed != self._streamed]
+        del datasets[:]
+        datasets.extend(others)
 
     def typed(self, message: Any, field: str) -> Iterable[str]:
-        versions = [(one.name, one.version or one.tag) for one in getattr(message, field)]
+        versions = [(one.name, one.version or one.tag) for one in self._own(message, field)]
         return [f"{name}@{version}" if version else name for name, version in versions]
 
     def text(self, message: Any, field: str) -> str:
-        return " ".join(f"{one.name}@{one.version}" for one in getattr(message, field))
+        return " ".join(f"{one.name}@{one.version}" for one in self._own(message, field))
 
     def raw(self, message: Any, field: str) -> Any:
         return [
             {"name": one.name, "version": one.version, "digest": one.digest or None}
-            for one in getattr(message, field)
+            for one in self._own(message, field)
         ]
+
+    def _own(self, message: Any, field: str) -> list[Any]:
+        return [one for one in getattr(message, field) if one.streamed == self._streamed]
 
 
 class _Pairs(Kind):
@@ -489,12 +507,21 @@ IDLE_LIMIT: Final = _Span("idle limit")
 FLAGS: Final = (
     Flag(
         ("-d", "--dataset"),
-        _Datasets("dataset"),
+        _Datasets(streamed=False),
         "Mount it at /data/NAME; NAME@3 is version 3, NAME@TAG a tag; repeatable.",
         field="spec.datasets",
         metavar="DATASET",
         record="datasets",
         compared="datasets",
+    ),
+    Flag(
+        ("--stream",),
+        _Datasets(streamed=True),
+        "As -d, but read it over S3 (s3://NAME/) without fetching it to the node.",
+        field="spec.datasets",
+        metavar="DATASET",
+        record="streamed_datasets",
+        compared="streamed datasets",
     ),
     Flag(
         ("-g", "--gpus"),
@@ -751,7 +778,7 @@ def put_again(request: Any, session: Any, given: Mapping[str, Any], typed: Colle
         message, field = flag.place(request)
         if flag.parameter in typed:
             if not isinstance(flag.kind, _Pairs):
-                message.ClearField(field)
+                flag.kind.clear(message, field)
             flag.put(request, given[flag.parameter])
         elif flag.is_once or (flag.applies_to is not None and not flag.applies_to(session)):
             message.ClearField(field)

@@ -27,8 +27,10 @@ from nodeagent.network.gang_network import GangNetwork
 from nodeagent.network.pasta import probe_pasta
 from nodeagent.runtimes.interface import Isolation, PythonEnvironment, ReplicaSpec
 from nodeagent.runtimes.isolation import probe_isolation
+from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.limits import probe_limits
 from nodeagent.runtimes.process import ProcessDriver
+from nodeagent.runtimes.visits import Visits
 from tests.support.process_drivers import process_driver
 
 PREFIX = Path(sys.base_prefix)
@@ -98,6 +100,16 @@ class Agent:
             "ms": 1000 * (time.monotonic() - began),
             "shim": json.loads(folder.shim.read_bytes())["pid"],
         }
+
+    async def serve(self, name: str, word: str) -> dict[str, Any]:
+        """Answer whoever connects first to the listener that a program's shim holds."""
+        folder = self._folders.of(self._running[name].replica_id)
+        with await Visits(this_machine(with_pid=True).boot_id).listener(folder) as listener:
+            listener.settimeout(WITHIN_S)
+            connection, _ = await asyncio.to_thread(listener.accept)
+            with connection:
+                connection.sendall(word.encode())
+        return {}
 
     async def end(self, name: str, *, kill: bool = True) -> dict[str, Any]:
         """How a program ended, or is ended."""

@@ -99,6 +99,9 @@ class RootlessAgent:
     def start(self, code: str, **more: Any) -> Any:
         return self._ask("start", code=HEAD + code, **more)
 
+    def serve(self, name: str, word: str) -> None:
+        self._ask("serve", name=name, word=word)
+
     def end(self, name: str, **more: Any) -> Any:
         return self._ask("end", name=name, **more)
 
@@ -264,6 +267,24 @@ def test_a_session_cannot_change_its_network(agent: RootlessAgent) -> None:
         "print(json.dumps([refused(one) for one in (route, down, enter, raw, tun)]))"
     )
     assert answers == [True] * 5
+
+
+def test_a_session_reaches_the_agent_by_its_own_loopback(
+    agent: RootlessAgent, machine: Machine
+) -> None:
+    """By the listener that its shim holds, in which nothing of the machine's is."""
+    code = (
+        "url = os.environ['URL']\nprint(url, flush=True)\nport = int(url.rpartition(':')[2])\n"
+        "with socket.create_connection(('127.0.0.1', port)) as end:\n"
+        "    sys.exit(0 if end.recv(100) == b'agent' else 7)"
+    )
+    started = agent.start(code, listener_variables=["URL"])
+    port = int(started["output"].rpartition(":")[2])
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    agent.serve(started["name"], "agent")
+    record = agent.end(started["name"], kill=False)
+    assert (record["exit_code"], record["message"]) == (0, "")
 
 
 def test_a_gang_has_the_machines_network(agent: RootlessAgent, machine: Machine) -> None:

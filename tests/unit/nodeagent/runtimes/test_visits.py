@@ -6,8 +6,8 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,17 @@ import pytest
 from nodeagent.folders import ReplicaFolder
 from nodeagent.runtimes import visits
 from nodeagent.runtimes.visits import NotAdmitted, VisitOrder, Visits
+from nodeagent.shim.loopback import LISTENER
 from nodeagent.shim.visitor import CONTAINED_SSH, COPY, KINDS, PROGRAM, SSH, VISIT
 
 PROGRAM_ORDER = VisitOrder(argv=(), environment={}, terminal=None)
 COPY_ORDER = VisitOrder(argv=(), environment={}, terminal=None, copy={"path": "x"})
+
+
+@asynccontextmanager
+async def closing(made: Awaitable[socket.socket]) -> AsyncIterator[socket.socket]:
+    with await made as listener:
+        yield listener
 
 
 def asked(kind: str, folder: ReplicaFolder) -> AbstractAsyncContextManager[Any]:
@@ -28,6 +35,8 @@ def asked(kind: str, folder: ReplicaFolder) -> AbstractAsyncContextManager[Any]:
         return of_boot.ssh_server(folder, "key")
     if kind == CONTAINED_SSH:
         return of_boot.ssh_server(folder, "key", socket.socket(socket.AF_UNIX))
+    if kind == LISTENER:
+        return closing(of_boot.listener(folder))
     return of_boot.started(folder, COPY_ORDER if kind == COPY else PROGRAM_ORDER)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -14,6 +16,8 @@ from nodeagent.probes.processes import enclosure_of
 from nodeagent.shim.cgroups import Group
 from nodeagent.shim.contained import Contained, _as_shell_words
 from nodeagent.shim.keeper import _ended_pidfd, _first_process
+from nodeagent.shim.loopback import hand_over
+from tests.e2e.programs import wait_for
 
 if TYPE_CHECKING:
     from nodeagent.engine.wire import Container
@@ -128,3 +132,51 @@ def test_the_end_of_a_container_that_never_began_is_waited_for(tmp_path: Path) -
     reason = "image i cannot start programs by its /bin/sh"
     assert program.outcome() == (127, None, ("START_FAILED", reason))
     os.close(program._pidfd)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="enters the network of another process")
+def test_a_program_is_let_begin_once_it_is_told_where_its_listener_is(tmp_path: Path) -> None:
+    """The listener is in the container's network, and the shim is back in its own."""
+    own = os.stat("/proc/thread-self/ns/net").st_ino  # noqa: PTH116
+    apart = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE)
+    try:
+        wait_for(lambda: os.stat(f"/proc/{apart.pid}/ns/net").st_ino != own, what="it is apart")  # noqa: PTH116
+        program = contained(tmp_path, {"variables": ["URL", "NO;NAME"]})
+        program.pid, program._pidfd = apart.pid, os.pidfd_open(apart.pid)
+        reads, writes = os.pipe()
+        program._open_gate(writes)
+        with os.fdopen(reads) as words:
+            found = re.fullmatch(
+                r"export URL='http://127\.0\.0\.1:([0-9]+)'\nnsml_given=all\n", words.read()
+            )
+        assert found is not None
+        assert os.stat("/proc/thread-self/ns/net").st_ino == own  # noqa: PTH116
+        tables = Path(f"/proc/{apart.pid}/net/tcp").read_text()
+        assert f":{int(found[1]):04X} " in tables
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            hand_over(program._spec, theirs)
+            _, (descriptor,), _, _ = socket.recv_fds(ours, 10, 1)
+            with socket.socket(fileno=descriptor) as listener:
+                assert listener.getsockname() == ("127.0.0.1", int(found[1]))
+        os.close(program._pidfd)
+    finally:
+        apart.communicate(timeout=60)
+
+
+def test_a_program_that_cannot_have_its_listener_does_not_begin(tmp_path: Path) -> None:
+    program = contained(tmp_path, {"variables": ["URL"]})
+    program._keeper, program._pidfd = DeadKeeper(), _ended_pidfd()  # type: ignore[assignment]
+    program.pid = os.getpid()
+    reads, writes = os.pipe()
+    program._open_gate(writes)
+    assert os.read(reads, 10) == b""
+    os.close(reads)
+    assert not program._has_begun
+    _, _, verdict = program.outcome()
+    assert verdict == ("START_FAILED", "it cannot be given a listener: its container has ended")
+
+
+def contained(folder: Path, listener: dict[str, object]) -> Contained:
+    plan = {"config": {}, "image": "i", "socket": "s", "api": "1.41", "name": "n"}
+    return Contained(str(folder), {"container": plan, "secrets": {}, "listener": listener})

@@ -56,6 +56,7 @@ def test_every_flag_is_an_option_of_the_command() -> None:
 def test_what_is_asked_for_is_repeated_recorded_and_compared() -> None:
     session = asked(
         dataset=("mnist@3", "digits"),
+        stream=("images@2",),
         gpus=500,
         gpu_model="A100|H100",
         memory=24 * 10**9,
@@ -73,7 +74,8 @@ def test_what_is_asked_for_is_repeated_recorded_and_compared() -> None:
         queue=False,
     )
     assert asked_words(session) == [
-        *("-d", "mnist@3", "-d", "digits", "-g", "0.5", "--gpu-model", "A100|H100"),
+        *("-d", "mnist@3", "-d", "digits", "--stream", "images@2"),
+        *("-g", "0.5", "--gpu-model", "A100|H100"),
         *("--memory", "24G", "--processes", "64", "--memo=-x", "--nodes", "2"),
         *("--env", "A", "--env", "B=2", "--secret", "TOKEN", "--secret", "KEY=HF", "--refresh"),
         *("--time-limit", "0.1s", "--network", "host", "--priority", "low", "--preemptible"),
@@ -105,6 +107,7 @@ def test_a_value_of_a_newer_platform_is_shown_as_its_number(name: str) -> None:
 
 ONE: dict[str, object] = {
     "dataset": ("mnist@3",),
+    "stream": ("images@2",),
     "gpus": 500,
     "gpu_model": "A100",
     "cpus": 2000,
@@ -133,6 +136,7 @@ ONE: dict[str, object] = {
 }
 OTHER: dict[str, object] = {
     "dataset": ("digits",),
+    "stream": ("web",),
     "gpus": 2000,
     "gpu_model": "H100",
     "cpus": 1000,

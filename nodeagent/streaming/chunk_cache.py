@@ -1,0 +1,215 @@
+"""Chunks of streamed datasets on the node's disk: bounded, the least recently used go first.
+
+A chunk is a file named by its digest, in a folder of the agent's, and is read again and hashed each time that it is
+opened: what a disk, or anybody who can write there, has changed is not passed on. Sessions share the chunks; which
+of them one may read is what the manifests of its datasets list. Blocking; may be used by several threads.
+
+```
+<folder>/<ab>/<digest>
+```
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from blake3 import blake3
+
+from nodeagent.storage.eviction import NoRoom, room_for_builds
+from nodeagent.storage.reservations import Size
+from nsml.content.digests import is_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+_READ_BYTES: Final = 256 << 10
+_RUNS: Final = 32
+"""So many things others see of it: each some chunks that were used one after the other."""
+_MADE_ROOM_BYTES: Final = 32 << 20
+_PARTIAL: Final = ".partial"
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A chunk that is here; `turn` grows with each use of any."""
+
+    size: int
+    used_at: float
+    turn: int
+
+
+class ChunkCache:
+    """The chunks below one folder.
+
+    Args:
+        folder: made when missing; private to the agent.
+        most_bytes: of all chunks together.
+        floor_bytes: the room on its disk at which sessions are ended.
+    """
+
+    def __init__(self, folder: Path, *, most_bytes: int, floor_bytes: int = 0) -> None:
+        self._folder = folder
+        self._most_bytes = most_bytes
+        self._floor_bytes = floor_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._bytes = 0
+        self._turn = 0
+
+    def create(self) -> None:
+        """Make the folder, and find what an earlier agent left."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found: list[tuple[float, str, int]] = []
+        for path in self._folder.glob("*/*"):
+            if not is_digest(path.name):
+                path.unlink()
+                continue
+            facts = path.stat()
+            found.append((facts.st_mtime, path.name, facts.st_size))
+        with self._lock:
+            for used_at, digest, size in sorted(found):
+                self._note(digest, size, used_at)
+
+    def has(self, digest: str) -> bool:
+        """Whether the chunk is here, as far as is known; it need not be whole."""
+        return digest in self._kept
+
+    def open(self, digest: str) -> int | None:
+        """A descriptor of a chunk that is what its digest says; None: it is not here."""
+        with self._lock:
+            kept = self._kept.get(digest)
+            if kept is None:
+                return None
+            self._turn += 1
+            kept.turn, kept.used_at = self._turn, time.time()
+            self._kept.move_to_end(digest)
+        try:
+            descriptor = os.open(self._path(digest), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._drop(digest)
+            return None
+        try:
+            is_whole = _digest_of_file(descriptor) == digest
+        except OSError:
+            is_whole = False
+        if not is_whole:
+            os.close(descriptor)
+            log.warning("chunk.damaged", digest=digest[:16])
+            self._drop(digest)
+            return None
+        return descriptor
+
+    def add(self, digest: str, data: bytes) -> None:
+        """Keep a chunk that was verified, and let go of what is beyond the bounds. Raises OSError, NoRoom."""
+        self._make_room(len(data))
+        path = self._path(digest)
+        staged = path.with_name(f".{secrets.token_hex(8)}{_PARTIAL}")
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            # not flushed: what a loss of power leaves of it is no chunk, and seen as such
+            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+                file.write(data)
+            staged.replace(path)
+        except OSError:
+            staged.unlink(missing_ok=True)
+            raise
+        with self._lock:
+            self._note(digest, len(data), time.time())
+
+    # A `Trees` of reservations.py and a `Cache` of eviction.py. Tens of thousands of chunks are some runs to them.
+
+    def stored(self) -> dict[str, float]:
+        """When each run was last used, Unix seconds."""
+        return {key: used_at for key, _, _, used_at in self.kept()}
+
+    def kept(self) -> list[tuple[str, Size, frozenset[str], float]]:
+        """Of each run its key, what it takes of the disk, nobody as its users, and when it was last used."""
+        with self._lock:
+            each = max(self._bytes // _RUNS, 1)
+            runs: list[tuple[str, Size, frozenset[str], float]] = []
+            size, count = 0, 0
+            for number, one in enumerate(self._kept.values(), 1):
+                size, count = size + one.size, count + 1
+                if size >= each or number == len(self._kept):
+                    runs.append((str(one.turn), Size.of(size, count), frozenset(), one.used_at))
+                    size = count = 0
+            return runs
+
+    def touch(self, key: str) -> None:
+        """Nothing: no replica names one."""
+
+    def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
+        """Remove a run, and all that was used before it."""
+        del is_used
+        with self._lock:
+            going = []
+            for digest, one in self._kept.items():
+                if one.turn > int(key):
+                    break
+                going.append(digest)
+        for digest in going:
+            self._drop(digest)
+        return True
+
+    # Its inside.
+
+    def _path(self, digest: str) -> Path:
+        return self._folder / digest[:2] / digest
+
+    def _note(self, digest: str, size: int, used_at: float) -> None:
+        before = self._kept.pop(digest, None)
+        self._turn += 1
+        self._kept[digest] = _Kept(size, used_at, self._turn)
+        self._bytes += size - (before.size if before else 0)
+
+    def _drop(self, digest: str) -> None:
+        with self._lock:
+            kept = self._kept.pop(digest, None)
+            if kept is None:
+                return
+            self._bytes -= kept.size
+            with suppress(OSError):
+                self._path(digest).unlink(missing_ok=True)
+
+    def _make_room(self, size: int) -> None:
+        """Have room for so many bytes, within the bound and on the disk. Raises NoRoom."""
+        self._drop_oldest(self._bytes + size - self._most_bytes)
+        if room_for_builds(self._folder, self._floor_bytes) < size:
+            self._drop_oldest(_MADE_ROOM_BYTES)
+            if room_for_builds(self._folder, self._floor_bytes) < size:
+                raise NoRoom("no room for streamed data: the disk of this node is full")
+
+    def _drop_oldest(self, count: int) -> None:
+        """Let go of so many bytes at least, or of all."""
+        for digest in self._oldest(count):
+            self._drop(digest)
+
+    def _oldest(self, count: int) -> Iterable[str]:
+        going: list[str] = []
+        with self._lock:
+            for digest, one in self._kept.items():
+                if count <= 0:
+                    break
+                going.append(digest)
+                count -= one.size
+        return going
+
+
+def _digest_of_file(descriptor: int) -> str:
+    found, at = blake3(), 0
+    while data := os.pread(descriptor, _READ_BYTES, at):
+        found.update(data)
+        at += len(data)
+    return found.hexdigest()

@@ -1,0 +1,213 @@
+"""`nsml.open`: a file of a dataset, whether the session streams the dataset or has it on the node.
+
+Streamed datasets are read from the S3 endpoint of the session (docs/programs.md), a range at a time, over a connection
+that is opened again when it breaks: the agent of the node may restart meanwhile.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import hmac
+import http.client
+import io
+import os
+import time
+from urllib.parse import quote, urlsplit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any, Dict, Optional, Tuple, Union
+
+BUFFER_BYTES = 1 << 20
+_TIMEOUT_S = 120.0
+_WITHIN_S = 300.0
+"""How long it is tried again: so long may the node's agent be away."""
+_PAUSES_S = (0.05, 5.0)
+_REGION = "us-east-1"
+_ALGORITHM = "AWS4-HMAC-SHA256"
+_NOTHING = hashlib.sha256(b"").hexdigest()
+_SCHEMES = ("s3://", "/data/")
+_OK, _PARTIAL = (200, 206)
+_GONE, _FORBIDDEN = 404, 403
+_SERVER_ERRORS = 500
+
+
+def open(  # noqa: A001, PLR0917 - as the built-in one
+    path: Union[str, os.PathLike[str]],
+    mode: str = "r",
+    buffering: int = -1,
+    encoding: Optional[str] = None,
+    errors: Optional[str] = None,
+    newline: Optional[str] = None,
+) -> IO[Any]:
+    """Open a file of a dataset to read, as the built-in `open` does.
+
+    `path` is NAME/FILE, /data/NAME/FILE or s3://NAME/FILE; any other path is a file of the machine. Of a dataset that
+    is streamed only what is read is fetched, `buffering` bytes at a time (default: 1 MiB).
+
+    Raises:
+        ValueError: the mode is not one of r, rb and rt.
+        FileNotFoundError: the dataset has no such file.
+    """
+    if mode not in {"r", "rt", "tr", "rb", "br"}:
+        raise ValueError(f"nsml.open reads only: mode {mode!r}")
+    text = os.fspath(path)
+    name, file = _split(text)
+    if name not in os.environ.get("NSML_STREAMED", "").split(os.pathsep) or not name:
+        return builtins.open(_local(text, name, file), mode, buffering, encoding, errors, newline)
+    size = BUFFER_BYTES if buffering < 0 else max(buffering, 1)
+    reader = io.BufferedReader(StreamedFile(name, file), size)
+    if "b" in mode:
+        return reader
+    return io.TextIOWrapper(reader, encoding, errors, newline)
+
+
+def _split(path: str) -> Tuple[str, str]:
+    """The name of the dataset that a path may mean, and the file in it."""
+    for scheme in _SCHEMES:
+        path = path.removeprefix(scheme)
+    name, _, file = path.partition("/")
+    return name, file
+
+
+def _local(path: str, name: str, file: str) -> str:
+    """Where a file is on this machine."""
+    names = os.environ.get("NSML_DATASET_NAME", "").split(os.pathsep)
+    folders = os.environ.get("NSML_DATASET_PATH", "").split(os.pathsep)
+    known = dict(zip(names, folders))
+    if name and known.get(name):
+        return os.path.join(known[name], file)
+    if path.startswith("s3://"):
+        raise FileNotFoundError(f"the session has no dataset {name}: {path}")
+    return path
+
+
+class StreamedFile(io.RawIOBase):
+    """A file of a streamed dataset: each read is a request for a range."""
+
+    def __init__(self, dataset: str, file: str) -> None:
+        super().__init__()
+        self.name = f"s3://{dataset}/{file}"
+        self._path = quote(f"/{dataset}/{file}", safe="/-_.~")
+        self._endpoint = urlsplit(os.environ["NSML_S3_ENDPOINT_URL"])
+        self._connection: Optional[http.client.HTTPConnection] = None
+        self._process = 0
+        self._at = 0
+        status, headers, _ = self._request("HEAD", {})
+        if status != _OK:
+            raise self._error(status)
+        self._size = int(headers["content-length"])
+
+    def readable(self) -> bool:
+        """See io.IOBase."""
+        return True
+
+    def seekable(self) -> bool:
+        """See io.IOBase."""
+        return True
+
+    def tell(self) -> int:
+        """See io.IOBase."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """See io.IOBase."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"negative position: {base + offset}")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """See io.RawIOBase."""
+        data = self._read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        """See io.RawIOBase."""
+        return self._read(max(self._size - self._at, 0))
+
+    def close(self) -> None:
+        """See io.IOBase."""
+        if self._connection is not None:
+            self._connection.close()
+        super().close()
+
+    def _read(self, count: int) -> bytes:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        end = min(self._at + count, self._size)
+        if self._at >= end:
+            return b""
+        status, _, data = self._request("GET", {"range": f"bytes={self._at}-{end - 1}"})
+        if status not in (_OK, _PARTIAL):
+            raise self._error(status)
+        self._at += len(data)
+        return data
+
+    def _error(self, status: int) -> OSError:
+        if status == _GONE:
+            return FileNotFoundError(2, "the dataset has no such file", self.name)
+        if status == _FORBIDDEN:
+            return PermissionError(13, "the endpoint refuses the session's keys", self.name)
+        return OSError(5, f"the endpoint answers with status {status}", self.name)
+
+    def _request(self, method: str, headers: Dict[str, str]) -> Tuple[int, Any, bytes]:
+        """Status, headers and body; tried again while the endpoint does not answer, or not to the end."""
+        pause_s, longest_s = _PAUSES_S
+        until = time.monotonic() + _WITHIN_S
+        while True:
+            try:
+                status, found, body = self._request_once(method, headers)
+            except (OSError, http.client.HTTPException) as error:
+                self._disconnect()
+                if time.monotonic() > until:
+                    raise OSError(5, f"the endpoint does not answer: {error}", self.name) from error
+            else:
+                if status < _SERVER_ERRORS or time.monotonic() > until:
+                    return status, found, body
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+
+    def _request_once(self, method: str, headers: Dict[str, str]) -> Tuple[int, Any, bytes]:
+        connection = self._connected()
+        signed = _signed(method, self._path, str(self._endpoint.netloc), headers)
+        connection.request(method, self._path, headers=signed)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+
+    def _connected(self) -> http.client.HTTPConnection:
+        """The connection of this process: what a parent has opened is its own."""
+        if self._connection is None or self._process != os.getpid():
+            host, port = self._endpoint.hostname or "", self._endpoint.port
+            self._connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+            self._process = os.getpid()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _signed(method: str, path: str, host: str, headers: Dict[str, str]) -> Dict[str, str]:
+    """The headers with a signature: AWS Signature Version 4."""
+    at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    scope = f"{at[:8]}/{_REGION}/s3/aws4_request"
+    all_headers = {**headers, "host": host, "x-amz-content-sha256": _NOTHING, "x-amz-date": at}
+    names = ";".join(sorted(all_headers))
+    lines = "".join(f"{name}:{all_headers[name]}\n" for name in sorted(all_headers))
+    canonical = f"{method}\n{path}\n\n{lines}\n{names}\n{_NOTHING}"
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    key = b"AWS4" + os.environ["NSML_S3_SECRET_ACCESS_KEY"].encode()
+    for part in scope.split("/"):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    to_sign = f"{_ALGORITHM}\n{at}\n{scope}\n{digest}"
+    signature = hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest()
+    credential = f"{os.environ['NSML_S3_ACCESS_KEY_ID']}/{scope}"
+    all_headers["authorization"] = (
+        f"{_ALGORITHM} Credential={credential}, SignedHeaders={names}, Signature={signature}"
+    )
+    return all_headers

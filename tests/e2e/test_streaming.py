@@ -1,0 +1,127 @@
+"""Datasets that a session reads over S3 and no node fetches: on a real platform, by the SDK and by S3 clients."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from tests.e2e.programs import wait_for, write_program
+from tests.support.in_process import Platform
+
+FILES = {name: Random(name).randbytes(3 << 20) for name in ("one.bin", "deep/two.bin")}
+READS = """\
+import hashlib, json, os, time
+import nsml
+
+def read(path):
+    with nsml.open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+print(json.dumps([read("data/one.bin"), nsml.DATASET_PATH, os.path.exists("/data/data")]), flush=True)
+while not os.path.exists("/app/go"):
+    time.sleep(0.02)
+with nsml.open("s3://data/deep/two.bin", "rb") as file:
+    file.seek(-4, os.SEEK_END)
+    print(json.dumps([read("/data/data/deep/two.bin"), file.read().hex()]), flush=True)
+"""
+CLIENT = """\
+import hashlib, json, os, sys
+import nsml
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+paths = ["one.bin", "deep/two.bin"]
+found = {"nsml": {path: sha256(nsml.open(f"data/{path}", "rb").read()) for path in paths}}
+try:
+    import obstore
+    from obstore.store import S3Store
+except ImportError:
+    pass
+else:
+    store = S3Store("data")
+    listed = [one["path"] for some in obstore.list(store) for one in some]
+    found["obstore"] = {path: sha256(bytes(obstore.get(store, path).bytes())) for path in listed}
+print(json.dumps([found, os.environ["NSML_ISOLATION"]]), flush=True)
+"""
+
+
+def digest(name: str) -> str:
+    return hashlib.sha256(FILES[name]).hexdigest()
+
+
+def push(platform: Platform) -> None:
+    folder = platform.folder / "pushed"
+    for name, data in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    platform.nsml("dataset", "push", "data", str(folder))
+
+
+def printed(platform: Platform, name: str, count: int) -> list[list]:
+    """The first lines of a session, each JSON."""
+
+    def lines() -> list[str] | None:
+        found = platform.nsml("logs", name).stdout.splitlines()
+        return found if len(found) >= count else None
+
+    return [json.loads(one) for one in wait_for(lines, what=f"{name} has printed {count} lines")]
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    with Platform(simulate_gpus=1) as running:
+        push(running)
+        yield running
+
+
+def test_a_session_reads_what_was_not_fetched_and_goes_on_while_its_agent_is_replaced(
+    platform, tmp_path
+):
+    code = write_program(tmp_path / "code", READS)
+    name = platform.nsml(
+        "run", "-g", "0", "-o", "name", "--stream", "data", cwd=code
+    ).stdout.strip()
+    assert name.startswith("root/data/") or "/data/" in name
+    (first,) = printed(platform, name, 1)
+    assert first == [digest("one.bin"), "", False]
+    fetched = platform.folder / "data/agent/datasets"
+    assert list(fetched.iterdir()) == []
+    platform.kill("agent")
+    platform.up()
+    (app,) = (platform.folder / "data/agent/replicas").glob("*/app")
+    (app / "go").touch()
+    last = printed(platform, name, 2)[-1]
+    assert last == [digest("deep/two.bin"), FILES["deep/two.bin"][-4:].hex()]
+    assert list(fetched.iterdir()) == []
+    words = platform.nsml("command", name).stdout
+    assert "--stream data" in words
+    (item,) = platform.json("ps", "-a")["items"]
+    assert [one["name"] for one in item["streamed_datasets"]] == ["data"]
+    assert item["datasets"] == []
+
+
+@pytest.mark.long("a platform for each level of isolation")
+@pytest.mark.parametrize(("level", "flags"), [("none", []), ("namespace", ["--network", "host"])])
+def test_it_is_read_at_each_level(tmp_path, level, flags):
+    settings = {"NSML_AGENT_HOST_NETWORK": "on-request"}
+    with Platform(simulate_gpus=1, options=["--isolation", level], environment=settings) as running:
+        push(running)
+        code = write_program(tmp_path / "code", CLIENT)
+        # what these tests have installed is where others see nothing
+        python = sys.executable if level == "none" else "python3"
+        name = running.nsml(
+            *("run", "-g", "0", "-o", "name", "--stream", "data", *flags),
+            *("--argv", "--", python, "main.py"),
+            cwd=code,
+            timeout_s=120,
+        ).stdout.strip()
+        found, where = printed(running, name, 1)[0]
+        expected = {name: digest(name) for name in FILES}
+        assert found == dict.fromkeys(["nsml", *(["obstore"] if level == "none" else [])], expected)
+        assert where == level
