@@ -36,7 +36,7 @@ MEANINGS: Mapping[SessionState, str] = {
     SessionState.SUCCEEDED: "ended with exit code 0",
     SessionState.FAILED: "ended badly; its end has exactly one cause",
     SessionState.STOPPED: "ended because somebody asked",
-    SessionState.HELD: "waits for a person; its cause (HeldCause) says why",
+    SessionState.HELD: "waits for a person, or for other sessions to end; its cause (HeldCause) says why",
 }
 
 EVENTS: Mapping[SessionEvent, str] = {
@@ -51,8 +51,8 @@ EVENTS: Mapping[SessionEvent, str] = {
     SessionEvent.SUCCEEDED: "everything is durable, the cause is COMPLETED",
     SessionEvent.FAILED: "everything is durable, the cause is a bad one",
     SessionEvent.STOPPED: "everything is durable, the cause is STOP_REQUESTED; or it never ran",
-    SessionEvent.HELD: "the third bad attempt in a row",
-    SessionEvent.RELEASED: "a person lets it try again",
+    SessionEvent.HELD: "the third bad attempt in a row; or it was submitted to start after others",
+    SessionEvent.RELEASED: "a person lets it try again; or the others have ended",
 }
 
 

@@ -587,7 +587,13 @@ def submitted_text(app: App, session: Session) -> str:
     """That it was submitted; of one that waits also for what, as far as a line has room: --explain has all of it."""
     from nsml.common.text import fit_words
 
-    if not _waits(session):
+    from nsml.view.sessions import waits_for_others
+
+    if waits_for_others(session):
+        others = ", ".join(one.name for one in session.spec.after)
+        text = f"Session {session.name} held: starts after {others}"
+    elif not _waits(session):
         return f"Session {session.name} started"
-    text = f"Session {session.name} queued" + (session.waiting and f": {session.waiting}")
+    else:
+        text = f"Session {session.name} queued" + (session.waiting and f": {session.waiting}")
     return text if app.room is None else fit_words(text, app.room)

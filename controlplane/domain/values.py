@@ -90,6 +90,7 @@ class HeldCause(enum.StrEnum):
 
     START_FAILURES = "START_FAILURES"
     NODE_LOSSES = "NODE_LOSSES"
+    AFTER = "AFTER"
 
     @classmethod
     def of_bad_attempts(cls, last: Cause) -> HeldCause:
@@ -123,6 +124,18 @@ class InitialCheckpoint:
     digest: str = ""
     session_name: str = ""
     saved_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After:
+    """A session that ends before another one is queued, by its id and the name that it had.
+
+    `is_any`: however it ends; otherwise it has to succeed.
+    """
+
+    session_id: str
+    name: str = ""
+    is_any: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +254,7 @@ class SessionSpec:
     devices of that model (see `domain.models`) and to nodes of that pod; "": any. `network` keeps it to
     nodes that give its replicas that one; None: any. `refresh_environment`: what nodes built from its
     requirements before it was submitted is built anew. `labels` are its user's to group sessions by.
-    `initial_checkpoint` None: its first attempt begins anew.
+    `initial_checkpoint` None: its first attempt begins anew. `after`: the sessions that end before it is queued.
     """
 
     entry: str = ""
@@ -269,6 +282,7 @@ class SessionSpec:
     knobs: tuple[KnobValue, ...] = ()
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     initial_checkpoint: InitialCheckpoint | None = None
+    after: tuple[After, ...] = ()
 
     @property
     def may_be_preempted(self) -> bool:

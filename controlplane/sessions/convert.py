@@ -13,6 +13,7 @@ from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.program_changes import ChangeKind, KnobValue, ProgramChange
 from controlplane.domain.values import (
+    After,
     Cause,
     EndedAttempt,
     EpisodeKind,
@@ -104,6 +105,10 @@ def _to_initial(asked: sessions_pb2.InitialCheckpoint) -> InitialCheckpoint:
     return InitialCheckpoint(session_id=asked.session, name=asked.name, digest=asked.digest)
 
 
+def _to_after(asked: sessions_pb2.After) -> After:
+    return After(session_id=asked.session, is_any=asked.any_end)
+
+
 def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
     """What is asked for, its datasets left out."""
     asked = SessionSpec(
@@ -136,6 +141,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         initial_checkpoint=(
             _to_initial(spec.initial_checkpoint) if spec.HasField("initial_checkpoint") else None
         ),
+        after=tuple(map(_to_after, spec.after)),
     )
     return replace(asked, grace_s=seconds_of(spec.grace)) if spec.HasField("grace") else asked
 
@@ -231,6 +237,7 @@ encoder(
     rename={"session_id": "session"},
     omit=("saved_at",),
 )
+encoder(After, sessions_pb2.After, rename={"session_id": "session", "is_any": "any_end"})
 encoder(GitFacts, sessions_pb2.GitFacts, rename={"is_dirty": "dirty"})
 _SPEC: Final = encoder(
     SessionSpec,

@@ -18,6 +18,7 @@ from controlplane.notices.feature import outbox
 from controlplane.projects.feature import projects
 from controlplane.records.feature import last_reports, logs
 from controlplane.secrets.feature import user_secrets
+from controlplane.sessions.after import AfterOthers
 from controlplane.sessions.export import Exporter
 from controlplane.sessions.export_loop import Exporting
 from controlplane.sessions.idle_limit import IdleLimits
@@ -94,6 +95,9 @@ def wire(core: Core) -> Feature:
         rule=core.config.waste,
         clock=core.clock,
     )
+    after_others = AfterOthers(
+        state=core.state, history=core.history, committer=core.committer, clock=core.clock
+    )
     servicer = SessionServicer(core, _operations(core, submitter), presenter)
     return Feature(
         services=((sessions_pb2_grpc.add_SessionServiceServicer_to_server, servicer),),
@@ -101,6 +105,7 @@ def wire(core: Core) -> Feature:
             core.shared(scheduling).run,
             exporting.run,
             idle_limits.run,
+            after_others.run,
             core.shared(program_changes).run,
         ),
         member_loops={"submit": submitter.run},

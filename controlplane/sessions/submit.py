@@ -12,6 +12,7 @@ import structlog
 
 from controlplane.content.content import SEND_IT
 from controlplane.core.infeasible import Alternatives, refusal_of
+from controlplane.domain.after import Verdict, verdict
 from controlplane.domain.errors import (
     RETRY_AFTER_S,
     AlreadyExists,
@@ -26,13 +27,22 @@ from controlplane.domain.errors import (
     Unavailable,
 )
 from controlplane.domain.identity import UserCaller
+from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits
 from controlplane.domain.names import NO_DATASET
-from controlplane.domain.values import InitialCheckpoint, Origin, Session, SessionSpec
+from controlplane.domain.values import (
+    After,
+    HeldCause,
+    InitialCheckpoint,
+    Origin,
+    Session,
+    SessionSpec,
+)
 from controlplane.history.values import CheckpointState
 from controlplane.limits.admission import Batch
 from controlplane.projects.projects import check_entitled, within_quota
 from controlplane.scheduler import MaxCapacity, request_of
+from controlplane.sessions.after import unmet_words
 from controlplane.sessions.validation import Submission, validated
 from controlplane.state.live_usage import record_size
 from controlplane.store.interface import (
@@ -170,7 +180,12 @@ class Submitter:
             origin = _origin(submission, source)
             size = self._admitted(submission, spec, origin)
             initial = await self._initial(submission, source)
-            spec = replace(spec, datasets=await self._found(submission), initial_checkpoint=initial)
+            spec = replace(
+                spec,
+                datasets=await self._found(submission),
+                initial_checkpoint=initial,
+                after=await self._after(submission),
+            )
             await self._secrets.check(submission.owner, spec.secrets)
             await self._check_content(submission.owner, spec, source)
             await self._check_initial(submission.owner, initial)
@@ -201,6 +216,7 @@ class Submitter:
         check_entitled(
             self._state, submission.owner, submission.project, spec, self._nearest(submission)
         )
+        await self._after(submission)
         self._check_fit(submission, replace(spec, datasets=found))
 
     async def _source(self, submission: Submission) -> Session | None:
@@ -246,6 +262,25 @@ class Submitter:
             session_name=session.name,
             saved_at=found.content_of[1],
         )
+
+    async def _after(self, submission: Submission) -> tuple[After, ...]:
+        """The sessions that it starts after, by id and name, without those that have ended as they should."""
+        if submission.spec.after and submission.no_queue:
+            raise InvalidRequest("what starts after others waits, and no_queue is not to wait")
+        caller = UserCaller(user=submission.owner)
+        found: list[After] = []
+        for asked in submission.spec.after:
+            session = await self._references.find(caller, asked.session_id)
+            one = replace(asked, session_id=session.id, name=session.name)
+            match verdict(one, session.state):
+                case Verdict.WAITS:
+                    found.append(one)
+                case Verdict.NEVER:
+                    raise StateConflict(
+                        f"it would never start: {unmet_words([(one, session.state)])}",
+                        attempt=f"--after {session.name}:any    to start however that one ended",
+                    )
+        return tuple(found)
 
     async def _check_initial(self, owner: User, initial: InitialCheckpoint | None) -> None:
         """Raise unless its content is there, and count that for its user."""
@@ -541,4 +576,6 @@ def _session(
         request_digest=submission.digest,
         origin=origin,
         git=submission.git,
+        state=SessionState.HELD if spec.after else SessionState.QUEUED,
+        held_cause=HeldCause.AFTER if spec.after else None,
     )

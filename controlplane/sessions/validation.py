@@ -49,13 +49,14 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
     from controlplane.domain.program_changes import KnobValue
-    from controlplane.domain.values import GitFacts, InitialCheckpoint, OriginKind
+    from controlplane.domain.values import After, GitFacts, InitialCheckpoint, OriginKind
 
 RETRIED_LOST_AFTER_S: Final = 600.0
 """lost_after of a session with retries that names none."""
 
 MOST_DATASETS: Final = 16
 MOST_SECRETS: Final = 32
+MOST_AFTER: Final = 32
 MOST_LIMIT_BYTES: Final = 1 << 60
 MOST_WORDS_BYTES: Final = 32 << 10
 MOST_ENVIRONMENT_BYTES: Final = variables.MOST_BYTES
@@ -130,6 +131,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
     _check_labels(spec.labels)
     _check_knobs(spec.knobs)
     _check_initial_checkpoint(spec.initial_checkpoint)
+    _check_after(spec.after)
     if spec.image and not is_reference(spec.image):
         raise InvalidRequest(f"{spec.image[:80]!r} is not the name of an image", why=RULE)
     if spec.image and (why := why_never_pulled(spec.image)):
@@ -201,6 +203,11 @@ def _check_initial_checkpoint(asked: InitialCheckpoint | None) -> None:
         raise InvalidRequest(f"a checkpoint's name has 1 to {MOST_CHECKPOINT_NAME} bytes")
     if asked.digest:
         check_digest(asked.digest)
+
+
+def _check_after(asked: tuple[After, ...]) -> None:
+    if len(asked) > MOST_AFTER:
+        raise TooLarge(f"a session starts after at most {MOST_AFTER} others")
 
 
 def _check_program(spec: SessionSpec) -> None:

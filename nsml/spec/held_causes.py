@@ -33,6 +33,11 @@ HELD_WORDS: Final[Mapping[str, HeldWords]] = {
         why="too many bad attempts in a row; the last lost its node soon after the start",
         advice=(_RELEASE, _END),
     ),
+    "AFTER": HeldWords(
+        short="after others",
+        why="it starts after other sessions, and one of them has not ended",
+        advice=("nsml requeue {name}    to queue it without waiting for them", _END),
+    ),
 }
 """By the cause's name in the contract, without HELD_CAUSE_."""
 

@@ -300,6 +300,43 @@ class _Pairs(Kind):
         return dict(sorted(getattr(message, field).items()))
 
 
+class _After(Kind):
+    """SESSION, SESSION:ok or SESSION:any."""
+
+    is_repeated = True
+
+    def read(self, text: str) -> Any:
+        session, colon, condition = text.rpartition(":")
+        if not colon:
+            session, condition = text, "ok"
+        if not session or condition not in {"ok", "any"}:
+            raise Unreadable(
+                f"{text[:80]!r} does not say after what",
+                why="SESSION:ok waits for its success, SESSION:any for its end",
+                advice="nsml run --after @last:any ...",
+            )
+        return session, condition == "any"
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        for session, any_end in value:
+            getattr(message, field).add(session=session, any_end=any_end)
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        return [
+            f"{one.name or one.session}{':any' if one.any_end else ''}"
+            for one in getattr(message, field)
+        ]
+
+    def text(self, message: Any, field: str) -> str:
+        return " ".join(self.typed(message, field))
+
+    def raw(self, message: Any, field: str) -> Any:
+        return [
+            {"session": one.name or None, "id": one.session, "any_end": one.any_end}
+            for one in getattr(message, field)
+        ]
+
+
 class _Knobs(Kind):
     """NAME=VALUE or NAME=VALUE@STEP, by the rules of `nsml.spec.knobs`; later ones of one name follow earlier ones."""
 
@@ -618,6 +655,16 @@ FLAGS: Final = (
         metavar="NAME=VALUE[@STEP]",
         record="knobs",
         compared="set",
+    ),
+    Flag(
+        ("--after",),
+        _After("after"),
+        "Queue it once SESSION has succeeded (:any: has ended); repeatable.",
+        field="spec.after",
+        metavar="SESSION[:ok|any]",
+        record="after",
+        status_title="after",
+        is_once=True,
     ),
     Flag(
         ("-n", "--nodes", "--replicas"),

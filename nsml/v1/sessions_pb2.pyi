@@ -33,6 +33,7 @@ class HeldCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     HELD_CAUSE_UNSPECIFIED: _ClassVar[HeldCause]
     HELD_CAUSE_START_FAILURES: _ClassVar[HeldCause]
     HELD_CAUSE_NODE_LOSSES: _ClassVar[HeldCause]
+    HELD_CAUSE_AFTER: _ClassVar[HeldCause]
 
 class OriginKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -133,6 +134,7 @@ SESSION_STATE_HELD: SessionState
 HELD_CAUSE_UNSPECIFIED: HeldCause
 HELD_CAUSE_START_FAILURES: HeldCause
 HELD_CAUSE_NODE_LOSSES: HeldCause
+HELD_CAUSE_AFTER: HeldCause
 ORIGIN_KIND_UNSPECIFIED: OriginKind
 ORIGIN_KIND_RERUN: OriginKind
 ORIGIN_KIND_FORK: OriginKind
@@ -259,7 +261,7 @@ class SecretUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class SessionSpec(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs", "initial_checkpoint")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs", "initial_checkpoint", "after")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +302,7 @@ class SessionSpec(_message.Message):
     IDLE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     KNOBS_FIELD_NUMBER: _ClassVar[int]
     INITIAL_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -326,7 +329,18 @@ class SessionSpec(_message.Message):
     idle_limit: _duration_pb2.Duration
     knobs: _containers.RepeatedCompositeFieldContainer[KnobValue]
     initial_checkpoint: InitialCheckpoint
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpoint, _Mapping]] = ...) -> None: ...
+    after: _containers.RepeatedCompositeFieldContainer[After]
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpoint, _Mapping]] = ..., after: _Optional[_Iterable[_Union[After, _Mapping]]] = ...) -> None: ...
+
+class After(_message.Message):
+    __slots__ = ("session", "name", "any_end")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ANY_END_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    name: str
+    any_end: bool
+    def __init__(self, session: _Optional[str] = ..., name: _Optional[str] = ..., any_end: _Optional[bool] = ...) -> None: ...
 
 class KnobValue(_message.Message):
     __slots__ = ("name", "value", "at", "counter")

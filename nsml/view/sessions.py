@@ -142,6 +142,10 @@ _LOSES_WORK = frozenset(
     {sessions_pb2.CAUSE_PREEMPTED, sessions_pb2.CAUSE_NODE_LOST, sessions_pb2.CAUSE_LOST_AFTER}
 )
 """Causes after which what was not saved is done once more, through no fault of the program."""
+AFTER_OTHERS = STATE_WORDS[sessions_pb2.SESSION_STATE_HELD]._replace(
+    colour=STATE_WORDS[sessions_pb2.SESSION_STATE_QUEUED].colour
+)
+"""A session that is held until others have ended: nothing is wrong with it."""
 _DURABLE_WITHIN_S = 30.0
 """When a checkpoint became durable is known to within so much: a shorter loss is not told."""
 WAITING_STATES = frozenset({sessions_pb2.SESSION_STATE_QUEUED, sessions_pb2.SESSION_STATE_HELD})
@@ -163,8 +167,21 @@ _CAUSE_WORDS: Mapping[int, str] = {
 }
 
 
+def waits_for_others(session: Session) -> bool:
+    """Whether it is held until other sessions have ended, and by nothing that went wrong."""
+    is_held = session.state == sessions_pb2.SESSION_STATE_HELD
+    return is_held and session.held_cause == sessions_pb2.HELD_CAUSE_AFTER
+
+
+def ended_badly(session: Session) -> bool:
+    """Whether it, or its last attempt, has a bad end to tell of."""
+    return session.state in _BAD_STATES and not waits_for_others(session)
+
+
 def word_of(session: Session) -> StateWord:
     """The state of a session as it is shown."""
+    if waits_for_others(session):
+        return AFTER_OTHERS
     is_stopping = session.state == sessions_pb2.SESSION_STATE_STOPPING
     if is_stopping and session.stop.cause == sessions_pb2.CAUSE_PREEMPTED:
         return REQUEUING
@@ -175,7 +192,9 @@ def state_text(session: Session) -> str:
     """Glyph, word, for a bad end what it was, of a gang also which rank, and what was lost: `✗ Failed (exit 3)`."""
     word = word_of(session)
     text, facts = f"{word.glyph} {word.word}", []
-    if session.state in _BAD_STATES:
+    if waits_for_others(session):
+        facts.append(held_words(held_cause_name(session)).short)
+    elif ended_badly(session):
         held = words_of_hold(session)
         cause = held.short if held is not None else _CAUSE_WORDS.get(session.end.cause)
         cause = cause or f"exit {session.end.exit_code}"
@@ -272,7 +291,7 @@ def _origin(session: Session) -> dict[str, Any] | None:
 
 def end_text(session: Session) -> str:
     """Why it ended badly or is held, as well as the platform knows: its sentence, else what it was: `exit 137 (SIGKILL)`; "" of others."""
-    if session.state not in _BAD_STATES:
+    if not ended_badly(session):
         return ""
     end = session.end
     if is_last_output(session):
@@ -320,7 +339,7 @@ def _state_within(session: Session, _now: float, cells: int) -> str:
 
 def log_of_first(session: Session, *, shown_rank: int = 0) -> str:
     """The command that shows why a gang ended badly, where that is another rank's log than the shown one."""
-    is_bad = session.state in _BAD_STATES
+    is_bad = ended_badly(session)
     if not is_bad or session.spec.replica_count <= 1 or session.end.rank == shown_rank:
         return ""
     return f"nsml logs {session.name} --rank {session.end.rank}"

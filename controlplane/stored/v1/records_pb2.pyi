@@ -244,7 +244,7 @@ class ProgressRecord(_message.Message):
     def __init__(self, is_resumable: _Optional[bool] = ..., saved_at: _Optional[float] = ...) -> None: ...
 
 class SpecRecord(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit_s", "knobs", "initial_checkpoint")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit_s", "knobs", "initial_checkpoint", "after")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +284,7 @@ class SpecRecord(_message.Message):
     IDLE_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     KNOBS_FIELD_NUMBER: _ClassVar[int]
     INITIAL_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -309,7 +310,18 @@ class SpecRecord(_message.Message):
     idle_limit_s: float
     knobs: _containers.RepeatedCompositeFieldContainer[KnobRecord]
     initial_checkpoint: InitialCheckpointRecord
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUseRecord, _Mapping]]] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[str] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit_s: _Optional[float] = ..., knobs: _Optional[_Iterable[_Union[KnobRecord, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpointRecord, _Mapping]] = ...) -> None: ...
+    after: _containers.RepeatedCompositeFieldContainer[AfterRecord]
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUseRecord, _Mapping]]] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[str] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit_s: _Optional[float] = ..., knobs: _Optional[_Iterable[_Union[KnobRecord, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpointRecord, _Mapping]] = ..., after: _Optional[_Iterable[_Union[AfterRecord, _Mapping]]] = ...) -> None: ...
+
+class AfterRecord(_message.Message):
+    __slots__ = ("session_id", "name", "is_any")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    IS_ANY_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    name: str
+    is_any: bool
+    def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ..., is_any: _Optional[bool] = ...) -> None: ...
 
 class LimitsRecord(_message.Message):
     __slots__ = ("shm_bytes", "disk_bytes", "process_count")

@@ -118,6 +118,7 @@ ONE: dict[str, object] = {
     "memo": "one",
     "label": (("stage", "dev"), ("try", "1")),
     "set": (("lr", "0.5", None), ("lr", "0.25", 5000)),
+    "after": (("kim/mnist/1", False), ("@last", True)),
     "nodes": 2,
     "env": {"A": "1", "B": "2"},
     "secret": (("TOKEN", "TOKEN"),),
@@ -147,6 +148,7 @@ OTHER: dict[str, object] = {
     "memo": "other",
     "label": (("try", "2"),),
     "set": (("decay", "0.1", None),),
+    "after": (("kim/mnist/2", True),),
     "nodes": 1,
     "env": {"B": "3"},
     "secret": (("KEY", "HF"),),
@@ -164,7 +166,7 @@ OTHER: dict[str, object] = {
     "queue": False,
 }
 ASKED = [one for one in FLAGS if one.field]
-ONCE = {"memo", "refresh", "queue"}
+ONCE = {"memo", "refresh", "queue", "after"}
 MERGED = {"label": {"stage": "dev", "try": "2"}, "env": {"A": "1", "B": "3"}}
 
 

@@ -48,7 +48,22 @@ def test_other_ends_have_their_words_alone(cause):
     assert lines(ended, None, 0)[1:] == ["  why: so it was"]
 
 
-@pytest.mark.parametrize("cause", HELD_CAUSES)
+def test_of_one_that_waits_for_others_it_is_told_for_which():
+    held = session(pb.SESSION_STATE_HELD, pb.CAUSE_UNSPECIFIED)
+    held.held_cause = pb.HELD_CAUSE_AFTER
+    held.spec.after.add(session="s1", name="kim/mnist/1")
+    held.spec.after.add(session="s2", name="kim/mnist/2", any_end=True)
+    found = lines(held, None, 0)
+    assert found[0] == "kim/mnist/3  ⊘ Held (after others)"
+    assert (
+        "  why: it is held: it starts after other sessions, and one of them has not ended" in found
+    )
+    assert any(line.split() == ["after:", "kim/mnist/1", "kim/mnist/2:any"] for line in found)
+    assert "  do:  nsml requeue kim/mnist/3    to queue it without waiting for them" in found
+    assert "exit" not in "".join(found)
+
+
+@pytest.mark.parametrize("cause", [one for one in HELD_CAUSES if one != pb.HELD_CAUSE_AFTER])
 def test_of_one_that_is_held_it_is_told_why_and_what_to_do(cause):
     held = session(pb.SESSION_STATE_HELD, pb.CAUSE_DATA_FAILED, message="no room on its disk")
     held.held_cause = cause
