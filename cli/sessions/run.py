@@ -7,6 +7,7 @@ nothing behind.
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -23,7 +24,7 @@ from cli.arguments import (
 )
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app, to_try
-from cli.output import write_one
+from cli.output import write_line, write_one
 from cli.retry import DEFAULT_S, patiently
 from cli.sessions.attached import REMOVES_NOTE, After, goes_on, stay
 from cli.sessions.file_names import files_text
@@ -31,6 +32,7 @@ from cli.sessions.git_commit import git_commit
 from cli.sessions.preflight import check_dataset_name, check_first, entry_of
 from cli.sessions.repetition import Repetition, Source
 from cli.sessions.run_request import RunOptions
+from cli.sessions.sweep import INDEX, LABEL, members
 from cli.sessions.upload import list_files, made_of, send, stat_cache
 from cli.sessions.written_files import warn_of_pushed
 from nsml.client.errors import Unavailable
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from cli.group import Typed
+    from cli.sessions.sweep import Member
     from nsml.client.calls import Client
     from nsml.content.listing import FolderFiles
     from nsml.content.packing import Packed
@@ -149,6 +152,8 @@ def staying_options(command: F) -> F:
         "nsml run --image pytorch/pytorch:2.4.0 --memory 24G --shm-size 8G",
         "nsml run --argv -- ./train.sh --fast",
         "nsml run --rerun @last -g 2 -- --epochs 20 --lr 0.02",
+        "nsml run --sweep lr=0.1,0.01 --sweep bs=32,64",
+        "nsml run --array 0-9 --after prepare/1",
     ],
 )
 @click.argument("positional", metavar="[ENTRY]", required=False)
@@ -159,6 +164,17 @@ def staying_options(command: F) -> F:
     metavar="SESSION",
     help="Run the code, options and data of SESSION again, except for what is given here;"
     " arguments are given all together.",
+)
+@click.option(
+    "--array",
+    metavar="RANGE",
+    help=f"A session for each number (0-9, 0-9:3, 1,5,7), in the variable {INDEX}.",
+)
+@click.option(
+    "--sweep",
+    multiple=True,
+    metavar="NAME=V1,V2",
+    help="A session for each value, as the argument --NAME V; repeatable: in all combinations.",
 )
 @asking_options
 @click.option(
@@ -198,7 +214,45 @@ def run(context: click.Context, /, **given: Any) -> int:
     --rm keeps a session that did not succeed.
     """
     source = Source(given["rerun"]) if given["rerun"] is not None else None
-    return submit(context, given, source)
+    several = members(given, context.meta["words"], context.meta["typed"])
+    if not several:
+        return submit(context, given, source)
+    if source is not None:
+        raise click.UsageError("--array and --sweep go without --rerun")
+    return _submit_all(the_app(context), several)
+
+
+def _submit_all(app: App, several: Sequence[Member]) -> int:
+    """Submit the sessions one after the other, with one code; what has been made stays where a later one is refused."""
+    first = several[0].given
+    if first["wait"] or _follows(app, first):
+        raise click.UsageError("--array and --sweep make several sessions: none to stay with")
+    options = [options_of(one.given, one.words, one.typed) for one in several]
+    check_first(app, options[0])
+    if first["dry_run"]:
+        app.say(f"{len(several):,} sessions, of which this is the first")
+        _dry_run(app, options[0])
+        return ExitCode.OK
+    code = label = ""
+    for member, one in zip(several, options, strict=True):
+        if code:
+            one = replace(one, sends_code=False)  # noqa: PLW2901 - sent with the first
+            one.spec.bundle_digest = code
+        session = submitted(app, one, patience_s=first["patience"])
+        if session is None:
+            return ExitCode.INTERRUPTED
+        code = session.spec.bundle_digest
+        label = session.spec.labels.get(LABEL, "")
+        if app.format in {Format.JSON, Format.JSONL}:
+            write_line(app, _record(session, one))
+        else:
+            write_one(
+                app, _record(session, one), [f"{submitted_text(app, session)}   {member.text}"]
+            )
+        app.stdout.flush()
+    if app.is_for_people:
+        app.say(f"  list: nsml ps -a {shell_word(f'label:{LABEL}={label}')}")
+    return ExitCode.OK
 
 
 def submit(context: click.Context, given: dict[str, Any], source: Source | None) -> int:
@@ -560,8 +614,8 @@ def _identified(options: RunOptions, listed: FolderFiles | None) -> CreateSessio
     """What is asked for, under an id of its own; its code is named once it is sent."""
     request = options.request
     request.request_id = new_request_id()
-    if options.repetition is None:
-        request.spec.bundle_digest = _UNSENT if listed is not None else ""
+    if options.repetition is None and listed is not None:
+        request.spec.bundle_digest = _UNSENT
     return request
 
 
@@ -573,11 +627,15 @@ def _aborted(submission: _Submission) -> str:
     return f"{aborted}\n  try: {hint_line(_SEE)}" if submission.is_asked else aborted
 
 
-def _write(app: App, session: Session, options: RunOptions) -> None:
+def _record(session: Session, options: RunOptions) -> dict[str, Any]:
     from nsml.view.sessions import record
 
     beside = options.repetition.record(session) if options.repetition is not None else {}
-    write_one(app, {**record(session), **beside}, [submitted_text(app, session)])
+    return {**record(session), **beside}
+
+
+def _write(app: App, session: Session, options: RunOptions) -> None:
+    write_one(app, _record(session, options), [submitted_text(app, session)])
     app.stdout.flush()
     if app.is_for_people:
         _tell_repetition(app, session, options)
@@ -586,7 +644,6 @@ def _write(app: App, session: Session, options: RunOptions) -> None:
 def submitted_text(app: App, session: Session) -> str:
     """That it was submitted; of one that waits also for what, as far as a line has room: --explain has all of it."""
     from nsml.common.text import fit_words
-
     from nsml.view.sessions import waits_for_others
 
     if waits_for_others(session):
