@@ -164,7 +164,14 @@ class Agent:
             share=settings.user_cache_share,
             uses=partial(used_things, self._folders),
         )
-        of_trees = {**shared, "clock": parts.clock, "run_long": parts.run_long, "room": room}
+        of_trees = {
+            **shared,
+            "clock": parts.clock,
+            "run_long": parts.run_long,
+            "room": room,
+            # Programs that are the agent's user could write through a link into another version.
+            "may_link": self._machine.isolation is not Isolation.NONE,
+        }
         self._datasets = Trees(
             settings.data / "datasets",
             stock=self._stock,

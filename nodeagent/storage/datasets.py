@@ -1,14 +1,21 @@
 """Trees that sessions share read-only, by digest: dataset versions and bundles.
 
-A tree is fetched once per node, whoever asks and however often. Chunks that another cached tree
-holds are taken from there, so a new version of a dataset costs what changed. Trees that no replica
-uses go while the disk is short of room (`eviction.py`), and for others that come (`reservations.py`).
+A tree is fetched once per node, whoever asks and however often, by a few streams at once. Files that another cached tree
+has are linked, and chunks taken from there, so a new version of a dataset costs what changed. An interrupted fetch goes on
+where it was. Trees that no replica uses go while the disk is short of room (`eviction.py`), and for others that come
+(`reservations.py`).
 
 ```
 <folder>/<digest>             the tree
 <folder>/<digest>.manifest    what it is made of
-<folder>/<digest>.bytes       its bytes, its files and folders, whose sessions asked for it; its mtime is the last use
+<folder>/<digest>.bytes       its bytes, its files and folders, "linked" where it shares files; whose sessions asked for it;
+                              its mtime is the last use
+<folder>/.<digest>.staged     what a tree that is being fetched is made of
+<folder>/.<digest>.<N>.unfinished    what the Nth attempt wrote; what is right there is moved into the next one
 ```
+
+What a tree takes of the disk: its bytes, or where it shares files, of each file its bytes divided by its names. So all trees
+together take what is on the disk, each file counted once.
 
 Manifests come from users. They are read piece by piece, so that one of a million files takes little memory.
 """
@@ -19,60 +26,55 @@ import asyncio
 import os
 import secrets
 import threading
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import structlog
 
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.machine.accounts import Accounts
 from nodeagent.safe_paths import remove_tree
+from nodeagent.storage.assembly import Assembly, Batch
 from nodeagent.storage.cached_content import MOST_TOLD, Stock
+from nodeagent.storage.donors import LARGEST_MANIFEST_BYTES, Donors
 from nodeagent.storage.eviction import NoRoom
-from nodeagent.storage.reservations import Reservation, Room, Size
+from nodeagent.storage.reservations import Kept, Reservation, Room, Size
 from nodeagent.storage.transfer import get_blobs, get_manifest, uninterrupted
 from nsml.client.errors import Unavailable
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Clock, Offload, SystemClock, inline
+from nsml.common.concurrency import beside_each_other
 from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import ContentError
-from nsml.content.extract import Extraction
 from nsml.content.manifest import ChunkRef
-from nsml.content.paths import native_parts
 from nsml.content.stored_manifest import StoredManifest
 
 _DONORS = 8
-_DONOR_MANIFEST_BYTES = 8 << 20
-"""Of larger manifests no chunks are looked for elsewhere, nor taken: that would take much memory."""
 _LARGE_BYTES = 1 << 20
 """Manifests from this size on are read in threads of their own."""
 _SMALL_BYTES = 128 << 10
 """And up to this one at once: a session waits for the code."""
 _LARGE_AT_ONCE = 2
-_FETCHED_AT_ONCE = 500
-_LOOKED_AT_ONCE = 5_000
-_MADE_AT_ONCE = 2_000
+_MANY_FILES = 2_000
+_STREAMS = 4
+"""Calls that bring chunks at one time, for all trees of a folder."""
 _HELD_CHUNKS = 64
-_HELD_BYTES = 64 << 10
-"""So many chunks smaller than that are written together: to hand one to a thread takes longer than to write it."""
-"""Files that are made before others have their turn in the threads."""
+_HELD_BYTES = 1 << 20
+"""So much of a stream is written together: to hand it to a thread takes longer than to write a small chunk."""
+_RATED_SHARE = 0.5
+"""A fetch of which less came from the control plane says little about how fast that is."""
 _MANIFEST = ".manifest"
 _NOTE = ".bytes"
-_PARTIAL, _STAGED = ".partial", ".staged"
+_PARTIAL, _STAGED, _UNFINISHED = ".partial", ".staged", ".unfinished"
+_LINKED = "linked"
+_NOTHING = Size()
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a chunk is in a tree that is here already."""
-
-    path: Path
-    offset: int
 
 
 @dataclass(slots=True)
@@ -85,26 +87,46 @@ class _Tally:
 
 @dataclass(slots=True, kw_only=True)
 class _Tree:
-    """A tree that is here; `size` is None where its note is missing."""
+    """A tree that is here; `size` is None where its note is missing, `own` until it is counted what of shared files is its part."""
 
     size: int | None = None
     files: int = 0
     users: set[str] = field(default_factory=set)
     used_at: float = 0.0
+    is_linked: bool = False
+    own: Size | None = None
 
     @classmethod
     def read(cls, note: Path) -> _Tree:
         """As this agent or an earlier one noted it; raises OSError, ValueError."""
         first, *users = note.read_text(encoding="utf-8").split("\n")
-        size, _, files = first.partition(" ")
-        used_at = note.stat().st_mtime
-        return cls(size=int(size), files=int(files or 0), users=set(users), used_at=used_at)
+        size, files, *rest = [*first.split(" "), "0"][:3]
+        return cls(
+            size=int(size),
+            files=int(files),
+            is_linked=rest == [_LINKED],
+            users=set(users),
+            used_at=note.stat().st_mtime,
+        )
 
     def write(self, note: Path) -> None:
         """Note it."""
-        lines = [f"{self.size} {self.files}", *sorted(self.users)]
-        write_atomically(note, "\n".join(lines).encode())
+        first = f"{self.size} {self.files}{f' {_LINKED}' if self.is_linked else ''}"
+        write_atomically(note, "\n".join([first, *sorted(self.users)]).encode())
         os.utime(note, (self.used_at, self.used_at))
+
+    @property
+    def takes(self) -> Size:
+        """Of the disk."""
+        return self.own or Size.of(self.size or 0, self.files)
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    """What interrupted fetches of a tree left on the disk."""
+
+    takes: Size
+    used_at: float
 
 
 @dataclass(slots=True)
@@ -131,6 +153,7 @@ class Trees:
         room: on the disk of the folder; None: these trees have it for themselves.
         kind: what they are called among what replicas use.
         accounts: has groups of trees, which are given back with them.
+        may_link: trees may share files: only where no program can write to a file of a tree, whatever it does.
     """
 
     def __init__(
@@ -147,8 +170,10 @@ class Trees:
         room: Room | None = None,
         kind: str = "tree",
         accounts: Accounts | None = None,
+        may_link: bool = False,
     ) -> None:
         self._accounts = accounts
+        self._may_link = may_link
         self._clock = clock or SystemClock()
         self._stock = stock or Stock()
         self._folder = folder / boot
@@ -159,10 +184,15 @@ class Trees:
         self._pause = pause
         self._room = room or Room(folder, run=run, run_long=self._run_long)
         self._room.add(kind, self)
+        self._kind = kind
+        self._streams = asyncio.Semaphore(_STREAMS)
+        self._fetching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._checking = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._fetches: dict[str, _Fetch] = {}
         self._turn = threading.Lock()
         self._trees: dict[str, _Tree] = {}
+        self._unfinished: dict[str, _Unfinished] = {}
+        self._donating: Counter[str] = Counter()
         self._removed: list[str] = []
 
     @property
@@ -171,9 +201,9 @@ class Trees:
         return self._folder
 
     def create(self) -> None:
-        """Make the folder, and remove what an interrupted fetch or an earlier boot left."""
+        """Make the folder, find what is there, and remove what a removal or an earlier boot left."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in [*self._folder.glob(f".*{_PARTIAL}"), *self._folder.glob(f".*{_STAGED}")]:
+        for left in self._folder.glob(f".*{_PARTIAL}"):
             remove_tree(left)
         if not self._is_lasting:
             for earlier in set(self._folder.parent.iterdir()) - {self._folder}:
@@ -185,6 +215,7 @@ class Trees:
             for note in self._folder.glob(f"*{suffix}"):
                 if note.name.removesuffix(suffix) not in self._trees:
                     note.unlink()
+        self._find_unfinished()
         if self._accounts is not None:
             self._release(*self._accounts.trees() - self._trees.keys())
 
@@ -220,11 +251,17 @@ class Trees:
         """Lay the tree out as the new folder `target`, writable and not shared; errors as `get`."""
         if not is_digest(digest):
             raise ContentError(f"not a digest: {digest[:80]!r}")
-        async with (
-            self._staged(digest) as staged,
-            self._laid_out(digest, staged, target, user, read_only=False) as extraction,
-        ):
-            await uninterrupted(self._run, extraction.finish)
+        folder = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}{_PARTIAL}")
+        staged = self._folder / f".{secrets.token_hex(8)}{_STAGED}"
+        await self._run(partial(target.parent.mkdir, parents=True, exist_ok=True))
+        try:
+            async with (
+                self._manifest(digest, staged) as manifest,
+                self._laid_out(digest, manifest, folder, user, read_only=False) as assembly,
+            ):
+                await uninterrupted(self._run, partial(assembly.name, target))
+        finally:
+            await uninterrupted(self._run, partial(_remove, folder, staged))
 
     @asynccontextmanager
     async def room_for_copy(self, digest: str, user: str = "") -> AsyncIterator[Reservation]:
@@ -250,7 +287,10 @@ class Trees:
     def stored(self) -> dict[str, float]:
         """When each was last used, Unix seconds."""
         with self._turn:
-            return {digest: tree.used_at for digest, tree in self._trees.items()}
+            return {
+                **{digest: left.used_at for digest, left in self._unfinished.items()},
+                **{digest: tree.used_at for digest, tree in self._trees.items()},
+            }
 
     def touch(self, key: str) -> None:
         """It is used now; nothing for one that is not there."""
@@ -259,20 +299,20 @@ class Trees:
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
         """Remove it, unless it is used; whether it is gone."""
-        doomed = self._folder / f".{secrets.token_hex(8)}{_PARTIAL}"
         with self._turn:
-            if key not in self._trees:
+            if key not in self._trees and key not in self._unfinished:
                 return True
             # Whoever is about to use it has said so before, and looks for it by `_use`.
-            if is_used():
+            if self._donating[key] or is_used():
                 return False
-            with suppress(FileNotFoundError):
-                (self._folder / key).rename(doomed)
-            del self._trees[key]
-            self._removed.append(key)
-            for suffix in (_MANIFEST, _NOTE):
-                (self._folder / f"{key}{suffix}").unlink(missing_ok=True)
-        remove_tree(doomed)
+            doomed = [self._doom(path) for path in (self._folder / key, *self._attempts(key))]
+            if self._trees.pop(key, None) is not None:
+                self._removed.append(key)
+                self._links_changed()
+            self._unfinished.pop(key, None)
+            for name in (f"{key}{_MANIFEST}", f"{key}{_NOTE}", f".{key}{_STAGED}"):
+                (self._folder / name).unlink(missing_ok=True)
+        _remove(*doomed)
         with self._turn:
             if key not in self._trees:  # or it is here again, with the same group
                 self._release(key)
@@ -286,13 +326,43 @@ class Trees:
             except OSError as error:
                 log.warning("tree.group_kept", error=str(error))
 
-    def kept(self) -> list[tuple[str, Size, frozenset[str], float]]:
-        """Of each its digest, what it takes of the disk, its users, and when it was last used."""
+    def kept(self) -> list[Kept]:
+        """See reservations.Trees."""
         with self._turn:
-            return [
-                (digest, Size.of(tree.size or 0, tree.files), frozenset(tree.users), tree.used_at)
+            whole = [
+                Kept(
+                    kind=self._kind,
+                    key=digest,
+                    size=tree.takes,
+                    users=frozenset(tree.users),
+                    used_at=tree.used_at,
+                    is_used=bool(self._donating[digest]),
+                )
                 for digest, tree in self._trees.items()
             ]
+            return whole + [
+                Kept(
+                    kind=self._kind,
+                    key=digest,
+                    size=left.takes,
+                    users=frozenset(),
+                    used_at=left.used_at,
+                    is_used=False,
+                )
+                for digest, left in self._unfinished.items()
+            ]
+
+    def recount(self) -> None:
+        """See reservations.Trees."""
+        with self._turn:
+            stale = [
+                digest for digest, one in self._trees.items() if one.is_linked and one.own is None
+            ]
+        for digest in stale:
+            own = _part_of(self._folder / digest)
+            with self._turn:
+                if (tree := self._trees.get(digest)) is not None:
+                    tree.own = own
 
     # Its inside.
 
@@ -354,48 +424,126 @@ class Trees:
             del self._fetches[digest]
 
     async def _provide(self, digest: str, user: str) -> None:
-        target = self._folder / digest
-        async with (
-            self._staged(digest) as staged,
-            self._laid_out(digest, staged, target, user, read_only=True) as extraction,
-        ):
-            if self._is_lasting:
-                # Once it has its name nobody looks at its bytes again, after a power loss neither.
-                await uninterrupted(self._run, partial(flush_filesystem, self._folder))
-            finish = partial(self._finish, digest, staged, extraction, user)
-            await uninterrupted(self._run, finish)
+        # A fetch that was given up may not have ended yet.
+        async with self._fetching.setdefault(digest, asyncio.Lock()):
+            staged = self._folder / f".{digest}{_STAGED}"
+            try:
+                earlier, left = await uninterrupted(self._run, partial(self._claim, digest))
+                number = _number_of(earlier[0]) + 1 if earlier else 0
+                folder = self._folder / f".{digest}.{number}{_UNFINISHED}"
+                async with (
+                    self._manifest(digest, staged) as manifest,
+                    self._laid_out(
+                        digest, manifest, folder, user, earlier=earlier, left=left
+                    ) as assembly,
+                ):
+                    if self._is_lasting:
+                        # Once it has its name nobody looks at its bytes again, after a power loss neither.
+                        await uninterrupted(self._run, partial(flush_filesystem, self._folder))
+                    finish = partial(self._finish, digest, manifest, assembly, user)
+                    await uninterrupted(self._run, finish)
+            except asyncio.CancelledError:
+                # The agent ends, or nobody waits any more: the next fetch goes on here.
+                await uninterrupted(self._run_long, partial(self._keep_unfinished, digest))
+                raise
+            except BaseException:
+                await uninterrupted(self._run_long, partial(self._give_up, digest))
+                raise
+            await uninterrupted(self._run_long, partial(_remove, *earlier))
 
-    def _finish(self, digest: str, staged: _Staged, extraction: Extraction, user: str) -> None:
+    def _finish(self, digest: str, manifest: StoredManifest, assembly: Assembly, user: str) -> None:
         """Note what a whole tree is made of, and how much it is, and give it its name."""
-        manifest = staged.manifest
+        is_linked = assembly.linked_bytes > 0
         tree = _Tree(
             size=manifest.size,
             files=manifest.files + manifest.folders,
             users={user} - {""},
             used_at=self._clock.time(),
+            is_linked=is_linked,
         )
         with self._turn:
-            staged.path.replace(self._folder / f"{digest}{_MANIFEST}")
+            staged = self._folder / f".{digest}{_STAGED}"
+            staged.replace(self._folder / f"{digest}{_MANIFEST}")
             tree.write(self._folder / f"{digest}{_NOTE}")
-            extraction.finish()
+            assembly.name(self._folder / digest)
             self._trees[digest] = tree
+            if is_linked:
+                self._links_changed()
+
+    def _links_changed(self) -> None:
+        """Trees that share files are to be counted again; with the turn."""
+        for tree in self._trees.values():
+            tree.own = None
+
+    def _mark_linked(self, digests: Iterable[str]) -> None:
+        """Note, before it is so, that trees share files."""
+        with self._turn:
+            for digest in digests:
+                tree = self._trees.get(digest)
+                if tree is not None and not tree.is_linked:
+                    tree.is_linked = True
+                    if tree.size is not None:
+                        tree.write(self._folder / f"{digest}{_NOTE}")
+
+    # What interrupted fetches left.
+
+    def _attempts(self, digest: str) -> list[Path]:
+        """The folders of attempts, newest first."""
+        found = self._folder.glob(f".{digest}.*{_UNFINISHED}")
+        return sorted(found, key=_number_of, reverse=True)
+
+    def _find_unfinished(self) -> None:
+        left = {path.name.split(".")[1] for path in self._folder.glob(f".*{_UNFINISHED}")}
+        for digest in left:
+            if digest in self._trees or not is_digest(digest):
+                _remove(*self._attempts(digest))
+            else:
+                self._keep_unfinished(digest)
+        for staged in self._folder.glob(f".*{_STAGED}"):
+            if staged.name[1:].removesuffix(_STAGED) not in self._unfinished:
+                staged.unlink()
+
+    def _keep_unfinished(self, digest: str) -> None:
+        """Leave what is there of a tree for its next fetch, or until others need the room."""
+        attempts = self._attempts(digest)
+        takes = sum(map(_left_in, attempts), start=Size())
+        if not takes.bytes:
+            self._give_up(digest)
+            return
+        used_at = max(path.stat().st_mtime for path in attempts)
+        with self._turn:
+            self._unfinished[digest] = _Unfinished(takes, used_at)
+
+    def _claim(self, digest: str) -> tuple[list[Path], Size]:
+        """Take over what earlier fetches left: it is not removed for others any more. What it takes of the disk."""
+        with self._turn:
+            left = self._unfinished.pop(digest, None)
+        return self._attempts(digest), Size() if left is None else left.takes
+
+    def _give_up(self, digest: str) -> None:
+        """Remove what is there of a tree that is not whole."""
+        _remove(*self._attempts(digest), self._folder / f".{digest}{_STAGED}")
+
+    def _doom(self, path: Path) -> Path:
+        """Take its name from what is removed next."""
+        doomed = self._folder / f".{secrets.token_hex(8)}{_PARTIAL}"
+        with suppress(FileNotFoundError):
+            path.rename(doomed)
+        return doomed
 
     @asynccontextmanager
-    async def _staged(self, digest: str) -> AsyncIterator[_Staged]:
-        """The manifest in a file, checked."""
-        path = self._folder / f".{secrets.token_hex(8)}{_STAGED}"
-        try:
-            async with self._room.reserved(Size.of(0, 1), "") as reservation:
-                await self._patiently(partial(self._receive, digest, path, reservation))
-                with StoredManifest(path) as manifest:
-                    check = partial(manifest.check, look=reservation.look)
-                    is_large = manifest.encoded_bytes > _LARGE_BYTES
-                    run = self._run_long if is_large else self._run
-                    async with self._checking if is_large else nullcontext():
-                        await uninterrupted(run, check, cancel=reservation.cancel)
-                    yield _Staged(path, manifest)
-        finally:
-            path.unlink(missing_ok=True)
+    async def _manifest(self, digest: str, staged: Path) -> AsyncIterator[StoredManifest]:
+        """The manifest in the file `staged`, checked."""
+        async with self._room.reserved(Size.of(0, 1), "") as reservation:
+            if not await self._run(partial(_is_content, staged, digest)):
+                await self._patiently(partial(self._receive, digest, staged, reservation))
+            with StoredManifest(staged) as manifest:
+                check = partial(manifest.check, look=reservation.look)
+                is_large = manifest.encoded_bytes > _LARGE_BYTES
+                run = self._run_long if is_large else self._run
+                async with self._checking if is_large else nullcontext():
+                    await uninterrupted(run, check, cancel=reservation.cancel)
+                yield manifest
 
     async def _receive(self, digest: str, path: Path, reservation: Reservation) -> None:
         """A manifest, to a file: its size is not known before."""
@@ -413,88 +561,145 @@ class Trees:
 
     @asynccontextmanager
     async def _laid_out(
-        self, digest: str, staged: _Staged, target: Path, user: str, *, read_only: bool
-    ) -> AsyncIterator[Extraction]:
+        self,
+        digest: str,
+        manifest: StoredManifest,
+        folder: Path,
+        user: str,
+        *,
+        read_only: bool = True,
+        earlier: Sequence[Path] = (),
+        left: Size = _NOTHING,
+    ) -> AsyncIterator[Assembly]:
         """All files of it, but for its name."""
-        manifest = staged.manifest
-        need = Size.of(manifest.size, manifest.files + manifest.folders)
         tally, began = _Tally(), self._clock.monotonic()
-        async with self._room.reserved(need, user) as reservation:
+        run_whole = self._run_long if manifest.files > _MANY_FILES else self._run
+        async with self._room_for(manifest, user, may_link=read_only, left=left) as (
+            reservation,
+            donors,
+        ):
             self.tell_removed()
-            donors = await uninterrupted(self._run, partial(self._donors, manifest))
-            extraction = Extraction(manifest, target, limits=None, read_only=read_only)
+            assembly = Assembly(
+                manifest,
+                folder,
+                reservation=reservation,
+                donors=donors,
+                earlier=earlier,
+                read_only=read_only,
+                may_link=self._may_link,
+            )
             try:
-                await uninterrupted(self._run, extraction.__enter__)
-                async with aclosing(self._chunks(digest, manifest, donors, tally)) as chunks:
-                    held: deque[bytes] = deque()
-                    write = partial(_write, extraction, held, reservation)
-                    async for data in chunks:
-                        held.append(data)
-                        if len(data) >= _HELD_BYTES or len(held) >= _HELD_CHUNKS:
-                            await self._step(write, reservation)
-                    if held or manifest.files > _MADE_AT_ONCE:  # the end makes those that are left
-                        await self._step(write, reservation)
-                yield extraction
+                await uninterrupted(self._run, assembly.__enter__)
+                await self._fill(digest, assembly, reservation, tally)
+                await uninterrupted(run_whole, assembly.seal, cancel=reservation.cancel)
+                yield assembly
             finally:
-                run = self._run_long if manifest.files > _MADE_AT_ONCE else self._run
-                await uninterrupted(run, partial(extraction.__exit__, None, None, None))
-        if not tally.is_interrupted and read_only:
+                await uninterrupted(self._run, partial(assembly.__exit__, None, None, None))
+        if not tally.is_interrupted and read_only and tally.size >= _RATED_SHARE * manifest.size:
             self._stock.fetched(tally.size, self._clock.monotonic() - began)
-        log.info("tree.fetched", digest=digest[:16], size=manifest.size, reused=len(donors))
+        log.info(
+            "tree.fetched",
+            digest=digest[:16],
+            size=manifest.size,
+            received=tally.size,
+            linked=assembly.linked_bytes,
+        )
+        await self._tell_damage(donors)
 
-    async def _step(self, work: Callable[[], bool], reservation: Reservation) -> None:
-        """Do it, in pieces: a million files are made between two chunks, and others wait for a thread."""
-        while not await uninterrupted(self._run, work, cancel=reservation.cancel):
-            pass
+    @asynccontextmanager
+    async def _room_for(
+        self, manifest: StoredManifest, user: str, *, may_link: bool, left: Size
+    ) -> AsyncIterator[tuple[Reservation, Donors]]:
+        """Room for all that is to be written, and what other trees have, which stay meanwhile: unless it is their room that is needed."""
+        whole = Size.of(manifest.size, manifest.files + manifest.folders)
+        find = partial(self._donors, manifest)
+        run = self._run if manifest.encoded_bytes <= _SMALL_BYTES else self._run_long
+        donors, linked = await uninterrupted(run, find)
+        if not (may_link and self._may_link):
+            linked = Size()
+        names = donors.trees
+        self._donating.update(names)
+        try:
+            async with AsyncExitStack() as stack:
+                try:
+                    room = self._room.reserved(whole - linked, user, here=left)
+                    reservation = await stack.enter_async_context(room)
+                    if linked.files:
+                        await self._run(partial(self._mark_linked, names))
+                except NoRoom:
+                    if not names:
+                        raise
+                    self._donating.subtract(names)
+                    donors, names = Donors(), set()
+                    room = self._room.reserved(whole, user, here=left)
+                    reservation = await stack.enter_async_context(room)
+                yield reservation, donors
+        finally:
+            self._donating.subtract(names)
 
-    async def _chunks(
-        self, root: str, manifest: StoredManifest, donors: dict[str, _Place], tally: _Tally
-    ) -> AsyncGenerator[bytes, None]:
-        """The chunks in the order of `manifest.refs()`."""
-        batches = _batches(manifest)
-        run = inline if manifest.encoded_bytes <= _SMALL_BYTES else self._run
-        while (batch := await uninterrupted(run, lambda: next(batches, None))) is not None:
-            wanted: list[tuple[ChunkRef, int]] = []
-            for ref, times in batch:
-                data = await self._local(ref, donors)
-                if data is None:
-                    wanted.append((ref, times))
-                    continue
-                async with aclosing(self._remote(root, wanted, tally)) as fetched:
-                    async for piece in fetched:
-                        yield piece
-                wanted = []
-                for _ in range(times):
-                    yield data
-            async with aclosing(self._remote(root, wanted, tally)) as fetched:
-                async for piece in fetched:
-                    yield piece
+    async def _fill(
+        self, root: str, assembly: Assembly, reservation: Reservation, tally: _Tally
+    ) -> None:
+        """Have all content written, by a few streams at once."""
 
-    async def _local(self, ref: ChunkRef, donors: dict[str, _Place]) -> bytes | None:
-        place = donors.get(ref.digest)
-        if place is None:
-            return None
-        return await self._run(partial(_read_chunk, place, ref))
+        async def take(batch: Batch) -> None:
+            async with self._streams:
+                await self._take(root, assembly, batch, reservation, tally)
 
-    async def _remote(
-        self, root: str, wanted: Sequence[tuple[ChunkRef, int]], tally: _Tally
-    ) -> AsyncGenerator[bytes, None]:
-        """Chunks from the store, each as often as it is wanted, going on where a broken connection stopped."""
-        digests = [ref.digest for ref, _ in wanted]
-        done = 0
-        while done < len(digests):
+        taking: set[asyncio.Task[None]] = set()
+        async with beside_each_other() as group:
+            while True:
+                advance = uninterrupted(self._run, assembly.advance, cancel=reservation.cancel)
+                if (batch := await advance) is None:
+                    return
+                if batch.count:
+                    taking.add(group.create_task(take(batch)))
+                if len(taking) > _STREAMS:
+                    _, taking = await asyncio.wait(taking, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _take(
+        self,
+        root: str,
+        assembly: Assembly,
+        batch: Batch,
+        reservation: Reservation,
+        tally: _Tally,
+    ) -> None:
+        """Fetch the chunks of a batch and write them, going on where a broken connection stopped."""
+        left = deque(batch.places)
+        held: list[tuple[ChunkRef, bytes]] = []
+
+        async def write() -> None:
+            work = partial(assembly.write, batch, tuple(held))
+            held.clear()
+            await uninterrupted(self._run, work, cancel=reservation.cancel)
+
+        while left:
+            size = 0
             try:
-                async with aclosing(get_blobs(self._rpc(), root, digests[done:])) as blobs:
+                digests = [ref.digest for ref in left]
+                async with aclosing(get_blobs(self._rpc(), root, digests)) as blobs:
                     async for _, data in blobs:
+                        held.append((left.popleft(), data))
                         tally.size += len(data)
-                        times = wanted[done][1]
-                        done += 1
-                        for _ in range(times):
-                            yield data
+                        size += len(data)
+                        if size >= _HELD_BYTES or len(held) >= _HELD_CHUNKS:
+                            await write()
+                            size = 0
             except Unavailable as error:
                 tally.is_interrupted = True
                 log.warning("tree.interrupted", digest=root[:16], error=error.message)
                 await self._pause()
+            if held:
+                await write()
+
+    async def _tell_damage(self, donors: Donors) -> None:
+        """Say which files of other trees were not what they should be, and remove those trees where nobody uses them."""
+        for file in donors.damaged:
+            log.warning("tree.damaged", digest=file.tree.name[:16], file=file.path)
+        for digest in {file.tree.name for file in donors.damaged}:
+            await uninterrupted(self._run_long, partial(self._room.discard, self._kind, digest))
+        self.tell_removed()
 
     async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -503,90 +708,73 @@ class Trees:
             except Unavailable:
                 await self._pause()
 
-    def _donors(self, manifest: StoredManifest) -> dict[str, _Place]:
-        """Where chunks of `manifest` are in the trees fetched last."""
-        if manifest.encoded_bytes > _DONOR_MANIFEST_BYTES:
-            return {}
-        paths = self._newest_manifests()
-        wanted = {ref.digest for ref in manifest.refs()} if paths else set()
-        places: dict[str, _Place] = {}
-        for path in paths:
-            tree = path.with_name(path.name.removesuffix(_MANIFEST))
-            with suppress(OSError, ContentError), StoredManifest(path) as donor:
-                for entry in donor.entries:
-                    offset = 0
-                    for ref in entry.chunks:
-                        if ref.digest in wanted:
-                            places.setdefault(
-                                ref.digest, _Place(tree.joinpath(*native_parts(entry.path)), offset)
-                            )
-                        offset += ref.size
-        return places
+    def _donors(self, manifest: StoredManifest) -> tuple[Donors, Size]:
+        """What the trees fetched last have of it, and how much of that are whole files."""
+        found = self._newest_manifests()
+        trees = [(path.with_name(path.name.removesuffix(_MANIFEST)), path) for path in found]
+        donors, linked = Donors.of(manifest, trees), Size()
+        if donors.trees:
+            linked = sum(
+                (Size.of(one.size, 1) for one in manifest.entries if donors.file_of(one)),
+                start=Size(),
+            )
+        return donors, linked
 
     def _newest_manifests(self) -> list[Path]:
         found = []
         for path in self._folder.glob(f"*{_MANIFEST}"):
             with suppress(FileNotFoundError):
                 facts = path.stat()
-                if facts.st_size <= _DONOR_MANIFEST_BYTES:
+                if facts.st_size <= LARGEST_MANIFEST_BYTES:
                     found.append((facts.st_mtime, path))
         return [path for _, path in sorted(found, reverse=True)[:_DONORS]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """A manifest on its way to its place."""
-
-    path: Path
-    manifest: StoredManifest
-
-
-def _batches(manifest: StoredManifest) -> Iterator[list[tuple[ChunkRef, int]]]:
-    """Chunks in order, and how often each follows itself; now and then none, where few files have any."""
-    batch: list[tuple[ChunkRef, int]] = []
-    looked = 0
-    for entry in manifest.entries:
-        looked += 1
-        for ref in entry.chunks:
-            looked += 1
-            if batch and batch[-1][0] == ref:
-                batch[-1] = (ref, batch[-1][1] + 1)
-            else:
-                batch.append((ref, 1))
-            if len(batch) >= _FETCHED_AT_ONCE or looked >= _LOOKED_AT_ONCE:
-                yield batch
-                batch, looked = [], 0
-        if looked >= _LOOKED_AT_ONCE:
-            yield batch
-            batch, looked = [], 0
-    yield batch
-
-
-def _write(extraction: Extraction, chunks: deque[bytes], reservation: Reservation) -> bool:
-    """Take chunks, and make the files before and after them; False when many were made and some may be left."""
-    left = _MADE_AT_ONCE
-    while left > 0:
-        made = extraction.advance()
-        if made is not None:
-            reservation.spend(0, made)
-            left -= made
-        elif chunks:
-            reservation.spend(len(chunks[0]))
-            extraction.write(chunks.popleft())
-        else:
-            return True
-    return False
 
 
 def _is_tree(path: Path) -> bool:
     return is_digest(path.name) and path.is_dir()
 
 
-def _read_chunk(place: _Place, ref: ChunkRef) -> bytes | None:
-    """The chunk, or None when the file does not hold it any more."""
+def _number_of(attempt: Path) -> int:
+    return int(attempt.name.split(".")[2])
+
+
+def _is_content(path: Path, digest: str) -> bool:
+    """Whether a file is there, and what the digest names."""
     try:
-        with place.path.open("rb", buffering=0) as file:
-            data = os.pread(file.fileno(), ref.size, place.offset)
-    except OSError:
-        return None
-    return data if digest_of(data) == ref.digest else None
+        return digest_of(path.read_bytes()) == digest
+    except FileNotFoundError:
+        return False
+
+
+def _remove(*places: Path) -> None:
+    for place in places:
+        remove_tree(place)
+
+
+def _part_of(tree: Path) -> Size:
+    """What a tree takes of the disk: of each file its part, as many others as share it."""
+    size, files = 0.0, 0.0
+    for _, folders, names, here in os.fwalk(tree):
+        files += len(folders)
+        for name in names:
+            with suppress(FileNotFoundError):
+                facts = os.lstat(name, dir_fd=here)
+                size += facts.st_size / facts.st_nlink
+                files += 1 / facts.st_nlink
+    return Size.of(round(size), round(files))
+
+
+def _left_in(attempt: Path) -> Size:
+    """What an interrupted attempt takes of the disk. Its folders can be changed afterwards, as files are moved out of them."""
+    size = files = 0
+    attempt.chmod(0o700)
+    for _, folders, names, here in os.fwalk(attempt):
+        files += len(folders)
+        for name in folders:
+            os.chmod(name, 0o700, dir_fd=here)
+        for name in names:
+            facts = os.lstat(name, dir_fd=here)
+            if facts.st_nlink == 1:
+                size += min(facts.st_blocks * 512, facts.st_size)
+                files += 1
+    return Size.of(size, files)

@@ -13,7 +13,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -55,6 +55,10 @@ class Size:
 
     def __le__(self, other: Size) -> bool:
         return self.bytes <= other.bytes and self.files <= other.files
+
+    def at_least(self, other: Size) -> Size:
+        """The larger of both, in bytes and in files."""
+        return Size(max(self.bytes, other.bytes), max(self.files, other.files))
 
     def times(self, share: float) -> Size:
         """A part of it; of less than nothing, nothing."""
@@ -165,19 +169,24 @@ def _teller(need: Size, room: Size) -> Callable[[Size], str]:
 class Trees(Cache, Protocol):
     """A cache of trees; blocking."""
 
-    def kept(self) -> Iterable[tuple[str, Size, frozenset[str], float]]:
-        """Of each its key, what it takes of the disk, its users, and when it was last used."""
+    def kept(self) -> Iterable[Kept]:
+        """All that can be removed; `is_used` where this cache itself needs it now."""
+        ...
+
+    def recount(self) -> None:
+        """Look again how much of the disk each takes, where trees share files and some came or went."""
         ...
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Room for one fetch, as long as it lasts. `spend` is for one thread at a time, `cancel` for any."""
+    """Room for one fetch, as long as it lasts; for any thread."""
 
     place: Path
     floor_bytes: int
     claim: Claim
     _cancelled: threading.Event = field(default_factory=threading.Event)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def cancel(self) -> None:
         """Have the next `look` raise Cancelled."""
@@ -194,10 +203,17 @@ class Reservation:
     def spend(self, size: int, files: int = 0) -> None:
         """So much will be written now; raises as `look`, and NoRoom for more than was reserved."""
         self.look()
-        left = self.claim.left - Size.of(size, files)
-        if not Size() <= left:
-            raise NoRoom("no room: it is larger than it was said to be")
-        self.claim.left = left
+        with self._turn:
+            left = self.claim.left - Size.of(size, files)
+            if not Size() <= left:
+                raise NoRoom("no room: it is larger than it was said to be")
+            self.claim.left = left
+
+    def extend(self, size: Size) -> None:
+        """So much will be written that was expected to be here already; that others filled the disk shows in `look`."""
+        with self._turn:
+            self.claim.whole += size
+            self.claim.left += size
 
 
 class Room:
@@ -236,24 +252,33 @@ class Room:
         self._stores[kind] = trees
 
     @asynccontextmanager
-    async def reserved(self, need: Size, user: str) -> AsyncIterator[Reservation]:
-        """Room for `need`, for a session of `user`, while the context lasts.
+    async def reserved(
+        self,
+        whole: Size,
+        user: str,
+        *,
+        here: Size = Size(),
+    ) -> AsyncIterator[Reservation]:
+        """Room for `whole`, for a session of `user`, while the context lasts; `here` is on the disk already.
 
         Raises:
             NoRoom: there is not so much, whatever goes.
             OSError: the disk refused.
         """
-        claim = Claim(user=user, whole=need, left=need)
+        claim, need = Claim(user=user, whole=whole, left=whole), (whole - here).at_least(Size())
         async with self._turn:
-            for _ in range(_MOST_TRIES):
-                if self._fits(need, user):
+            tries_left = _MOST_TRIES
+            while not self._fits(need, user):
+                going = await uninterrupted(self._run_long, partial(self._plan, need, user))
+                if not going:
                     break
-                going = await self._run(partial(self._plan, need, user))
-                await uninterrupted(self._run_long, partial(self._remove, going))
-            else:
-                raise NoRoom(
-                    f"no room for {size_text(need.bytes)}: what goes for it is in use again"
-                )
+                # Trees that share files may free less than expected: those that are left are looked at again.
+                if not await uninterrupted(self._run_long, partial(self._remove, going)):
+                    tries_left -= 1
+                if not tries_left:
+                    raise NoRoom(
+                        f"no room for {size_text(need.bytes)}: what goes for it is in use again"
+                    )
             self._claims.append(claim)
         try:
             yield Reservation(self._place, self._floor_bytes, claim)
@@ -269,20 +294,15 @@ class Room:
 
     def _plan(self, need: Size, user: str) -> list[Kept]:
         used = self._uses()
+        for trees in self._stores.values():
+            trees.recount()
         return self._planned(need, user, lambda thing: thing in used)
 
     def _planned(self, need: Size, user: str, is_used: Callable[[str], bool]) -> list[Kept]:
         kept = [
-            Kept(
-                kind=kind,
-                key=key,
-                size=size,
-                users=users,
-                used_at=used_at,
-                is_used=is_used(f"{kind} {key}"),
-            )
-            for kind, trees in self._stores.items()
-            for key, size, users, used_at in trees.kept()
+            replace(one, is_used=one.is_used or is_used(f"{one.kind} {one.key}"))
+            for trees in self._stores.values()
+            for one in trees.kept()
         ]
         return plan(
             need,
@@ -293,11 +313,19 @@ class Room:
             share=self._share,
         )
 
-    def _remove(self, going: Sequence[Kept]) -> None:
+    def discard(self, kind: str, key: str) -> bool:
+        """Remove a tree, unless a replica needs it; whether it is gone. Blocking; OSError when the uses cannot be known."""
+        thing = f"{kind} {key}"
+        return self._stores[kind].remove(key, lambda: thing in self._uses())
+
+    def _remove(self, going: Sequence[Kept]) -> bool:
+        """Whether any is gone."""
+        is_any_gone = False
         for one in going:
-            thing = f"{one.kind} {one.key}"
-            if self._stores[one.kind].remove(one.key, lambda: thing in self._uses()):  # noqa: B023 - called at once
+            if self.discard(one.kind, one.key):
+                is_any_gone = True
                 log.info("tree.made_room", kind=one.kind, key=one.key[:16], size=one.size.bytes)
+        return is_any_gone
 
 
 def disk_of(place: Path, floor_bytes: int) -> Disk:

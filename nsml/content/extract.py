@@ -168,7 +168,7 @@ class Extraction:
         made = 0
         for entry in self._manifest.entries:
             parts = native_parts(entry.path)
-            with _named(entry.path):
+            with naming(entry.path):
                 made += self._make_folders(parts[:-1]) + 1
                 opened = self._tree.create_file(parts)
             try:
@@ -228,7 +228,7 @@ async def extract_stream(
 
 
 @contextlib.contextmanager
-def _named(path: str) -> Generator[None, None, None]:
+def naming(path: str) -> Generator[None, None, None]:
     """Name the path that the file system does not take. In a new tree nothing is there already but a twin."""
     try:
         yield

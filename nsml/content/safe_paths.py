@@ -105,18 +105,18 @@ class ByDescriptor:
 
     def scan(self, parts: Parts) -> list[Listed]:
         """See Beneath."""
-        return _listed(self._folder(parts))
+        return _listed(self.folder(parts))
 
     def lstat(self, parts: Parts) -> os.stat_result:
         """See Beneath."""
         if not parts:
             return os.fstat(self._root)
-        return os.stat(parts[-1], dir_fd=self._folder(parts[:-1]), follow_symlinks=False)
+        return os.stat(parts[-1], dir_fd=self.folder(parts[:-1]), follow_symlinks=False)
 
     def open_file(self, parts: Parts) -> int:
         """See Beneath; O_NONBLOCK so that a pipe put there cannot hold us."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        opened = _regular(os.open(parts[-1], flags, dir_fd=self._folder(parts[:-1])), parts)
+        opened = _regular(os.open(parts[-1], flags, dir_fd=self.folder(parts[:-1])), parts)
         if self._owner not in {None, os.fstat(opened).st_uid}:
             os.close(opened)
             raise OSError(f"{'/'.join(parts)} belongs to another user")
@@ -124,12 +124,12 @@ class ByDescriptor:
 
     def make_folder(self, parts: Parts) -> None:
         """See Beneath."""
-        os.mkdir(parts[-1], 0o755, dir_fd=self._folder(parts[:-1]))
+        os.mkdir(parts[-1], 0o755, dir_fd=self.folder(parts[:-1]))
 
     def create_file(self, parts: Parts) -> int:
         """See Beneath."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(parts[-1], flags, 0o600, dir_fd=self._folder(parts[:-1]))
+        return os.open(parts[-1], flags, 0o600, dir_fd=self.folder(parts[:-1]))
 
     def set_mode(self, parts: Parts, mode: int) -> None:
         """See Beneath; by descriptor, since chmod by name would follow a link."""
@@ -137,13 +137,14 @@ class ByDescriptor:
             os.fchmod(self._root, mode)
             return
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        opened = os.open(parts[-1], flags, dir_fd=self._folder(parts[:-1]))
+        opened = os.open(parts[-1], flags, dir_fd=self.folder(parts[:-1]))
         try:
             os.fchmod(opened, mode)
         finally:
             os.close(opened)
 
-    def _folder(self, parts: Parts) -> int:
+    def folder(self, parts: Parts) -> int:
+        """The descriptor of the folder `parts`, open until the next call of any method."""
         shared = 0
         while shared < min(len(parts), len(self._names)) and self._names[shared] == parts[shared]:
             shared += 1

@@ -76,7 +76,7 @@ async def test_its_files_are_on_the_disk_before_it_has_its_name(
 
     def flush(folder: Path) -> None:
         there = (place / digest).exists()
-        flushed.append((there, [files_of(tree) for tree in place.glob(".*.partial")]))
+        flushed.append((there, [files_of(tree) for tree in place.glob(".*.unfinished")]))
         flush_filesystem(folder)
 
     async def pause() -> None:
@@ -100,7 +100,7 @@ async def test_a_fetch_that_is_cancelled_as_it_begins_leaves_nothing(
 
     async def run(work: Callable[[], T], /) -> T:
         result = await in_thread(work)
-        if list(place.glob(".*.partial")):
+        if list(place.glob(".*.unfinished")):
             is_begun.set()
             await may_go_on.wait()
         return result

@@ -213,7 +213,7 @@ async def test_the_disk_is_looked_at_while_it_is_written(node: Node) -> None:
     """Sessions may fill it meanwhile."""
 
     async def run(work: Callable[[], T], /) -> T:
-        if list((node.data / "datasets").glob(".*.partial")):
+        if list((node.data / "datasets").glob(".*.unfinished")):
             (node.data / "filler").write_bytes(bytes(12 * MIB))
         return await in_thread(work)
 
@@ -231,7 +231,7 @@ async def test_whoever_gives_up_waits_for_nothing_and_nothing_is_left(node: Node
     is_begun, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def run(work: Callable[[], T], /) -> T:
-        if list((node.data / "datasets").glob(".*.partial")):
+        if list((node.data / "datasets").glob(".*.unfinished")):
             is_begun.set()
             await may_go_on.wait()
         return await in_thread(work)

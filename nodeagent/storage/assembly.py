@@ -1,0 +1,395 @@
+"""A tree that is laid out from chunks in any order, by several threads at once.
+
+It grows in a folder that is private to the agent, and gets its name once it is whole. Each byte was compared with the manifest
+before it counts: bytes that are fetched, files of other trees before they are linked, and what an earlier attempt left, so
+that no journal can promise what a disk does not have. A file with a second name is never opened for writing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+from nodeagent.safe_paths import path_of
+from nodeagent.storage.donors import placed, read_chunk
+from nodeagent.storage.reservations import Size
+from nsml.content.errors import BlobCorrupt, TargetExists
+from nsml.content.extract import naming
+from nsml.content.paths import native_parts
+from nsml.content.safe_paths import ByDescriptor, Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from nodeagent.storage.donors import DonorFile, Donors
+    from nodeagent.storage.reservations import Reservation
+    from nsml.content.manifest import ChunkRef
+    from nsml.content.stored_manifest import StoredEntry, StoredManifest
+
+BATCH_BYTES: Final = 16 << 20
+"""Fetched by one call,"""
+_BATCH_CHUNKS: Final = 500
+"""at most so many chunks,"""
+_BATCH_PLACES: Final = 2_000
+"""and written to so many places: one chunk may be all of a large file."""
+_STEP_BYTES: Final = 32 << 20
+_STEP_FILES: Final = 2_000
+"""Work of one call, before others have their turn in the threads."""
+_LOOKED_EVERY: Final = 1_000
+_NO_LINK: Final = frozenset(
+    {errno.EMLINK, errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS, errno.ENOENT}
+)
+"""The file has all the names that it can have, or the file system gives no second ones."""
+
+
+@dataclass(slots=True)
+class _File:
+    """A file that is being filled; `left` is in bytes."""
+
+    path: str
+    parts: Parts
+    mode: int
+    left: int
+    is_made: bool = False
+
+
+@dataclass(slots=True)
+class Batch:
+    """Chunks to be fetched together, and where each belongs; `size` in bytes, each chunk counted once."""
+
+    places: dict[ChunkRef, list[tuple[_File, int]]] = field(default_factory=dict)
+    size: int = 0
+    count: int = 0
+
+    def add(self, ref: ChunkRef, file: _File, offset: int) -> None:
+        """Take one more place."""
+        places = self.places.setdefault(ref, [])
+        if not places:
+            self.size += ref.size
+        places.append((file, offset))
+        self.count += 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is large enough for a call of its own."""
+        return (
+            self.size >= BATCH_BYTES
+            or len(self.places) >= _BATCH_CHUNKS
+            or self.count >= _BATCH_PLACES
+        )
+
+
+class Assembly:
+    """One tree; a context manager that closes what it has open. Blocking.
+
+    `advance` until it returns None, from one thread at a time; `write` the chunks of each batch, from any threads; then
+    `seal` and `name`.
+
+    Args:
+        folder: where it grows; new.
+        reservation: of the room for all of it but what `donors` have to link.
+        donors: what other trees have of it.
+        earlier: folders in which earlier attempts grew, newest first. Files are moved out of them.
+        read_only: files get 0444 or 0555, folders 0555, as trees of the cache.
+        may_link: files may be those of donors; only where no program can write to them, and with `read_only`.
+    """
+
+    def __init__(
+        self,
+        manifest: StoredManifest,
+        folder: Path,
+        *,
+        reservation: Reservation,
+        donors: Donors,
+        earlier: Sequence[Path] = (),
+        read_only: bool = False,
+        may_link: bool = False,
+    ) -> None:
+        self.linked_bytes = 0
+        """Of files that are those of donors."""
+        self._manifest = manifest
+        self._folder = folder
+        self._reservation = reservation
+        self._donors = donors
+        self._earlier_paths = earlier
+        self._read_only = read_only
+        self._may_link = may_link and read_only
+        self._left = manifest.size
+        self._turn = threading.Lock()
+        self._open: Parts = ()
+        self._step_bytes = self._step_files = 0
+        self._batches = self._lay_out()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._folder.mkdir(mode=0o700)
+            self._tree = stack.enter_context(ByDescriptor(self._folder))
+            self._earlier = [
+                stack.enter_context(ByDescriptor(path)) for path in self._earlier_paths
+            ]
+            stack.callback(self._batches.close)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def advance(self) -> Batch | None:
+        """Make, link and take up files; the chunks that are to be fetched next, perhaps none yet. None: that was all."""
+        self._step_bytes = self._step_files = 0
+        return next(self._batches, None)
+
+    def write(self, batch: Batch, chunks: Iterable[tuple[ChunkRef, bytes]]) -> None:
+        """Write chunks of a batch, which are what their digests name, to all their places.
+
+        Raises BlobCorrupt where the manifest has another size for one.
+        """
+        with ByDescriptor(self._folder) as tree:
+            for ref, data in chunks:
+                if len(data) != ref.size:
+                    raise BlobCorrupt(
+                        f"chunk {ref.digest[:16]} has {len(data)} bytes, not {ref.size}"
+                    )
+                for file, offset in batch.places[ref]:
+                    self._put(tree, file, offset, data)
+
+    def seal(self) -> None:
+        """Give folders their modes; raises BlobCorrupt when chunks are missing."""
+        if self._left:
+            raise BlobCorrupt(f"{self._left} bytes of the content are missing")
+        mode = 0o555 if self._read_only else 0o755
+        around: Parts = ()
+        for number, entry in enumerate(self._manifest.entries):
+            if number % _LOOKED_EVERY == 0:
+                self._reservation.look()
+            folder = native_parts(entry.path)[:-1]
+            # All that is in a folder comes together.
+            while around != folder[: len(around)]:
+                self._tree.set_mode(around, mode)
+                around = around[:-1]
+            around = folder
+        while around:
+            self._tree.set_mode(around, mode)
+            around = around[:-1]
+        self._tree.set_mode((), mode)
+
+    def name(self, target: Path) -> None:
+        """Give the tree its name; TargetExists where that is taken."""
+        if os.path.lexists(target):
+            raise TargetExists(f"{target} is there already")
+        try:
+            self._folder.rename(target)
+        except OSError as error:
+            if os.path.lexists(target):
+                raise TargetExists(f"{target} is there already") from error
+            raise
+
+    # Its inside.
+
+    def _lay_out(self) -> Generator[Batch, None, None]:
+        batch = Batch()
+        for entry in self._manifest.entries:
+            parts = native_parts(entry.path)
+            with naming(entry.path):
+                self._enter(parts[:-1])
+                for wanted in self._lay(entry, parts):
+                    if wanted is not None:
+                        batch.add(*wanted)
+                    if batch.is_full:
+                        yield batch
+                        batch = Batch()
+                    elif self._step_bytes >= _STEP_BYTES or self._step_files >= _STEP_FILES:
+                        yield Batch()
+        if batch.count:
+            yield batch
+
+    def _lay(
+        self, entry: StoredEntry, parts: Parts
+    ) -> Iterator[tuple[ChunkRef, _File, int] | None]:
+        """Make one file as far as what is here goes; the chunks that are not, and now and then None."""
+        self._step_files += 1
+        yield None
+        file = _File(entry.path, parts, self._mode(entry), entry.size)
+        if not entry.size:
+            self._put(self._tree, file, 0, b"")
+            return
+        if (yield from self._link(entry, file)):
+            return
+        before = self._take_up(entry, parts)
+        try:
+            file.is_made = before is not None
+            for ref, offset in placed(entry):
+                if not file.is_made and ref.size < entry.size:
+                    self._make(file, entry.size)
+                if before is not None and _is_there(before, ref, offset):
+                    self._reservation.spend(ref.size)
+                    self._count(file, ref.size, before)
+                elif (data := self._donors.read(ref)) is not None:
+                    self._put(self._tree, file, offset, data)
+                else:
+                    yield ref, file, offset
+                    continue
+                self._step_bytes += ref.size
+                yield None
+        finally:
+            if before is not None:
+                os.close(before)
+
+    def _link(self, entry: StoredEntry, file: _File) -> Generator[None, None, bool]:
+        """Have the file be that of another tree, where one has it; whether that was done."""
+        donor = self._donors.file_of(entry) if self._may_link else None
+        if donor is None:
+            return False
+        is_linked = yield from self._try_link(donor, entry, file)
+        if not is_linked:
+            self._reservation.extend(Size.of(entry.size, 1))
+        return is_linked
+
+    def _try_link(
+        self, donor: DonorFile, entry: StoredEntry, file: _File
+    ) -> Generator[None, None, bool]:
+        try:
+            opened = donor.open()
+        except OSError:
+            self._donors.damaged.append(donor)
+            return False
+        try:
+            if not _is_sealed(os.fstat(opened), file.mode, entry.size):
+                self._donors.damaged.append(donor)
+                return False
+            for ref, offset in placed(entry):
+                self._reservation.look()
+                if read_chunk(opened, ref, offset) is None:
+                    self._donors.damaged.append(donor)
+                    return False
+                self._step_bytes += ref.size
+                yield None
+            folder = self._tree.folder(file.parts[:-1])
+            try:
+                # By the descriptor: it is the file that was read.
+                os.link(path_of(opened), file.parts[-1], dst_dir_fd=folder, follow_symlinks=True)
+            except OSError as error:
+                if error.errno in _NO_LINK:
+                    return False
+                raise
+        finally:
+            os.close(opened)
+        self.linked_bytes += entry.size
+        with self._turn:
+            self._left -= entry.size
+        return True
+
+    def _take_up(self, entry: StoredEntry, parts: Parts) -> int | None:
+        """Move the file here from an earlier attempt; its descriptor, or None where none has it."""
+        name = parts[-1]
+        for earlier in self._earlier:
+            try:
+                facts = earlier.lstat(parts)
+            except OSError:
+                continue
+            if not _is_own(facts) or facts.st_nlink > 1:
+                continue
+            if facts.st_size != entry.size:
+                continue
+            folder = self._tree.folder(parts[:-1])
+            if _exists(name, folder):  # where the file system does not tell two names apart
+                raise FileExistsError(errno.EEXIST, "it is there already", entry.path)
+            self._reservation.spend(0, 1)
+            os.rename(name, name, src_dir_fd=earlier.folder(parts[:-1]), dst_dir_fd=folder)
+            os.chmod(name, 0o600, dir_fd=folder)
+            return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        return None
+
+    def _make(self, file: _File, size: int) -> None:
+        """Make a file of several chunks, which come in any order."""
+        self._reservation.spend(0, 1)
+        opened = self._tree.create_file(file.parts)
+        try:
+            # A hole, and no blocks that hold nothing yet: an attempt that goes on later sees what is missing.
+            os.ftruncate(opened, size)
+        finally:
+            os.close(opened)
+        file.is_made = True
+
+    def _put(self, tree: ByDescriptor, file: _File, offset: int, data: bytes) -> None:
+        """Write a part of a file; a file of one part is made for it."""
+        self._reservation.spend(len(data), 0 if file.is_made else 1)
+        with naming(file.path):
+            if file.is_made:
+                flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+                opened = os.open(file.parts[-1], flags, dir_fd=tree.folder(file.parts[:-1]))
+            else:
+                opened = tree.create_file(file.parts)
+        try:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(opened, view, offset)
+                view, offset = view[written:], offset + written
+            self._count(file, len(data), opened)
+        finally:
+            os.close(opened)
+
+    def _count(self, file: _File, size: int, opened: int) -> None:
+        """So much more of it is there; a whole file gets its mode."""
+        with self._turn:
+            file.left -= size
+            self._left -= size
+            is_whole = not file.left
+        if is_whole:
+            os.fchmod(opened, file.mode)
+
+    def _enter(self, folder: Parts) -> None:
+        """Make folders that are not there."""
+        shared = 0
+        while shared < min(len(folder), len(self._open)) and folder[shared] == self._open[shared]:
+            shared += 1
+        for depth in range(shared + 1, len(folder) + 1):
+            self._reservation.spend(0, 1)
+            self._tree.make_folder(folder[:depth])
+            self._step_files += 1
+        self._open = folder
+
+    def _mode(self, entry: StoredEntry) -> int:
+        return entry.mode & 0o555 if self._read_only else entry.mode
+
+
+def _is_sealed(facts: os.stat_result, mode: int, size: int) -> bool:
+    """Whether a file is the agent's own, and as a tree of the cache has it."""
+    return _is_own(facts) and stat.S_IMODE(facts.st_mode) == mode and facts.st_size == size
+
+
+def _is_own(facts: os.stat_result) -> bool:
+    """Whether it is a regular file of the agent's own."""
+    return stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
+
+
+def _is_there(opened: int, ref: ChunkRef, offset: int) -> bool:
+    """Whether an earlier attempt wrote the chunk; holes are not read."""
+    try:
+        if os.lseek(opened, offset, os.SEEK_DATA) >= offset + ref.size:
+            return False
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+            return False
+    return read_chunk(opened, ref, offset) is not None
+
+
+def _exists(name: str, folder: int) -> bool:
+    try:
+        os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    return True
