@@ -19,6 +19,7 @@ from nsml.common.clock import in_thread
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.v1 import content_pb2
+from tests.support import disks
 from tests.support.scripted_platform import ScriptedPlatform
 
 KIB = 1 << 10
@@ -89,11 +90,15 @@ class Node:
         self.trees.create()
 
     async def interrupt(self, after: int) -> None:
-        """Begin to fetch, and stop when so many chunks came."""
+        """Begin to fetch, and stop when so many chunks were sent, at least 150, and some of them written."""
+        before = len(self.written())
         self.platform.sends = after
         self.platform.has_halted.clear()
         fetching = asyncio.ensure_future(self.trees.get(self.digest))
-        await self.platform.has_halted.wait()
+        async with asyncio.timeout(60):
+            await self.platform.has_halted.wait()
+            while len(await in_thread(self.written)) <= before:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
         fetching.cancel()
         with suppress(asyncio.CancelledError):
             await fetching
@@ -148,9 +153,9 @@ def is_whole(tree: Path) -> bool:
 
 async def test_it_goes_on_with_what_is_there(node: Node) -> None:
     """Also after several interruptions, with a file that came in part, and in another agent."""
-    await node.interrupt(after=LARGE // 2)
+    await node.interrupt(after=200)
     node.start()
-    for after in (MANY // 3, MANY // 2):
+    for after in (200, 150):
         await node.interrupt(after)
         before, asked = node.written(), len(node.platform.asked_for)
         assert before
@@ -182,12 +187,12 @@ async def test_what_is_damaged_meanwhile_is_fetched_again(node: Node) -> None:
     other.unlink()
     outside = node.place.parent / "outside"
     other.symlink_to(outside)
-    outside.write_bytes(b"x" * KIB)
+    outside.write_bytes(b"x" * LARGE * 256 * KIB)
     (attempt / "large").unlink(missing_ok=True)
     (attempt / "large").hardlink_to(outside)
     node.start()
     assert is_whole(await node.trees.get(node.digest))
-    assert outside.read_bytes() == b"x" * KIB
+    assert outside.read_bytes() == b"x" * LARGE * 256 * KIB
 
 
 async def test_a_staged_manifest_that_is_damaged_is_fetched_again(node: Node) -> None:
@@ -196,6 +201,15 @@ async def test_a_staged_manifest_that_is_damaged_is_fetched_again(node: Node) ->
     staged.write_bytes(staged.read_bytes()[:-9])
     node.start()
     assert is_whole(await node.trees.get(node.digest))
+
+
+async def test_what_is_there_needs_no_room_again(node: Node, tmp_path: Path) -> None:
+    with disks.small_disk(tmp_path / "small", "size=8m") as disk:
+        node.place = disk / "datasets"
+        node.start()
+        await node.interrupt(after=MANY - 100)
+        node.start()
+        assert is_whole(await node.trees.get(node.digest))
 
 
 async def test_what_is_unfinished_goes_for_others_unless_a_session_needs_it(node: Node) -> None:
