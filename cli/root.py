@@ -29,7 +29,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "cli.cluster.views:dashboard",
             "Show nsml-tui in a browser, from the platform.",
         ),
-        "diff": ("cli.sessions.diff:diff", "Compare sessions: code, arguments, data, results."),
+        "diff": ("cli.sessions.diff:diff", "Compare sessions: arguments, code, data, results."),
         "dev": ("cli.sessions.dev:dev", "Start a session to work in, and open a shell in it."),
         "stop": ("cli.sessions.stop_and_remove:stop", "End sessions."),
         "requeue": (

@@ -43,8 +43,8 @@ _KEY_CELLS, _NAME_CELLS, _VALUE_CELLS = 24, 8, 10
 _SHOWN = 10
 """Metrics that an error names at most."""
 _TITLES = {
-    "code": "Code",
     "argument": "Argument",
+    "code": "Code",
     "data": "Data",
     "environment": "Environment",
     "setting": "Asked for",
@@ -109,7 +109,7 @@ def diff(
     attempt: int | None,
     is_apart: bool,
 ) -> int:
-    """Compare sessions: code, arguments, data, environment, settings, knobs, summaries.
+    """Compare sessions: arguments, code, data, environment, settings, knobs, summaries.
 
     With --metrics also metrics, with --all also these, files and packages.
 

@@ -85,16 +85,29 @@ class Repetition:
                 "warning: the platform is of an older version: it does not keep what it is a rerun of"
             )
 
+    def supposed(self, request: CreateSessionRequest) -> Session:
+        """The session that would be made, as far as the request says; of its user as the one that it would come from."""
+        from nsml.v1.sessions_pb2 import Session as Message
+
+        git = request.git if request.HasField("git") else None
+        made = Message(spec=request.spec, git=git)
+        if self._found is not None:
+            made.owner = self._found.owner
+            if made.spec.initial_checkpoint.session == self._found.id:
+                made.spec.initial_checkpoint.session_name = self._found.name
+        return made
+
     def tell(self, app: App, made: Session) -> None:
         """Say what is another one than in the session that it came from, and what may be."""
+        from nsml.view.sessions import initial_text
+
         source = self._found
         if source is None:
             return
         changed = self._changed(made)
         app.say(f"  {self._source.kind} of {source.name}: {changed or 'nothing changed'}")
         if made.spec.HasField("initial_checkpoint"):
-            initial = made.spec.initial_checkpoint
-            app.say(f"  begins with checkpoint {initial.name} of {initial.session_name}")
+            app.say(f"  begins with checkpoint {initial_text(made)}")
             if not source.progress.resumable:
                 app.say(
                     f"  note: {source.name} has not bound a load function: the program begins"

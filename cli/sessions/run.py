@@ -508,8 +508,12 @@ def _dry_run(app: App, options: RunOptions) -> None:
         "files": len(listed.files) if listed is not None else 0,
         "bytes": listed.size if listed is not None else 0,
     }
+    if options.repetition is not None:
+        found |= options.repetition.record(options.repetition.supposed(request))
     text = f"would wait: {waiting}" if waiting else "would start now"
     write_one(app, found, [text], name="state")
+    if options.repetition is not None and app.is_for_people:
+        options.repetition.tell(app, options.repetition.supposed(request))
     app.say("  nothing was sent, and no session made")
 
 

@@ -35,8 +35,8 @@ _ABSENT = "-"
 class Kind(StrEnum):
     """What a row is of."""
 
-    CODE = "code"
     ARGUMENT = "argument"
+    CODE = "code"
     DATA = "data"
     """Datasets, and the checkpoint that it began with."""
     ENVIRONMENT = "environment"

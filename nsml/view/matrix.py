@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from nsml.common.text import fit_middle, width
-from nsml.view.compare import Kind, arguments_of, asked, cell, is_number, summaries
+from nsml.view.compare import (
+    Kind,
+    arguments_of,
+    asked,
+    by_kind,
+    cell,
+    is_number,
+    set_live,
+    summaries,
+)
 from nsml.view.differing_arguments import Differing
 from nsml.view.plot import letter
 from nsml.view.sessions import word_of
@@ -38,7 +47,7 @@ def compared(sessions: Sequence[Session]) -> tuple[list[Row], list[Row]]:
     for one in sessions:
         found.add(arguments_of(one))
     shared = found.shared
-    rows = [*asked(sessions), *summaries(sessions)]
+    rows = by_kind([*asked(sessions), *set_live(sessions), *summaries(sessions)])
     given = [row for row in rows if row.kind is Kind.ARGUMENT]
     rows[: len(given)] = sorted(given, key=lambda row: shared.rank(row.key))
     return [row for row in rows if row.differs], [row for row in rows if not row.differs]
@@ -71,7 +80,7 @@ def columns(
     ]
     before = None
     for row in rows:
-        if before is not None and row.kind is not before:
+        if before is not None and _part(row) != before:
             found.append(
                 Column(
                     key=f"{_RULE} {row.kind}",
@@ -80,9 +89,13 @@ def columns(
                     is_optional=True,
                 )
             )
-        before = row.kind
+        before = _part(row)
         found.append(_column(row, baseline))
     return found
+
+
+def _part(row: Row) -> tuple[bool, bool]:
+    return row.kind is Kind.ARGUMENT, row.is_reported
 
 
 def is_key(column: Column[Session]) -> bool:

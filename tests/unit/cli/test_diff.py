@@ -34,12 +34,12 @@ def test_only_differences_are_rows_and_the_rest_is_one_line(nsml, two):
     assert shown.stdout.count("\n\n") == 2, "a line between the tables"
     lines = [line.split() for line in shown.stdout.splitlines() if line]
     assert lines == [
-        ["Code", "kim/mnist/1", "kim/mnist/2"],
-        ["-" * 4, "-" * 12, "-" * 12],
-        ["code", "1" * 12, "2" * 12],
         ["Argument", "kim/mnist/1", "kim/mnist/2"],
         ["-" * 8, "-" * 11, "-" * 11],
         ["lr", "0.02", "0.01"],
+        ["Code", "kim/mnist/1", "kim/mnist/2"],
+        ["-" * 4, "-" * 12, "-" * 12],
+        ["code", "1" * 12, "2" * 12],
         ["Summary", "kim/mnist/1", "kim/mnist/2"],
         ["-" * 12, "-" * 11, "-" * 11],
         ["val/accuracy", "0.91", "0.92"],
@@ -100,9 +100,7 @@ def test_how_it_ends(nsml, state, two):
     state.add("kim/mnist/3", spec=two[0].spec)
     same = nsml("diff", "1", "3", "--args", "--exit-code")
     assert (same.code, same.stdout) == (0, "")
-    assert same.stderr.startswith(
-        "nothing differs\nthe same (6): code=111111111111 epochs=10 lr=0.02"
-    )
+    assert same.stderr.startswith("nothing differs\nthe same (6): epochs=10 lr=0.02 code=1111")
 
 
 def test_what_was_not_reported_is_told(nsml, two):
@@ -321,8 +319,8 @@ def test_everything_in_one_output(nsml, state, two, tmp_path):
     change.values["lr"], change.at = "0.003", 5000
     items = json.loads(nsml("diff", "1", "2", "--all", "-j").stdout)["items"]
     assert [(one["kind"], one["key"]) for one in items] == [
-        *(("code", "code"), ("code", "git"), ("code", "file main.py")),
-        *(("code", "file requirements.txt"), ("argument", "--lr"), ("data", "datasets")),
+        *(("argument", "--lr"), ("code", "code"), ("code", "git"), ("code", "file main.py")),
+        *(("code", "file requirements.txt"), ("data", "datasets")),
         *(("environment", "package numpy"), ("environment", "ran on"), ("knob", "set live lr")),
         *(("summary", "val/accuracy"), ("metric", "val/loss")),
     ]
@@ -332,7 +330,7 @@ def test_everything_in_one_output(nsml, state, two, tmp_path):
     assert by_key["set live lr"] == ["0.003 at step 5,000"]
     shown = nsml("diff", "1", "2", "--all").stdout
     titles = [line.split()[0] for line in shown.splitlines() if "kim/mnist/1" in line]
-    assert titles == ["Code", "Argument", "Data", "Environment", "Knob", "Summary", "Metric"]
+    assert titles == ["Argument", "Code", "Data", "Environment", "Knob", "Summary", "Metric"]
 
 
 def test_code_that_is_not_kept_is_said_and_the_rest_compared(nsml, state, two):

@@ -168,3 +168,15 @@ def test_what_is_hostile_acts_on_no_terminal(nsml, state, source):
     told = nsml("fork", "1", "-c", "best", terminal=True, NO_COLOR="1")
     assert "\x1b[2J" not in told.stderr + told.stdout
     assert "\x1b]0;" not in told.stderr + told.stdout
+
+
+def test_a_dry_run_tells_the_same_and_makes_nothing(nsml, state, source):
+    told = nsml("fork", "1", "-c", "best", "-g", "2", "--dry-run")
+    assert told.stdout == "would start now\n"
+    assert told.stderr.startswith(
+        "  fork of kim/mnist/1: gpus 1 -> 2\n  begins with checkpoint best"
+    )
+    assert "not pinned: network" in told.stderr
+    assert json.loads(nsml("resume", "1", "--dry-run", "-j").stdout)["not_pinned"]
+    assert nsml("fork", "1", "-c", "none", "--dry-run", check=False).code == 5
+    assert len(state.sessions) == 1

@@ -23,6 +23,8 @@ OTHERS = {
     "memo": ["memo", "kim/mnist/1"],
     "command": ["command", "kim/mnist/1"],
     "stop": ["stop", "-y", "kim/mnist/1"],
+    "how it is": ["status", "--explain", "kim/mnist/1"],
+    "all that differs": ["diff", "kim/mnist/1", "kim/mnist/2", "--all"],
     "no such": ["model", "pull", "kim/mnist/1", "worst"],
     "lost": ["model", "pull", "kim/mnist/1", f"{EVIL}lost"],
     "nearly": ["model", "pull", "kim/mnist/1", EVIL[:-1]],
@@ -61,6 +63,9 @@ def hostile(state, everything):
     lost = state.checkpoints[session.id][-1]
     lost.CopyFrom(state.checkpoints[session.id][0])
     lost.name, lost.why_lost, lost.state = f"{EVIL}lost", EVIL, CHECKPOINT_STATE_LOST
+    session.git.CopyFrom(type(session.git)(commit=EVIL, branch=EVIL, remote=EVIL, dirty=True))
+    initial = session.spec.initial_checkpoint
+    initial.session, initial.session_name, initial.name = session.id, EVIL, EVIL
     state.ssh_answer.refused = EVIL
     state.datasets[0].message = EVIL
     node = state.nodes[0]

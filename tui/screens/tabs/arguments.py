@@ -55,7 +55,7 @@ class ArgumentsTab(SessionTab):
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them in the order in which they were given."""
-        rows = compare.asked([session])
+        rows = compare.by_kind([*compare.asked([session]), *compare.set_live([session])])
         table = self.query_one(Table)
         table.none = "it was asked for nothing in particular"
         table.show(rows)
