@@ -314,6 +314,7 @@ class Agent:
                 pb.AGENT_ABILITY_SERVICES,
                 pb.AGENT_ABILITY_NODE_SERVICES,
                 pb.AGENT_ABILITY_SSH_ENTRANCE,
+                pb.AGENT_ABILITY_INITIAL_CHECKPOINTS,
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )

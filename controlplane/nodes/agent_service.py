@@ -162,7 +162,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         return tuple(dict.fromkeys(filter(None, (own, *others))))
 
     async def _responses(self, link: AgentConnection) -> AsyncIterator[agents_pb2.ControlResponse]:
-        messages = OrdersMessages()
+        messages = OrdersMessages(link.abilities)
         while True:
             if isinstance(link.failure, NotLeader):
                 raise await self._sent_on()

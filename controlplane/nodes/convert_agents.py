@@ -49,7 +49,7 @@ from nsml.spec.images import is_reference, whole_reference
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from controlplane.state.agent_connections import ImageOrder, TunnelOrder
     from controlplane.state.desired_replicas import Assignment, Orders
@@ -296,10 +296,11 @@ def acknowledged_message(reports: Iterable[Report]) -> agents_pb2.ControlRespons
 class OrdersMessages:
     """The orders of one stream as messages; those that are as they were are not made again.
 
-    A node is told all that it is to run whenever something is added.
+    A node is told all that it is to run whenever something is added. `abilities` are its agent's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, abilities: Collection[Ability]) -> None:
+        self._begins_with_checkpoints = Ability.INITIAL_CHECKPOINTS in abilities
         self._said: dict[tuple[str, int, int], _Said] = {}
 
     def of(
@@ -325,12 +326,19 @@ class OrdersMessages:
         held = assignment.held
         key = (held.session_id, held.attempt, held.rank)
         if key in secrets:
-            return _assignment(assignment, secrets)  # and kept nowhere
+            return self._made(assignment, secrets)  # and kept nowhere
         said = before.get(key)
         if said is None or not said.is_of(assignment):
-            said = _Said(assignment, _assignment(assignment, secrets))
+            said = _Said(assignment, self._made(assignment, secrets))
         self._said[key] = said
         return said.message
+
+    def _made(self, assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:
+        message = _assignment(assignment, secrets)
+        if not self._begins_with_checkpoints and _would_begin_anew(assignment):
+            message.stop.cause = sessions_pb2.CAUSE_NODE_REFUSED
+            message.stop.reason = "the nsml of its node is too old to begin with a checkpoint: an administrator upgrades it"
+        return message
 
 
 class _Said(NamedTuple):
@@ -403,6 +411,16 @@ def image_message(order: ImageOrder) -> agents_pb2.ControlResponse:
             owner_id=order.owner_id,
         )
     )
+
+
+def _would_begin_anew(assignment: Assignment) -> bool:
+    """Whether an agent that does not know initial checkpoints would start it without the one that it is to begin with."""
+    held, session = assignment.held, assignment.session
+    is_first = session.spec.initial_checkpoint is not None and held.attempt == 1
+    if not is_first or session.stop is not None:
+        return False
+    phases = [one.phase for one in session.replicas if one.rank == held.rank]
+    return all(phase is ReplicaPhase.PLACED for phase in phases)
 
 
 def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:

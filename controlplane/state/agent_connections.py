@@ -41,6 +41,7 @@ class Ability(enum.Enum):
     CHANGES = "knobs and pauses of running programs"
     RELAY = "tunnels by way of a relay"
     SSH_ENTRANCE = "ssh servers behind a jump host"
+    INITIAL_CHECKPOINTS = "checkpoints that sessions begin with"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_CHANGES: _ClassVar[AgentAbility]
     AGENT_ABILITY_RELAY: _ClassVar[AgentAbility]
     AGENT_ABILITY_SSH_ENTRANCE: _ClassVar[AgentAbility]
+    AGENT_ABILITY_INITIAL_CHECKPOINTS: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -56,6 +57,7 @@ AGENT_ABILITY_DIRECT: AgentAbility
 AGENT_ABILITY_CHANGES: AgentAbility
 AGENT_ABILITY_RELAY: AgentAbility
 AGENT_ABILITY_SSH_ENTRANCE: AgentAbility
+AGENT_ABILITY_INITIAL_CHECKPOINTS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase

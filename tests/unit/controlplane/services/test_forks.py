@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from nsml.v1 import checkpoints_pb2, resources_pb2
+from nsml.v1 import agents_pb2, checkpoints_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_rights import save
 from tests.unit.controlplane.services.test_sessions import refused
 
+INITIAL_CHECKPOINTS = agents_pb2.AGENT_ABILITY_INITIAL_CHECKPOINTS
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -158,3 +159,18 @@ async def test_the_commit_is_kept_without_what_is_secret_in_its_remote(rig: Rig)
     assert (await refused(git(kim, "fork-3", commit="HEAD")))[0] == "INVALID_ARGUMENT"
     odd = {"commit": COMMIT, "branch": "a\x1b[2Jb"}
     assert (await refused(git(kim, "fork-4", **odd)))[0] == "INVALID_ARGUMENT"
+
+
+async def test_an_agent_that_would_begin_anew_is_told_not_to_start_it(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    knows = [one for one in agents_pb2.AgentAbility.values()[1:] if one != INITIAL_CHECKPOINTS]
+    agent = await (await rig.agent(abilities=knows)).connect()
+    source = await kim.submit()
+    await agent.assignments(1)
+    await save(agent, source.id)
+    made = await fork(kim, source.id, "fork-1")
+    [order] = [one for one in await agent.assignments(2) if one.replica.session_id == made.id]
+    assert order.stop.cause == pb.CAUSE_NODE_REFUSED
+    assert "too old to begin with a checkpoint" in order.stop.reason
+    [other] = [one for one in await agent.assignments(2) if one.replica.session_id == source.id]
+    assert not other.HasField("stop")

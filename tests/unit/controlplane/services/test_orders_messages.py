@@ -12,6 +12,7 @@ from controlplane.domain.values import AllocatedReplica, Cause, DeviceShare, Ses
 from controlplane.nodes import convert_agents as convert
 from controlplane.nodes.convert_agents import OrdersMessages
 from controlplane.secrets.user_secrets import OpenedSecret
+from controlplane.state.agent_connections import Ability
 from controlplane.state.desired_replicas import Assignment, Orders
 from tests.unit.controlplane.builders import session
 
@@ -40,7 +41,7 @@ STEPS = ["stop", "attempt", "hosts", "leave", "come", "memo", "nothing"]
 
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 7), st.booleans()), max_size=12))
 def test_they_are_what_would_be_made_anew(history: list[tuple[str, int, bool]]) -> None:
-    stream = OrdersMessages()
+    stream = OrdersMessages(frozenset(Ability))
     runs = [assignment(session()) for _ in range(3)]
     for step, number, has_secret in history:
         if runs:
@@ -61,7 +62,7 @@ def test_they_are_what_would_be_made_anew(history: list[tuple[str, int, bool]]) 
         value = OpenedSecret(variable="KEY", value=f"v{number}")
         secrets = {key(one): (value,) for one in runs[:1] if has_secret}
         assert list(stream.of(told, TERM, secrets, now=NOW)) == list(
-            OrdersMessages().of(told, TERM, secrets, now=NOW)
+            OrdersMessages(frozenset(Ability)).of(told, TERM, secrets, now=NOW)
         )
 
 
@@ -69,14 +70,18 @@ def test_what_is_as_it_was_is_not_made_again(monkeypatch: pytest.MonkeyPatch) ->
     made: list[object] = []
     original = convert.spec_message
     monkeypatch.setattr(convert, "spec_message", lambda *of: made.append(of) or original(*of))
-    stream, first, second = OrdersMessages(), assignment(session()), assignment(session())
+    stream, first, second = (
+        OrdersMessages(frozenset(Ability)),
+        assignment(session()),
+        assignment(session()),
+    )
     list(stream.of(orders(first), TERM, {}, now=NOW))
     list(stream.of(orders(first, second), TERM, {}, now=NOW))
     assert [of[0] for of in made] == [first.session.spec, second.session.spec]
 
 
 def test_no_secret_is_kept() -> None:
-    stream, one = OrdersMessages(), assignment(session())
+    stream, one = OrdersMessages(frozenset(Ability)), assignment(session())
     secrets = {key(one): (OpenedSecret(variable="KEY", value="hidden"),)}
     (told,) = stream.of(orders(one), TERM, secrets, now=NOW)
     assert told.orders.assignments[0].secrets[0].value == "hidden"
