@@ -154,13 +154,16 @@ def _moment_or_none(dataset: Dataset, name: _MomentField) -> str | None:
 
 
 def uses_text(use: Use) -> str:
-    """Who uses it: `2 live sessions (1 queued): kim/mnist/4, kim/mnist/7; 12 ended ones`."""
+    """Who uses it: `2 live sessions (1 queued): kim/mnist/4, kim/mnist/7; 12 ended sessions`."""
     queued = f" ({use.queued_sessions:,} queued)" if use.queued_sessions else ""
     named = f": {', '.join(use.names)}" if use.names else ""
     more = use.live_sessions - len(use.names)
     rest = f" and {more:,} more" if named and more > 0 else ""
     live = f"{counted(use.live_sessions, 'live session')}{queued}{named}{rest}"
-    return f"{live}; {counted(use.ended_sessions, 'ended one')}"
+    ended = counted(use.ended_sessions, "ended session")
+    parts = [live] if use.live_sessions else []
+    parts += [ended] if use.ended_sessions else []
+    return "; ".join(parts) or "no session"
 
 
 def use_record(use: Use) -> dict[str, Any]:

@@ -67,7 +67,10 @@ def hostile(state, everything):
     initial = session.spec.initial_checkpoint
     initial.session, initial.session_name, initial.name = session.id, EVIL, EVIL
     state.ssh_answer.refused = EVIL
-    state.datasets[0].message = EVIL
+    state.datasets[0].message = state.datasets[0].description = EVIL
+    state.datasets[0].tags.append(EVIL)
+    state.datasets[0].live_sessions = 2
+    state.dataset_users = [EVIL]
     node = state.nodes[0]
     node.host = node.device_note = node.pod = node.agent_version = EVIL
     node.devices[0].device.CopyFrom(resources_pb2.Device(uuid=EVIL, model=EVIL, simulated=True))

@@ -117,6 +117,7 @@ class State:
         self.blobs: dict[str, bytes] = {}
         self.datasets: list[datasets_pb2.Dataset] = []
         self.removed_datasets: list[datasets_pb2.Dataset] = []
+        self.dataset_users = ["kim/mnist/1"]
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
         self.media: dict[str, list[media_pb2.Media]] = {}
         self.is_full_of_media = False
@@ -992,7 +993,7 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
 
     def GetDataset(self, request, context):
         use = datasets_pb2.DatasetUse(
-            live_sessions=2, queued_sessions=1, names=["kim/mnist/1"], ended_sessions=3
+            live_sessions=2, queued_sessions=1, names=self.state.dataset_users, ended_sessions=3
         )
         return datasets_pb2.GetDatasetResponse(dataset=self.find(request, context), use=use)
 

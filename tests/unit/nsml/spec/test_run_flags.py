@@ -106,7 +106,7 @@ def test_a_value_of_a_newer_platform_is_shown_as_its_number(name: str) -> None:
 
 
 ONE: dict[str, object] = {
-    "dataset": ("mnist@3",),
+    "dataset": ("mnist@3", "kin@gold"),
     "stream": ("images@2",),
     "gpus": 500,
     "gpu_model": "A100",

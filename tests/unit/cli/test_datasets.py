@@ -1,0 +1,120 @@
+"""Versions of datasets: listed, compared, tagged, shared, removed and restored."""
+
+import json
+
+import pytest
+
+from nsml.v1 import resources_pb2
+
+
+@pytest.fixture
+def two(nsml, tmp_path, state):
+    """Two versions of kim/digits."""
+    data = tmp_path / "data"
+    (data / "train").mkdir(parents=True)
+    for name in ("one", "two", "three"):
+        (data / "train" / name).write_text(name * 1000)
+    (data / "labels.csv").write_text("a,b\n")
+    nsml("dataset", "push", "digits", str(data), "-m", "first")
+    (data / "train/one").rename(data / "train/1")
+    (data / "train/two").unlink()
+    (data / "labels.csv").write_text("a,b\nc,d\n")
+    (data / "new").write_text("new")
+    nsml("dataset", "push", "digits", str(data), "-m", "second")
+    state.datasets[-1].tags.append("gold")
+    return data
+
+
+def test_versions_are_listed_newest_first(nsml, two):
+    shown = nsml("dataset", "versions", "digits").stdout.splitlines()
+    assert shown[0].split() == ["Version", "Created", "Size", "Files", "Tags", "Message", "Author"]
+    assert [line.split()[0] for line in shown[2:]] == ["2", "1"]
+    assert "gold" in shown[2]
+    items = json.loads(nsml("dataset", "versions", "kim/digits", "-j").stdout)["items"]
+    assert [(one["name"], one["tags"], one["author"]) for one in items] == [
+        ("kim/digits@2", ["gold"], "kim"),
+        ("kim/digits@1", [], "kim"),
+    ]
+    assert nsml("dataset", "versions", "digits@1", check=False).code == 2
+
+
+DIFFERS = [
+    "changed  labels.csv  4 Bytes -> 8 Bytes",
+    "added    new  3 Bytes",
+    "renamed  train/one -> train/1  3.0 kB",
+    "removed  train/two  3.0 kB",
+    "1 added, 1 removed, 1 changed, 1 renamed, 1 file unchanged; +11 Bytes, -3.0 kB",
+]
+
+
+@pytest.mark.parametrize(
+    "words", [["digits@1", "digits@2"], ["digits"], ["digits@1"], ["kim/digits@1", "digits@gold"]]
+)
+def test_two_versions_are_compared(nsml, two, words):
+    done = nsml("dataset", "diff", *words)
+    assert done.stderr == "kim/digits@1 -> kim/digits@2\n"
+    assert done.stdout.splitlines() == DIFFERS
+
+
+def test_a_long_difference_is_cut_and_counted(nsml, two):
+    lines = nsml("dataset", "diff", "digits", "--limit", "1").stdout.splitlines()
+    assert lines == [DIFFERS[0], "... and 3 more files", DIFFERS[-1]]
+    told = json.loads(nsml("dataset", "diff", "digits", "--limit", "0", "-j").stdout)
+    assert (told["files"], told["left_out"], told["renamed"]) == ([], 4, 1)
+    same = nsml("dataset", "diff", "digits@1", "digits@1").stdout
+    assert same == "nothing differs: 4 files unchanged\n"
+
+
+def test_a_dataset_with_one_version_has_nothing_to_compare(nsml, everything):
+    done = nsml("dataset", "diff", "mnist", check=False)
+    assert (done.code, "one version only" in done.stderr) == (1, True)
+
+
+def test_a_tag_moves_and_is_told_so(nsml, two):
+    assert nsml("dataset", "tag", "digits@1", "best").stdout == "best is kim/digits@1\n"
+    moved = nsml("dataset", "tag", "digits@gold", "best").stdout
+    assert moved == "best is kim/digits@2, no longer @1\n"
+    assert "Tags           gold best" in nsml("dataset", "info", "digits@best").stdout
+    assert nsml("dataset", "info", "digits@none", check=False).code == 5
+    assert nsml("dataset", "untag", "digits", "best").code == 0
+    assert nsml("dataset", "untag", "digits@2", "best", check=False).code == 2
+
+
+def test_a_session_gets_the_version_of_a_tag(nsml, two, state):
+    nsml("run", "-g", "0", "-d", "digits@gold", "--argv", "--", "true")
+    [session] = state.sessions.values()
+    assert session.spec.datasets[0].tag == "gold"
+    done = nsml("run", "-g", "0", "-d", "digits@none", "--argv", "--", "true", check=False)
+    assert (done.code, len(state.sessions)) == (5, 1)
+
+
+def test_what_is_said_of_a_dataset_and_who_sees_it(nsml, two, state):
+    assert nsml("dataset", "describe", "digits", "by hand").stdout == "kim/digits is described\n"
+    assert nsml("dataset", "share", "digits", "--public").stdout == "kim/digits is public\n"
+    assert state.datasets[-1].visibility == resources_pb2.VISIBILITY_PUBLIC
+    shown = nsml("dataset", "info", "digits").stdout
+    assert "Description    by hand" in shown
+    assert "Message        second" in shown
+    assert "Used by        2 live sessions (1 queued): kim/mnist/1 and 1 more; 3 ended" in shown
+    assert "digits" in nsml("dataset", "search", "hand").stdout
+    assert "no dataset" in nsml("dataset", "search", "foot").stderr
+    nothing = nsml("dataset", "describe", "digits", "").stdout
+    assert nothing == "kim/digits has no description\n"
+    for words in (["share", "digits"], ["share", "digits", "--team", "--public"]):
+        assert nsml("dataset", *words, check=False).code == 2
+    assert nsml("dataset", "share", "digits@1", "--public", check=False).code == 2
+
+
+def test_a_removal_names_the_users_and_is_undone(nsml, two, state):
+    asked = nsml("dataset", "rm", "digits@gold", terminal=True, stdin="n\n", check=False).stderr
+    assert "the dataset kim/digits@2 (used by 2 live sessions (1 queued): kim/mnist/1" in asked
+    gone = json.loads(nsml("dataset", "rm", "digits@gold", "-y", "-j").stdout)
+    assert (gone["name"], gone["removed"]) == ("kim/digits@2", 1)
+    assert gone["restorable_until"]
+    assert nsml("dataset", "info", "digits@2", check=False).code == 5
+    back = nsml("dataset", "restore", "digits@2").stdout
+    assert back == "restored kim/digits: @2; the newest is @2\n"
+    assert "restore kim/digits\n" in nsml("dataset", "rm", "digits", "-y").stdout
+    told = json.loads(nsml("dataset", "restore", "digits", "-j").stdout)
+    assert sorted(told["restored"]) == [1, 2]
+    assert nsml("dataset", "restore", "digits@gold", check=False).code == 2

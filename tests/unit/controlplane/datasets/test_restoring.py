@@ -1,0 +1,147 @@
+"""Whatever is removed, restored, purged and collected in whatever order: what has a name is whole, and nothing else stays."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from controlplane.datasets.datasets import DatasetReference, parse_dataset
+from controlplane.domain.errors import LimitReached, NotFound
+from controlplane.history.sql import object_references
+from controlplane.history.sqlite import open_history
+from nsml.common.clock import inline
+from tests.unit.controlplane.limits.test_user_storage import (
+    CALLERS,
+    GRACE,
+    LIMIT,
+    Plane,
+    World,
+    tree,
+)
+from tests.unit.controlplane.workbench import HandClock
+
+KIM = CALLERS["kim"]
+NAMES = ("one", "two")
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    clock = HandClock()
+    clock.now = 1_000_000.0
+    history = await open_history(":memory:", clock=clock, run=inline)
+    yield World(history, clock)
+    await history.close()
+
+
+class Script:
+    """Does what users and the leader may do at any time, and knows what each version has to have."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world, self.plane, self.rng = world, Plane(world), random.Random(seed)
+        self.content: dict[tuple[str, int], tuple[str, ...]] = {}
+
+    async def push(self) -> None:
+        name = self.rng.choice(NAMES)
+        files = tuple(self.rng.sample("abcdefgh", self.rng.randint(1, 3)))
+        await self.plane.push("kim", name, *files)
+        found = await self.plane.datasets.find(KIM, parse_dataset(name))
+        known = self.content.setdefault((name, found.version.number), files)
+        assert tree(*known)[0] == found.version.digest, "a number names one content for good"
+
+    async def remove(self) -> None:
+        await self._try(self.plane.datasets.remove)
+
+    async def restore(self) -> None:
+        await self._try(self.plane.datasets.restore)
+
+    async def _try(self, act: Any) -> None:
+        version = self.rng.choice([0, *range(1, 6)])
+        with suppress(NotFound):
+            await act(KIM, DatasetReference(name=self.rng.choice(NAMES), version=version))
+
+    async def purge(self) -> None:
+        await self.plane.datasets.purge()
+
+    async def wait(self) -> None:
+        self.world.clock.now += GRACE * self.rng.choice([0.1, 0.5, 1.1])
+
+    async def look(self) -> None:
+        """A collection, during which others act between any two pages of references."""
+        catalogue = self.world.history.catalogue
+        read = catalogue.referred
+
+        async def referred(after: Any = ()) -> Any:
+            if self.rng.random() < 0.5:
+                await self.rng.choice([self.remove, self.restore, self.purge])()
+            return await read(after)
+
+        catalogue.referred = referred
+        try:
+            await self.world.collector().look()
+        finally:
+            catalogue.referred = read
+
+    async def check(self) -> None:
+        for name in NAMES:
+            listed = await self.world.history.catalogue.dataset_versions(
+                "kim", name, with_removed=True
+            )
+            for one in listed:
+                for digest in tree(*self.content[name, one.version.number])[1]:
+                    assert await self.world.objects.get(digest)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_can_be_restored_is_whole(
+    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_references, "_PAGE_ROWS", 1)
+    script = Script(world, seed)
+    acts = [script.push, script.remove, script.restore, script.purge, script.wait, script.look]
+    for _ in range(80):
+        await script.rng.choice(acts)()
+        await script.check()
+    for name in NAMES:
+        await world.history.catalogue.remove_dataset("kim", name, at=world.clock.now)
+    world.clock.now += GRACE + 1
+    await script.purge()
+    for _ in range(3):
+        world.clock.now += GRACE + 1
+        await world.collector().look()
+    assert [one async for one in world.objects.list()] == []
+    assert [one async for one in world.objects.list_aside()] == []
+
+
+async def test_nothing_is_restored_after_its_grace_or_above_the_limit(world: World) -> None:
+    plane = Plane(world, kept_bytes=LIMIT)
+    names = [f"{letter}{digit}" for letter in "abcd" for digit in range(7)]
+    await plane.push("kim", "large", *names)
+    await world.collector().count()
+    await plane.datasets.remove(KIM, parse_dataset("large"))
+    world.clock.now += 3 * GRACE / 4
+    await world.collector().count()
+    await plane.kept.look()
+    before = plane.kept.use("kim").used
+    assert before < LIMIT / 2, "what is removed does not count"
+    await plane.push("kim", "other", *(f"x{name}" for name in names))
+    # By now nothing is left of who sent it: restoring it counts anew.
+    await world.history.sent.forget(before=1 << 40)
+    await world.collector().count()
+    full = Plane(world, kept_bytes=LIMIT)
+    await full.kept.look()
+    with pytest.raises(LimitReached):
+        await full.datasets.restore(KIM, parse_dataset("large"))
+    await plane.datasets.remove(KIM, parse_dataset("other"))
+    await world.collector().count()
+    await plane.kept.look()
+    roomy = Plane(world, kept_bytes=LIMIT)
+    await roomy.kept.look()
+    assert (await roomy.datasets.restore(KIM, parse_dataset("large")))[1] == (1,)
+    await roomy.datasets.remove(KIM, parse_dataset("large"))
+    world.clock.now += GRACE + 1
+    with pytest.raises(NotFound, match="nothing to restore"):
+        await roomy.datasets.restore(KIM, parse_dataset("large"))
