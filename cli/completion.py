@@ -51,7 +51,10 @@ def names(app: App, kind: str, incomplete: str) -> list[CompletionItem]:
         known = _known(app)
     except (ClientError, contexts.ContextError, CommandError, OSError):
         return []
-    return [CompletionItem(name) for name in known.get(kind, []) if name.startswith(incomplete)]
+    fitting = [name for name in known.get(kind, []) if name.startswith(incomplete)]
+    if kind == "dataset" and "@" not in incomplete:  # a name without a tag is complete
+        fitting = [name for name in fitting if "@" not in name]
+    return list(map(CompletionItem, fitting))
 
 
 def _known(app: App) -> dict[str, list[str]]:
@@ -83,7 +86,9 @@ async def _fetch(client: Client) -> dict[str, list[str]]:
 
     chosen = SessionFilter(include_ended=True)
     sessions = [s.name async for s in client.sessions.every(chosen, limit=_SESSIONS, short=True)]
-    datasets = [dataset.name for dataset in await client.datasets.every()]
+    found = await client.datasets.every()
+    datasets = [dataset.name for dataset in found]
+    datasets += [f"{dataset.name}@{tag}" for dataset in found for tag in dataset.tags]
     nodes = await client.nodes.every()
     # what nodes have differs little, and each is asked for it
     contained = [node.name for node in nodes if node.isolation == ISOLATION_CONTAINER]

@@ -35,6 +35,13 @@ How to name a session
   -               names from stdin: nsml ps -o name | nsml stop -
 
 A short form that matches several sessions is refused, with a list of them.
+
+How to name a dataset
+
+  mnist           your own, else the only one of that name that you see
+  kim/mnist       kim's
+  mnist@3         version 3; without @ the newest version
+  mnist@gold      the version with this tag (nsml dataset tag)
 """
 
 FILTERS = """\

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from controlplane.content.admitted_objects import Payer, payer_of
-from controlplane.content.manifests import Manifests
+from controlplane.content.manifests import MEMBERS, Manifests
 from controlplane.domain.errors import (
     InvalidRequest,
     NotFound,
@@ -363,6 +363,29 @@ class Content:
         listing = await self._manifests.listing(sender, root)
         if await self._unsent([sender], {root, *listing.blobs}):
             await self._admission.borrow(caller.user.name, listing.different)
+
+    async def borrow_trees(
+        self, caller: UserCaller, roots: Sequence[str], *, beside: Sequence[str] = ()
+    ) -> None:
+        """Count for a caller trees that something of theirs is to refer to again, and what these share once.
+
+        `beside`: trees of theirs with which they may share much. Of a tree that is partly known already the rest counts in
+        proportion to its chunks: an estimate until the next count.
+
+        Raises:
+            LimitReached: they may not have so much more kept.
+        """
+        who, size = identity_of(caller), 0
+        known: set[str] = set()
+        for root in beside:
+            known |= (await self._manifests.listing(who, root)).blobs
+        for root in roots:
+            listing = await self._manifests.listing(who, root)
+            new = listing.blobs - known
+            size += listing.different * len(new) // max(len(listing.blobs), 1)
+            if len(known) < MEMBERS:
+                known |= new
+        await self._admission.borrow(caller.user.name, size)
 
     async def _owns(self, caller: UserCaller, root: str) -> bool:
         """Whether a dataset or a live session of the caller has this content."""

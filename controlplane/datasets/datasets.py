@@ -335,8 +335,7 @@ class Datasets:
             else ()
         )
         if owner == caller.user.name:
-            for digest in sorted({one.digest for one in found}):
-                await self._content.borrow(caller, digest)
+            await self._count_again(caller, name, {one.digest for one in found})
         done = await catalogue.restore_dataset(*wanted, since=since) if found else Restored()
         if done.is_wider:
             raise StateConflict(
@@ -354,6 +353,17 @@ class Datasets:
                 attempt="nsml dataset ls",
             )
         return await self.find(caller, DatasetReference(owner=owner, name=name)), done.numbers
+
+    async def _count_again(self, caller: UserCaller, name: str, digests: set[str]) -> None:
+        """Count for the caller what is restored; raises LimitReached.
+
+        What was removed since the last count is in that still, so that a removal can be undone at once.
+        """
+        counted = digests - await self._history.kept.released_among(caller.user.name, digests)
+        if counted:
+            there = await self._history.catalogue.dataset(caller.user.name, name)
+            beside = [there.version.digest] if there else []
+            await self._content.borrow_trees(caller, sorted(counted), beside=beside)
 
     def _restorable_since(self) -> float:
         return self._clock.time() - self._grace_s if self._grace_s else 0.0

@@ -1839,6 +1839,9 @@ async def test_what_is_removed_is_released_and_a_count_asked_for(history: Histor
         dataset, digest="2c" * 32, size_bytes=1, file_count=1
     )
     assert (again.number, created) == (3, True), "a number is never given twice"
+    wanted = ["2b" * 32, "2c" * 32]
+    assert await history.kept.released_among(owner, wanted) == {"2b" * 32}
+    assert await history.kept.released_among("eve", wanted) == set()
     assert await history.catalogue.delete_session("s0001", roots=["3a" * 32])
     released = await history.kept.released()
     roots = {"1a" * 32, "1b" * 32, "1c" * 32, "2b" * 32, "3a" * 32}

@@ -415,7 +415,7 @@ _FULL_LISTING = (
     f"{_COLUMNS}, (SELECT count(*) FROM dataset_versions c"
     " WHERE c.owner = d.owner AND c.name = d.name AND c.removed_at = 0),"
     " coalesce((SELECT max(u.used_at) FROM dataset_uses u"
-    f" WHERE u.owner = d.owner AND u.name = d.name), 0) FROM {_VERSIONS}"
+    f" WHERE u.owner = d.owner AND u.name = d.name), 0.0) FROM {_VERSIONS}"
 )
 _IS_THERE = "v.removed_at = 0"
 _IS_NEWEST = (

@@ -1,5 +1,7 @@
 """What the object store keeps for each user: the last count, what was sent since, and what was released."""
 
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
 from __future__ import annotations
 
 import json
@@ -82,6 +84,18 @@ class SqlKept:
             (_AT_ONCE,),
             Release._make,
         )
+
+    async def released_among(self, owner: str, roots: Collection[str]) -> set[str]:
+        """Those of the manifests that a user has released, other than with a session, since the last count."""
+        dialect = self._database.dialect
+        found = await select(
+            self._database,
+            "SELECT root FROM released_roots WHERE owner = :owner AND session_id = ''"
+            f" AND {dialect.among('root', 'roots')}",
+            {"owner": owner, "roots": dialect.many(sorted(roots))},
+            lambda row: str(row[0]),
+        )
+        return set(found)
 
     async def count(
         self,

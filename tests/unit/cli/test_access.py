@@ -212,7 +212,9 @@ def test_completion_scripts(nsml, shell):
 
 def test_names_are_completed_and_cached_for_seconds(nsml, home, everything, state):
     state.nodes[0].isolation = resources_pb2.ISOLATION_CONTAINER
+    state.datasets[0].tags.append("gold")
     app = App(environ=nsml.environ, given_clock=SystemClock())
+    assert [item.value for item in names(app, "dataset", "mnist@")] == ["mnist@gold"]
     assert [item.value for item in names(app, "session", "kim/")] == ["kim/mnist/1"]
     assert [item.value for item in names(app, "dataset", "")] == ["mnist"]
     assert [item.value for item in names(app, "model", "")] == ["Simulated-GPU"]
