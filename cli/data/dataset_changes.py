@@ -14,6 +14,8 @@ from cli.group import command, pass_app
 from cli.output import write_one
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nsml.v1.datasets_pb2 import DatasetUse
 
 
@@ -121,7 +123,6 @@ def rm(app: App, *, name: str) -> None:
     """
     from nsml.common.units import counted, duration_text, moment
     from nsml.view.confirmation import Plan, Target
-    from nsml.view.datasets import uses_text
     from nsml.view.times import seconds_of
 
     answer = app.call(lambda client: client.datasets.look(*split_dataset(name)))
@@ -135,7 +136,7 @@ def rm(app: App, *, name: str) -> None:
         noun="dataset",
         loses=[] if version else ["all its versions"],
         user=app.call(lambda client: client.accounts.caller()).user.name,
-        last=f"(used by {uses_text(answer.use)})" if _is_used(answer.use) else "",
+        last=_known_by(found.tags if version else (), answer.use),
     )
     if not go_ahead(app, plan):
         return
@@ -157,8 +158,14 @@ def rm(app: App, *, name: str) -> None:
     write_one(app, gone, lines)
 
 
-def _is_used(use: DatasetUse) -> bool:
-    return bool(use.live_sessions or use.ended_sessions)
+def _known_by(tags: Collection[str], use: DatasetUse) -> str:
+    """What names it, or uses it, in parentheses; "" for nothing."""
+    from nsml.view.datasets import uses_text
+
+    words = [f"tagged {', '.join(tags)}"] if tags else []
+    if use.live_sessions or use.ended_sessions:
+        words.append(f"used by {uses_text(use)}")
+    return f"({'; '.join(words)})" if words else ""
 
 
 @command(

@@ -107,7 +107,7 @@ def test_what_is_said_of_a_dataset_and_who_sees_it(nsml, two, state):
 
 def test_a_removal_names_the_users_and_is_undone(nsml, two, state):
     asked = nsml("dataset", "rm", "digits@gold", terminal=True, stdin="n\n", check=False).stderr
-    assert "the dataset kim/digits@2 (used by 2 live sessions (1 queued): kim/mnist/1" in asked
+    assert "the dataset kim/digits@2 (tagged gold; used by 2 live sessions (1 queued): kim" in asked
     gone = json.loads(nsml("dataset", "rm", "digits@gold", "-y", "-j").stdout)
     assert (gone["name"], gone["removed"]) == ("kim/digits@2", 1)
     assert gone["restorable_until"]
