@@ -162,22 +162,18 @@ class SqlDatasets:
             **{f"word{place}": word for place, word in enumerate(words)},
             **{f"word{place}_small": word.lower() for place, word in enumerate(words)},
         }
-        where = " AND ".join(conditions)
-        listed = f"SELECT {_FULL_LISTING} WHERE {where} ORDER BY d.name, d.owner LIMIT :limit"
+        chosen = f"WHERE {' AND '.join(conditions)} ORDER BY d.name, d.owner LIMIT :limit"
         tagged = (
-            f"SELECT t.owner, t.name, t.tag FROM {_VERSIONS} JOIN dataset_tags t"
-            " ON t.owner = d.owner AND t.name = d.name AND t.number = v.number"
-            f" WHERE {where} AND (d.name, d.owner) <= (:last_name, :last_owner) ORDER BY t.tag"
+            "SELECT t.owner, t.name, t.tag"
+            f" FROM (SELECT v.owner, v.name, v.number FROM {_VERSIONS} {chosen}) AS listed"
+            " JOIN dataset_tags t ON t.owner = listed.owner AND t.name = listed.name"
+            " AND t.number = listed.number ORDER BY t.tag"
         )
 
         def work(connection: Connection) -> tuple[DatasetListing, ...]:
-            rows = connection.execute(listed, parameters).fetchall()
-            if not rows:
-                return ()
-            last = _dataset_listing(rows[-1]).dataset
-            bounds = {"last_name": last.name, "last_owner": last.owner}
+            rows = connection.execute(f"SELECT {_FULL_LISTING} {chosen}", parameters).fetchall()
             tags: dict[tuple[str, str], list[str]] = defaultdict(list)
-            for owner, of, tag in connection.execute(tagged, {**parameters, **bounds}):
+            for owner, of, tag in connection.execute(tagged, parameters):
                 tags[owner, of].append(tag)
             return tuple(
                 _dataset_listing(row, tags.get((row[_OWNER], row[_NAME]), ())) for row in rows
