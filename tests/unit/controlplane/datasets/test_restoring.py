@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 from controlplane.datasets.datasets import DatasetReference, parse_dataset
+from controlplane.datasets.purge_loop import Purging
 from controlplane.domain.errors import LimitReached, NotFound
+from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.sql import object_references
 from controlplane.history.sqlite import open_history
 from nsml.common.clock import inline
@@ -22,6 +26,7 @@ from tests.unit.controlplane.limits.test_user_storage import (
     World,
     tree,
 )
+from tests.unit.controlplane.rig import until
 from tests.unit.controlplane.workbench import HandClock
 
 KIM = CALLERS["kim"]
@@ -162,3 +167,36 @@ async def test_nothing_is_restored_after_its_grace(world: World) -> None:
     await plane.datasets.purge()
     await plane.push("kim", "one", "a")
     assert (await plane.datasets.find(KIM, parse_dataset("one"))).version.number == 2
+
+
+async def test_the_leader_purges_what_cannot_be_restored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane = Plane(world)
+    for name in NAMES:
+        await plane.push("kim", name, "a")
+        await plane.datasets.remove(KIM, parse_dataset(name))
+        world.clock.now += GRACE / 2 + 1
+    sound, failing = world.history.catalogue.purge_datasets, [HistoryUnavailable("away")]
+
+    async def purge_datasets(before: float) -> int:
+        if failing:
+            raise failing.pop()
+        return await sound(before)
+
+    monkeypatch.setattr(world.history.catalogue, "purge_datasets", purge_datasets)
+    left = [
+        partial(world.history.catalogue.dataset_versions, "kim", name, with_removed=True)
+        for name in NAMES
+    ]
+
+    async def is_purged() -> bool:
+        return not failing and not await left[0]()
+
+    running = asyncio.create_task(Purging(datasets=plane.datasets, clock=world.clock).run())
+    try:
+        await until(is_purged, "the one that was removed first is purged")
+        assert len(await left[1]()) == 1, "it can be restored still"
+        assert not running.done()
+    finally:
+        running.cancel()
