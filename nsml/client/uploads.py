@@ -297,7 +297,7 @@ class _Sending:
         while batch := await run(partial(next, batches, ())):
             for message in _messages(batch):
                 yield message
-                self._count(sum(len(blob.data) for blob in message.blobs))
+            self._count(sum(len(data) for _, data in batch))
 
     def _count(self, size: int) -> None:
         self._done += size
@@ -313,18 +313,22 @@ async def _in_messages(batch: Batch) -> AsyncIterator[pb.PutBlobsRequest]:
 
 def _messages(batch: Batch) -> Iterator[pb.PutBlobsRequest]:
     """A batch of small blobs as one message; a large blob as parts of at most PART_BYTES."""
-    small = [item for item in batch if len(item[1]) <= _MESSAGE_BYTES]
-    if small:
-        yield pb.PutBlobsRequest(
-            blobs=[pb.Blob(digest=digest, data=data, last=True) for digest, data in small]
-        )
+    small = pb.PutBlobsRequest()
+    for digest, data in batch:
+        if len(data) <= _MESSAGE_BYTES:
+            # A message that is given blobs encodes and decodes them; one that makes them copies them once.
+            small.blobs.add(digest=digest, data=data, last=True)
+    if small.blobs:
+        yield small
     for digest, data in batch:
         if len(data) <= _MESSAGE_BYTES:
             continue
         for start in range(0, len(data), _MESSAGE_BYTES):
+            message = pb.PutBlobsRequest()
             part = data[start : start + _MESSAGE_BYTES]
             last = start + _MESSAGE_BYTES >= len(data)
-            yield pb.PutBlobsRequest(blobs=[pb.Blob(digest=digest, data=part, last=last)])
+            message.blobs.add(digest=digest, data=part, last=last)
+            yield message
 
 
 def _batched(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:

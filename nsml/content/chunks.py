@@ -38,8 +38,12 @@ SAMPLE_CUTS: Final = (
 class Readable(Protocol):
     """What is cut: a file, or a part of one."""
 
-    def read(self, size: int, /) -> bytes:
+    def read(self, size: int, /) -> bytes | None:
         """At most `size` bytes, none at the end."""
+        ...
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Fill the beginning of `buffer`; how many bytes, 0 at the end."""
         ...
 
 
@@ -64,22 +68,27 @@ def sample() -> bytes:
 
 def _by_content(file: Readable, head: bytes) -> Iterator[bytes]:
     cutter = _cutter()
-    window = head
+    window = memoryview(bytearray(_WINDOW))
+    held = len(head)
+    window[:held] = head
+    del head
     ended = False
     # A window can be used up with the file still going on: eight of the longest chunks fill one.
-    while window or not ended:
-        if not ended:
-            window += _read(file, _WINDOW - len(window))
-            ended = len(window) < _WINDOW
-        cuts = cutter.cut_buf(window)
+    while held or not ended:
+        while not ended and held < _WINDOW:
+            more = file.readinto(window[held:]) or 0
+            ended = not more
+            held += more
+        cuts = cutter.cut_buf(window[:held])
         offset = 0
         # A cut looks at MAX_CHUNK bytes: nearer to the window's end it would depend on
         # where the window happened to end.
-        while len(window) - offset >= (1 if ended else MAX_CHUNK):
+        while held - offset >= (1 if ended else MAX_CHUNK):
             end = offset + next(cuts).length
-            yield window[offset:end]
+            yield bytes(window[offset:end])
             offset = end
-        window = window[offset:]
+        held -= offset
+        window[:held] = bytes(window[offset : offset + held])
 
 
 @cache

@@ -6,6 +6,7 @@ import errno
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -20,6 +21,7 @@ from nsml.content.safe_paths import version_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from concurrent.futures import Future
+    from io import FileIO
 
     from nsml.content.listing import FolderFile, FolderFiles
     from nsml.content.safe_paths import Beneath
@@ -115,12 +117,13 @@ class FolderReader:
             TooLarge: there is more than a manifest can list.
         """
         units = self._units()
-        groups = _in_order(map(_grouped, units), readers) if readers else map(_alone, _all(units))
+        groups = _in_order(map(_grouped, units), readers) if readers else _one_by_one(units)
         try:
-            for group in groups:
-                for part in group:
-                    self._take(part)
-                yield [piece for part in group for piece in part.pieces]
+            with closing(groups):
+                for group in groups:
+                    for part in group:
+                        self._take(part)
+                    yield [piece for part in group for piece in part.pieces]
         finally:
             self._keep()
 
@@ -223,7 +226,7 @@ def _read(folder: Beneath, file: FolderFile) -> Iterator[_Part]:
     offset = 0
     try:
         with os.fdopen(folder.open_file(file.parts), "rb", buffering=0) as opened:
-            for data in chunks_of(_Beginning(opened.read, file.size)):
+            for data in chunks_of(_Beginning(opened, file.size)):
                 if last:
                     yield _Part(file, last, is_end=False)
                 refs.append(ChunkRef(digest_of(data), len(data)))
@@ -246,15 +249,21 @@ def _read(folder: Beneath, file: FolderFile) -> Iterator[_Part]:
 class _Beginning:
     """The first `size` bytes of a file: one that grows while it is read might never end."""
 
-    def __init__(self, read: Callable[[int], bytes], size: int) -> None:
-        self._read = read
+    def __init__(self, file: FileIO, size: int) -> None:
+        self._file = file
         self._left = size
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes, none at the end."""
-        piece = self._read(min(size, self._left))
+        piece = self._file.read(min(size, self._left)) or b""
         self._left -= len(piece)
         return piece
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fill the beginning of `buffer`; how many bytes, 0 at the end."""
+        count = self._file.readinto(buffer[: self._left]) or 0
+        self._left -= count
+        return count
 
 
 def _read_exactly(read: Callable[[int], bytes | None], size: int) -> bytes:
@@ -287,13 +296,10 @@ def _changed(path: str) -> errors.ChangedWhilePacking:
     )
 
 
-def _all(units: Iterable[Iterator[_Part]]) -> Iterator[_Part]:
+def _one_by_one(units: Iterable[Iterator[_Part]]) -> Generator[list[_Part], None, None]:
     for unit in units:
-        yield from unit
-
-
-def _alone(part: _Part) -> list[_Part]:
-    return [part]
+        for part in unit:
+            yield [part]
 
 
 def _grouped(unit: Iterator[_Part]) -> Iterator[list[_Part]]:
@@ -310,7 +316,7 @@ def _grouped(unit: Iterator[_Part]) -> Iterator[list[_Part]]:
         yield group
 
 
-def _in_order(units: Iterable[Iterator[T]], threads: int) -> Iterator[T]:
+def _in_order(units: Iterable[Iterator[T]], threads: int) -> Generator[T, None, None]:
     """What the units give, in their order; as many of them as there are threads are one step ahead."""
     left = iter(units)
     ahead: deque[tuple[Iterator[T], Future[T | None]]] = deque()

@@ -43,6 +43,9 @@ class Trickle(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         return self._data.read(min(size, self._step))
 
+    def readinto(self, buffer: memoryview) -> int:
+        return self._data.readinto(buffer[: self._step])
+
 
 def test_small_files_are_one_chunk_and_empty_ones_none() -> None:
     assert list(chunks_of(io.BytesIO(b""))) == []
