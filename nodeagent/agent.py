@@ -195,10 +195,11 @@ class Agent:
         self._endpoints = Endpoints(
             settings.data / "streamed",
             self._chunks,
+            rpc=self._rpc,
             listener=self._visits.listener,
             run_long=parts.run_long,
+            pause=self._pause,
             clock=parts.clock,
-            **shared,  # type: ignore[arg-type]
         )
         self._loads = Loads(self._datasets, settings.data / "staging", **shared)  # type: ignore[arg-type]
         pauses = settings.longest_backoff_s

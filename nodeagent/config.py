@@ -321,7 +321,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("build_files", self.build_files >= 10_000, "at least 10000"),
             ("keep_free_share", 0 <= self.keep_free_share < 1, "at least 0 and less than 1"),
             ("keep_free_bytes", self.keep_free_bytes >= 0, "not negative"),
-            ("stream_cache_bytes", self.stream_cache_bytes >= 1 << 28, "at least 268435456"),
+            (
+                "stream_cache_bytes",
+                self.stream_cache_bytes >= 1 << 26,
+                "at least 67108864 (64 MiB)",
+            ),
             ("user_cache_share", 0 <= self.user_cache_share <= 1, "between 0 and 1"),
             (
                 "gang_network",

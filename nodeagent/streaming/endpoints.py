@@ -23,7 +23,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 import structlog
 
@@ -48,7 +48,9 @@ from nsml.v1 import sessions_pb2 as sessions
 if TYPE_CHECKING:
     from nodeagent.streaming.connections import Bounds
 
+T = TypeVar("T")
 _KEY_BYTES: Final = 32
+_THREADS: Final = 8
 _MOST_INDEXES: Final = 64
 _AGAIN_S: Final = (0.02, 1.0)
 """First and longest pause between two looks for a listener."""
@@ -91,6 +93,17 @@ def streamed(spec: sessions.SessionSpec) -> dict[str, str]:
     return {dataset_name(one): one.digest for one in spec.datasets if one.streamed}
 
 
+def _few_at_once(run: Offload) -> Offload:
+    """`run` for all that clients ask for: in their order, and the rest of the agent has its processors."""
+    room = asyncio.Semaphore(_THREADS)
+
+    async def run_in_turn(work: Callable[[], T], /) -> T:
+        async with room:
+            return await run(work)
+
+    return run_in_turn
+
+
 class Endpoints:
     """Gives replicas their endpoints.
 
@@ -99,7 +112,7 @@ class Endpoints:
         cache: of chunks, in `folder`.
         rpc: gives the connection of the moment.
         listener: gives the listener of a replica's folder; raises NotAdmitted.
-        run, run_long: for the disk; the second for what may take minutes.
+        run_long: for the disk, in no thread that others wait for.
         pause: awaited before an interrupted fetch goes on.
         clock: by which signatures are too old.
         bounds: of what clients of one session hold; None: the usual ones.
@@ -112,7 +125,6 @@ class Endpoints:
         *,
         rpc: Callable[[], Rpc],
         listener: Callable[[ReplicaFolder], Awaitable[socket.socket]],
-        run: Offload,
         run_long: Offload,
         pause: Callable[[], Awaitable[None]],
         clock: Clock,
@@ -123,7 +135,7 @@ class Endpoints:
         self._cache = cache
         self._rpc = rpc
         self._listener = listener
-        self._run = run
+        self._run = run = _few_at_once(run_long)
         self._run_long = run_long
         self._pause = pause
         self._clock = clock

@@ -24,7 +24,7 @@ from nodeagent.streaming.chunk_cache import ChunkCache
 from nodeagent.streaming.connections import Bounds
 from nodeagent.streaming.endpoints import Endpoints
 from nsml.client.rpc import Rpc
-from nsml.common.clock import SystemClock, in_thread
+from nsml.common.clock import SystemClock, in_own_thread
 from nsml.content.digests import digest_of
 from nsml.content.packing import pack
 from nsml.v1 import sessions_pb2 as sessions
@@ -120,8 +120,7 @@ async def node(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
             ChunkCache(found.cache, most_bytes=5 << 20),
             rpc=lambda: Rpc(channel),
             listener=listener,
-            run=in_thread,
-            run_long=in_thread,
+            run_long=in_own_thread,
             pause=pause,
             clock=SystemClock(),
             bounds=getattr(request, "param", None),
