@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -85,8 +86,11 @@ class ChunkCache:
         """Whether the chunk is here, as far as is known; it need not be whole."""
         return digest in self._kept
 
-    def open(self, digest: str) -> int | None:
-        """A descriptor of a chunk that is what its digest says; None: it is not here."""
+    def open(self, digest: str) -> FileIO | None:
+        """A chunk that is what its digest says, open to read; None: it is not here.
+
+        As an object, which closes itself: whoever asked may be gone before it comes.
+        """
         with self._lock:
             kept = self._kept.get(digest)
             if kept is None:
@@ -95,20 +99,20 @@ class ChunkCache:
             kept.turn, kept.used_at = self._turn, time.time()
             self._kept.move_to_end(digest)
         try:
-            descriptor = os.open(self._path(digest), os.O_RDONLY | os.O_CLOEXEC)
+            file = FileIO(self._path(digest))
         except FileNotFoundError:
             self._drop(digest)
             return None
         try:
-            is_whole = _digest_of_file(descriptor) == digest
+            is_whole = _digest_of(file) == digest
         except OSError:
             is_whole = False
         if not is_whole:
-            os.close(descriptor)
+            file.close()
             log.warning("chunk.damaged", digest=digest[:16])
             self._drop(digest)
             return None
-        return descriptor
+        return file
 
     def add(self, digest: str, data: bytes) -> None:
         """Keep a chunk that was verified, and let go of what is beyond the bounds. Raises OSError, NoRoom."""
@@ -207,9 +211,8 @@ class ChunkCache:
         return going
 
 
-def _digest_of_file(descriptor: int) -> str:
-    found, at = blake3(), 0
-    while data := os.pread(descriptor, _READ_BYTES, at):
+def _digest_of(file: FileIO) -> str:
+    found = blake3()
+    while data := file.read(_READ_BYTES):
         found.update(data)
-        at += len(data)
     return found.hexdigest()

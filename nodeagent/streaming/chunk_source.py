@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
+from io import FileIO
 from typing import Final
 
 import structlog
@@ -24,6 +25,8 @@ from nsml.content.errors import ContentError
 AHEAD_BYTES: Final = 32 << 20
 """How far what is read in order is fetched ahead."""
 _FETCHES_AT_ONCE: Final = 8
+_MOST_AHEAD: Final = 2 * _FETCHES_AT_ONCE
+"""With so many fetches under way nothing is fetched ahead."""
 _TRIES: Final = 3
 """A chunk that was fetched may have to go again before it is read, on a disk without room."""
 
@@ -52,17 +55,20 @@ class ChunkSource:
         self._rpc = rpc
         self._run = run
         self._pause = pause
-        self._coming: dict[str, asyncio.Future[None]] = {}
-        self._fetching: set[asyncio.Task[None]] = set()
+        self._coming: dict[str, _Fetch] = {}
+        self._fetching: set[_Fetch] = set()
         self._room = asyncio.Semaphore(_FETCHES_AT_ONCE)
+        self._is_closed = False
 
     def close(self) -> None:
         """Fetch nothing any more."""
-        for task in self._fetching:
-            task.cancel()
+        self._is_closed = True
+        for fetch in self._fetching:
+            if fetch.task is not None:
+                fetch.task.cancel()
 
-    async def open(self, root: str, chunk: Chunk, ahead: Sequence[Chunk] = ()) -> int:
-        """A descriptor of a chunk of the manifest `root`; `ahead` are those that will be read next.
+    async def open(self, root: str, chunk: Chunk, ahead: Sequence[Chunk] = ()) -> FileIO:
+        """A chunk of the manifest `root`, open to read; `ahead` are those that will be read next.
 
         Raises:
             ClientError: it is not there, or not for this node.
@@ -70,68 +76,93 @@ class ChunkSource:
             OSError: the disk refused.
         """
         for _ in range(_TRIES):
-            descriptor = await uninterrupted(self._run, partial(self._cache.open, chunk.digest))
-            if descriptor is not None:
+            file = await uninterrupted(self._run, partial(self._cache.open, chunk.digest))
+            if file is not None:
                 self._fetch_ahead(root, ahead)
-                return descriptor
-            if chunk.digest not in self._coming:
-                self._begin(root, [chunk, *ahead])
-            await asyncio.shield(self._coming[chunk.digest])
+                return file
+            fetch = self._coming.get(chunk.digest) or self._begin(root, [chunk, *ahead])
+            await fetch.wait(chunk.digest)
         raise OSError("the disk of this node has no room for streamed data")
 
     def _fetch_ahead(self, root: str, ahead: Sequence[Chunk]) -> None:
         """Fetch what comes next once much of it is missing: many small calls would take longer."""
         missing = [one for one in ahead if self._is_missing(one)]
-        if missing and (missing[0] is ahead[0] or 2 * _size(missing) >= _size(ahead)):
+        is_due = missing and (missing[0] is ahead[0] or 2 * _size(missing) >= _size(ahead))
+        if is_due and len(self._fetching) < _MOST_AHEAD:
             self._begin(root, missing)
 
     def _is_missing(self, chunk: Chunk) -> bool:
         return chunk.digest not in self._coming and not self._cache.has(chunk.digest)
 
-    def _begin(self, root: str, chunks: Sequence[Chunk]) -> None:
+    def _begin(self, root: str, chunks: Sequence[Chunk]) -> _Fetch:
+        if self._is_closed:
+            raise Unavailable("the agent of this node is ending")
         first, *rest = chunks
-        wanted = list(
-            dict.fromkeys([first.digest, *(one.digest for one in rest if self._is_missing(one))])
-        )
-        loop = asyncio.get_running_loop()
-        self._coming.update((digest, loop.create_future()) for digest in wanted)
-        task = asyncio.ensure_future(self._fetch(root, wanted))
-        self._fetching.add(task)
-        task.add_done_callback(partial(self._end, wanted))
+        wanted = [first.digest, *(one.digest for one in rest if self._is_missing(one))]
+        fetch = _Fetch(wanted)
+        self._coming.update(dict.fromkeys(wanted, fetch))
+        fetch.task = asyncio.ensure_future(self._fetch(root, fetch))
+        self._fetching.add(fetch)
+        fetch.task.add_done_callback(partial(self._end, fetch))
+        return fetch
 
-    def _end(self, wanted: Sequence[str], task: asyncio.Task[None]) -> None:
-        """Whoever waits for what did not come learns why."""
-        self._fetching.discard(task)
+    def _end(self, fetch: _Fetch, task: asyncio.Task[None]) -> None:
+        """Whoever waits for what did not come learns why; of a fetch that was given up they ask again."""
+        self._fetching.discard(fetch)
         error = None if task.cancelled() else task.exception()
-        for digest in wanted:
-            self._came(digest, error or Unavailable("the agent of this node is ending"))
+        for digest in list(fetch.left):
+            self._came(fetch, digest, error)
 
-    def _came(self, digest: str, error: BaseException | None = None) -> None:
-        coming = self._coming.pop(digest, None)
-        if coming is None or coming.done():
-            return
-        if error is None:
-            coming.set_result(None)
-        else:
-            coming.set_exception(error)
-            coming.exception()  # it need not be anybody's: of what was fetched ahead nobody waits
+    def _came(self, fetch: _Fetch, digest: str, error: BaseException | None = None) -> None:
+        if self._coming.get(digest) is fetch:
+            del self._coming[digest]
+        fetch.came(digest, error)
 
-    async def _fetch(self, root: str, wanted: Sequence[str]) -> None:
+    async def _fetch(self, root: str, fetch: _Fetch) -> None:
         async with self._room:
-            left = list(wanted)
-            while left:
+            while fetch.left:
                 try:
-                    blobs = get_blobs(self._rpc(), root, left)
+                    blobs = get_blobs(self._rpc(), root, list(fetch.left))
                     async with aclosing(blobs):
                         async for digest, data in blobs:
                             await uninterrupted(self._run, partial(self._cache.add, digest, data))
-                            self._came(digest)
+                            self._came(fetch, digest)
                 except Unavailable:
                     await self._pause()
                 except (ClientError, ContentError, OSError) as error:
                     log.warning("chunk.not_fetched", root=root[:16], error=str(error))
                     raise
-                left = [digest for digest in left if digest in self._coming]
+
+
+class _Fetch:
+    """Chunks that one call brings, in this order. Once nobody waits any more for what somebody waited for, it ends."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        loop = asyncio.get_running_loop()
+        self.left = {digest: loop.create_future() for digest in wanted}
+        self.task: asyncio.Task[None] | None = None
+        self._waiting = 0
+
+    async def wait(self, digest: str) -> None:
+        """Return when that one is here. Raises why it does not come."""
+        self._waiting += 1
+        try:
+            await asyncio.shield(self.left[digest])
+        except asyncio.CancelledError:
+            if self._waiting == 1 and self.task is not None:
+                self.task.cancel()
+            raise
+        finally:
+            self._waiting -= 1
+
+    def came(self, digest: str, error: BaseException | None) -> None:
+        """That one is here, or will not come."""
+        future = self.left.pop(digest)
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+            future.exception()  # it need not be anybody's: of what was fetched ahead nobody waits
 
 
 def _size(chunks: Sequence[Chunk]) -> int:

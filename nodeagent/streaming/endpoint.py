@@ -126,19 +126,16 @@ class Endpoint:
                     raise OSError("the index of the dataset is damaged")
                 chunk = chunks.pop(0)
                 ahead = [one for one in chunks if one.start < at + AHEAD_BYTES]
-                descriptor = await self._source.open(part.bucket.root, chunk, ahead)
-                try:
+                with await self._source.open(part.bucket.root, chunk, ahead) as file:
                     end = min(_end_of(chunk), part.end)
                     while at < end:
                         count = min(_PIECE_BYTES, end - at)
-                        read = partial(os.pread, descriptor, count, at - chunk.start)
+                        read = partial(os.pread, file.fileno(), count, at - chunk.start)
                         data = await uninterrupted(self._run, read)
                         if not data:
                             raise OSError("a chunk is shorter than it is said to be")
                         at += len(data)
                         yield data
-                finally:
-                    os.close(descriptor)
         finally:
             self._note_end(part, at)
 

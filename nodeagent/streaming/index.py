@@ -54,7 +54,9 @@ class Index:
         self._turn = threading.Lock()
         try:
             self._database = sqlite3.connect(
-                f"file:{path}?mode=ro&immutable=1", uri=True, check_same_thread=False
+                f"{path.absolute().as_uri()}?mode=ro&immutable=1",
+                uri=True,
+                check_same_thread=False,
             )
             self.files, self.size = self._database.execute(
                 "SELECT count(*), coalesce(sum(size), 0) FROM file"

@@ -22,10 +22,11 @@ def made(folder: Path, most: int = 5000) -> ChunkCache:
 
 
 def content(cache: ChunkCache, digest: str) -> bytes | None:
-    descriptor = cache.open(digest)
-    if descriptor is None:
+    file = cache.open(digest)
+    if file is None:
         return None
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+    with file:
+        file.seek(0)
         return file.read()
 
 
@@ -63,12 +64,12 @@ def test_what_was_changed_is_not_given_and_comes_anew(tmp_path: Path, damage: by
 def test_a_chunk_that_is_read_stays_readable_when_it_goes(tmp_path: Path) -> None:
     cache = made(tmp_path, most=1000)
     cache.add(NAMES[0], DATA[0])
-    descriptor = cache.open(NAMES[0])
-    assert descriptor is not None
-    cache.add(NAMES[1], DATA[1])
-    assert files(tmp_path) == {NAMES[1]}
-    assert os.pread(descriptor, 2000, 0) == DATA[0]
-    os.close(descriptor)
+    file = cache.open(NAMES[0])
+    assert file is not None
+    with file:
+        cache.add(NAMES[1], DATA[1])
+        assert files(tmp_path) == {NAMES[1]}
+        assert os.pread(file.fileno(), 2000, 0) == DATA[0]
 
 
 def test_others_that_need_room_take_the_oldest_run_first(tmp_path: Path) -> None:
