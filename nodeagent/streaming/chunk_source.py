@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.transfer import get_blobs, uninterrupted
 from nodeagent.streaming.chunk_cache import ChunkCache
 from nodeagent.streaming.index import Chunk
@@ -82,7 +83,7 @@ class ChunkSource:
                 return file
             fetch = self._coming.get(chunk.digest) or self._begin(root, [chunk, *ahead])
             await fetch.wait(chunk.digest)
-        raise OSError("the disk of this node has no room for streamed data")
+        raise NoRoom("no room for streamed data: it is gone before it is read")
 
     def _fetch_ahead(self, root: str, ahead: Sequence[Chunk]) -> None:
         """Fetch what comes next once much of it is missing: many small calls would take longer."""

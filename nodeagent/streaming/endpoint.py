@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.transfer import uninterrupted
 from nodeagent.streaming.chunk_source import AHEAD_BYTES, ChunkSource
 from nodeagent.streaming.errors import S3Error, invalid
@@ -69,6 +70,8 @@ class Endpoint:
                 return
         except S3Error as error:
             reply = error_reply(error)
+        except NoRoom as error:
+            reply = error_reply(S3Error(503, "SlowDown", str(error)))
         except _OF_DATA as error:
             log.warning("stream.failed", error=str(error))
             reply = error_reply(S3Error(500, "InternalError", "the dataset cannot be read now"))

@@ -20,7 +20,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
@@ -83,7 +83,7 @@ class Variables:
     """
 
     plain: Mapping[str, str]
-    secret: Mapping[str, str]
+    secret: Mapping[str, str] = field(repr=False)
     urls: tuple[str, ...]
     note: str = ""
 

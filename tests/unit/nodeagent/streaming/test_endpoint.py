@@ -210,6 +210,18 @@ async def test_what_comes_damaged_is_cut_off_and_never_passed_on(node: Node) -> 
         assert await read(store, "big.bin") == BIG
 
 
+async def test_a_client_is_told_to_come_again_while_the_disk_is_full(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(node):
+        with monkeypatch.context() as full:
+            full.setattr("nodeagent.streaming.chunk_cache.room_for_builds", lambda *_: 0)
+            found = await fails(read(node.store(), "big.bin"))
+            assert "SlowDown" in found
+            assert "disk of this node is full" in found
+        assert await read(node.store(), "big.bin") == BIG
+
+
 @pytest.mark.parametrize("node", [NARROW], indirect=True)
 async def test_a_crowd_of_connections_waits_and_idle_ones_make_room(node: Node) -> None:
     async with served(node):
