@@ -22,7 +22,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
-from nodeagent.environments.installer import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +37,8 @@ _LONGEST_TOLD = 300
 _MOST_SAID_BYTES = 8 << 20
 _LAST_LINES = 3
 _LONGEST_LINE = 64 << 10
-_PLACES = tuple(one.encode() for one in PLACES)
+_PLACES = (b"Looking in ", b"Location ")
+"""How pip's lines begin that say where a machine looks for packages, which is nothing of the user's."""
 _TELLING = re.compile(rb"(?:ERROR|E|error|nsml): ?(.+)")
 """How pip, apt, compilers and our own steps begin the lines that say what is wrong."""
 

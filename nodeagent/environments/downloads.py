@@ -1,12 +1,12 @@
-"""What pip downloaded for each user, kept for their further builds and for nobody else's.
+"""What was downloaded for each user, kept for their further builds and for nobody else's.
 
 ```
-<agent data>/downloads/<digest of the user's id>/    pip's cache; its mtime is the last build that left it
+<agent data>/downloads/<digest of the user's id>/    see `kept.py`; its mtime is the last build that left it
 ```
 
 A build has the folder while it lasts, and a second one of the same user meanwhile none; who poisons one
-poisons their own. Folders that earlier versions named by the user's name are found by nobody, and go
-with the others while the disk is short of room.
+poisons their own. Folders of earlier versions are found by nobody, and go with the others while the disk is
+short of room.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Downloads:
 
     def of(self, owner: str) -> Path:
         """Where those of a user are, by id."""
-        return self.folder / hashlib.sha256(f"id {owner}".encode()).hexdigest()[:32]
+        return self.folder / hashlib.sha256(f"uv {owner}".encode()).hexdigest()[:32]
 
     def stored(self) -> dict[str, float]:
         """When each was last used: Unix seconds by key."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 import configparser
 import os
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
+
+from uv import find_uv_bin
 
 from nodeagent.environments.errors import EnvironmentFailed
 
@@ -35,6 +38,27 @@ _BUNDLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """Variables that name a file of authorities."""
 _OTHER_NAMES = {"default-timeout": "timeout", "pypi-url": "index-url"}
 _SECTIONS = ("global", "install")
+_OF_UV = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_EXTRA_INDEX_URL", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
+}
+"""Variables of uv for options of pip, and what is between their values."""
+_NUMBERS_OF_UV = {"timeout": "UV_HTTP_TIMEOUT", "retries": "UV_HTTP_RETRIES"}
+_ALWAYS_OF_UV = {
+    "UV_NO_CONFIG": "1",
+    "UV_NO_PROGRESS": "1",
+    "UV_NO_SOURCES": "1",
+    "UV_SYSTEM_CERTS": "1",
+    "UV_PYTHON_DOWNLOADS": "never",
+    "UV_KEYRING_PROVIDER": "disabled",
+    "UV_INDEX_STRATEGY": "unsafe-best-match",
+    "UV_LINK_MODE": "symlink",
+    "UV_CONCURRENT_INSTALLS": "4",
+    "NETRC": os.devnull,
+    "NO_COLOR": "1",
+}
 _KEYRING = re.compile(r"/[A-Za-z0-9_./+-]+\.(?:gpg|asc|pgp)")
 _FETCH_SETTING = re.compile(
     r"Acquire::(?:https?|ftp)::(?:Proxy|Proxy::[a-z0-9.-]+|Timeout|Pipeline-Depth)"
@@ -102,30 +126,77 @@ def shareable(options: Mapping[str, str], *, hides: Callable[[Path], bool]) -> l
     return [one for one in unique if not any(other in one.parents for other in unique)]
 
 
+def uv_program() -> Path:
+    """The platform's own uv. Raises EnvironmentFailed where it has none."""
+    try:
+        return Path(find_uv_bin())
+    except FileNotFoundError:
+        raise EnvironmentFailed(
+            "the agent's own environment has no program uv: install the package uv where nsml is installed"
+        ) from None
+
+
 def fetching_variables(
     options: Mapping[str, str], environ: Mapping[str, str], *, folder: str
 ) -> tuple[dict[str, str], dict[str, bytes]]:
-    """What tells a pip elsewhere the same: variables of its environment, and files for `folder`.
+    """What tells a uv elsewhere what `options` tell pip here: variables, and files for `folder`.
 
     Of the machine's configuration it gets what says where packages come from and nothing else: no file of
-    pip's is read there, no `.netrc`, no keyring. Raises EnvironmentFailed for a certificate that cannot be
-    read.
+    pip's or uv's is read there, no `.netrc`, no keyring. As pip does, it takes the best version of all indexes.
+    Raises EnvironmentFailed for a certificate that cannot be read.
     """
     given, files = dict(options), {}
-    bundles = {name: environ[name] for name in _BUNDLES if Path(environ.get(name, "/")).is_file()}
-    for names, found in ((("cert", "client-cert"), given), (_BUNDLES, bundles)):
-        for name in names:
-            if name in found:
-                files[f"{name}.pem"] = _certificate(found[name])
-                found[name] = f"{folder}/{name}.pem"
-    variables = {f"PIP_{name.upper().replace('-', '_')}": text for name, text in given.items()}
-    proxies = [name for low in PROXIES for name in (low, low.upper()) if environ.get(name)]
-    return {
-        **variables,
-        **bundles,
-        **{name: environ[name] for name in proxies},
-        "PIP_CONFIG_FILE": os.devnull,
-    }, files
+    for name, variable in (("cert", "SSL_CERT_FILE"), ("client-cert", "SSL_CLIENT_CERT")):
+        path = given.pop(name, "")
+        if not path and name == "cert":
+            path = next(
+                (environ[one] for one in _BUNDLES if Path(environ.get(one, "/")).is_file()), ""
+            )
+        if path:
+            files[f"{name}.pem"] = _certificate(path)
+            given[variable] = f"{folder}/{name}.pem"
+    proxies = {
+        name: environ[name] for low in PROXIES for name in (low, low.upper()) if environ.get(name)
+    }
+    if proxy := given.pop("proxy", ""):
+        proxies |= dict.fromkeys(
+            ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy
+        )
+    variables = {
+        variable: " ".join(given[name].split()).replace(" ", separator)
+        for name, (variable, separator) in _OF_UV.items()
+        if given.get(name)
+    }
+    variables |= {
+        variable: number[0]
+        for name, variable in _NUMBERS_OF_UV.items()
+        if (number := re.match(r"[0-9]+", given.get(name, "")))
+    }
+    variables |= {name: text for name, text in given.items() if name.startswith("SSL_")}
+    if is_on(given.get("pre", "")):
+        variables["UV_PRERELEASE"] = "allow"
+    return {**_ALWAYS_OF_UV, **variables, **proxies}, files
+
+
+def with_options_of(lines: Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
+    """`options` with those that stand among a user's lines, which name an index or say how packages are chosen."""
+    merged = dict(options)
+    for line in lines:
+        option, *values = shlex.split(line.replace("=", " ", 1) if line.startswith("--") else line)
+        name = {"-i": "index-url", "-f": "find-links"}.get(option, option.removeprefix("--"))
+        match name, values:
+            case "index-url", [url]:
+                merged[name] = url
+            case "extra-index-url" | "find-links", [url]:
+                merged[name] = f"{merged.get(name, '')} {url}".strip()
+            case _:
+                merged[name] = "1"
+    return merged
+
+
+def is_on(text: str) -> bool:
+    """Whether a switch of pip's is on."""
+    return text.lower() in {"1", "yes", "true", "on", "y", "t"}
 
 
 def _certificate(path: str) -> bytes:

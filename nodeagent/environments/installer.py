@@ -1,80 +1,96 @@
 """Makes a virtual environment and installs wheels into it. Runs in a build's sandbox, never in the agent.
 
-```
-installer.py make FOLDER [REQUIREMENTS]    the environment, then `install` in its own interpreter
-installer.py install FOLDER REQUIREMENTS   by the pip that lies beside this file
-```
+`installer.py FOLDER [REQUIREMENTS]`, with the program `uv` beside this file.
 
-The sandbox keeps what happens here from the machine, also where a wheel takes pip over. The rules here are
-for the packages' sake: only wheels over http or https, at whatever depth they are required, and from the
-folders that the machine's own configuration of pip names (`NSML_LOCAL_SOURCES`); pip's own
-`--only-binary :all:` unpacks source archives all the same when a package requires one by URL. A link is
-judged before anything is fetched or looked up, so that no answer tells what exists.
+The sandbox keeps what happens here from the machine. The rules here are for the packages' sake: only wheels, at
+whatever depth they are required. uv refuses URLs that packages of an index require. What a wheel that was named by
+a URL requires it would fetch, whatever it is: such a wheel is looked at first.
 
-Standard library and pip only. A last line that begins with `nsml: ` is the reason of a failure.
+The environment gets links to the wheels that uv unpacked into its cache; the agent makes hard links of them
+(`sealing.py`). Bytecode is compiled once for each unpacked wheel. What was resolved is written to `LOCK` in the
+environment, as requirements with hashes, and installed from there.
+
+Standard library only. A last line that begins with `nsml: ` is the reason of a failure.
 """
 
 from __future__ import annotations
 
+import compileall
 import contextlib
-import io
-import logging
 import os
 import platform
+import py_compile
 import re
+import subprocess
 import sys
-import tarfile
+import sysconfig
+import tempfile
 import venv
-from importlib import import_module
+from email.parser import BytesHeaderParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
     from typing import Any, NoReturn
 
-LOCAL_SOURCES = "NSML_LOCAL_SOURCES"
-"""Variable with the folders of the machine that pip may read wheels from, separated as in PATH."""
-PLACES = ("Looking in ", "Location ")
-"""How pip's lines begin that say where a machine looks for packages, which is nothing of the user's."""
-_MOST_TOLD = 4
-_NOT_FOUND = re.compile(r"No matching distribution found for ([^;]+)")
-_VERSIONS = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
-_QUIET = ["--no-input", "--no-color", "--disable-pip-version-check"]
-_RUNNING = frozenset(
-    {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork"}
+ALL_HASHED = "NSML_REQUIRE_HASHES"
+"""Variable that is set where every package must be listed with its hashes."""
+NO_INDEX = "NSML_NO_INDEX"
+"""Variable that is set where no index is asked, only links; uv has none of its own for that."""
+LOCK = "requirements.lock"
+"""Beside `pyvenv.cfg`: the packages that were installed, in the format of requirements.txt, with hashes."""
+_UNPACKED = "archive-v*"
+"""Where in its cache uv keeps unpacked wheels, a folder each."""
+_COMPILERS = 4
+_HASH = re.compile(r"\s--hash[= ](\w+:[0-9a-fA-F]+)")
+_BY_URL = re.compile(
+    r"Package `([^`]+)` was included as a URL dependency.*?`[^`@]+@ ([^`]+)`", re.DOTALL
 )
+_SOURCE_ONLY = re.compile(r"Wheels are required for `([^`]+)`")
+_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REASON = re.compile(r"(?:error|[ ]+cause): (.*)")
+
+
+class Refused(Exception):
+    """What is not installed; the text says why, for the session's user."""
 
 
 def main() -> int:
     """Do what the arguments say; the exit status."""
-    step, folder, *listed = sys.argv[1:]
-    if step == "make":
-        _Builder(symlinks=True).create(folder)
-        if not listed:
-            return 0
-        python = f"{folder}/bin/python"
-        os.execv(python, [python, "-I", __file__, "install", folder, *listed])  # noqa: S606
-    sys.path.insert(0, str(Path(__file__).parent))
-    return _install(listed[0])
+    folder, *listed = sys.argv[1:]
+    _Builder(symlinks=True).create(folder)
+    if not listed:
+        return 0
+    try:
+        _install(folder, Path(listed[0]).read_text(encoding="utf-8").splitlines())
+    except Refused as refused:
+        print(f"nsml: {refused}", flush=True)  # noqa: T201 - the build's log
+        return 1
+    return 0
 
 
-def _install(listed: str) -> int:
-    pip = import_module("pip._internal.cli.main")
-    _apply_rules()
-    for name in ("cli.req_command", "index.sources"):
-        logging.getLogger(f"pip._internal.{name}").addFilter(_is_no_place)
-    errors = _Errors()
-    logging.getLogger("pip._internal.cli.base_command").addHandler(errors)
-    command = ["install", *_QUIET, "--progress-bar", "off"]
-    status = pip.main([*command, "--only-binary", ":all:", "-r", listed])
-    missing = next(filter(None, map(_NOT_FOUND.search, errors.messages)), None)
-    if status and missing:
-        reason = _only_source(missing[1].strip(), pip.main)
-        if reason:
-            print(f"nsml: {reason}", flush=True)  # noqa: T201 - the build's log
-    return int(status)
+def _install(folder: str, lines: Sequence[str]) -> None:
+    """Resolve, write the lock, and install from it. Raises Refused."""
+    before = _unpacked()
+    try:
+        _check_named_by_url(folder, lines)
+        content = "".join(f"{line}\n" for line in _locked(folder, lines))
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as listed:
+            listed.write(content)
+            listed.flush()
+            _uv(["install", "--no-deps", "--require-hashes", "-r", listed.name], folder)
+    finally:
+        # also of a build that fails: the next one only reads what this one unpacked
+        new = _unpacked() - before
+        for wheel in new:
+            _compile(wheel)
+    for wheel in new:
+        _link_compiled(wheel, Path(sysconfig.get_path("purelib", vars={"base": folder})))
+    lock = Path(folder, LOCK)
+    lock.unlink(missing_ok=True)  # no wheel may have put a link there
+    lock.write_text(content, encoding="utf-8")
 
 
 class _Builder(venv.EnvBuilder):
@@ -90,121 +106,171 @@ class _Builder(venv.EnvBuilder):
         return context
 
 
-def _is_no_place(record: logging.LogRecord) -> bool:
-    """Whether a line is other than where this machine looks for packages, which is nothing of the user's."""
-    text = record.getMessage()
-    return not text.startswith(PLACES)
+def _locked(folder: str, lines: Sequence[str]) -> list[str]:
+    """The packages that the lines lead to, a line with hashes each.
 
-
-class _Errors(logging.Handler):
-    """Remembers pip's errors."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
-def _apply_rules() -> None:
-    """Have this pip fetch wheels only, and run nothing. Raises AttributeError for a pip of other insides."""
-    prepare = import_module("pip._internal.operations.prepare")
-    fetcher = import_module("pip._internal.network.session").PipSession
-    preparer = prepare.RequirementPreparer
-    send, prepare_linked = fetcher.send, preparer.prepare_linked_requirement
-
-    def sent(session: Any, request: Any, *given: Any, **named: Any) -> Any:
-        if not _may_fetch(str(request.url)):
-            _refuse(f"{_bare(request.url)} is not fetched: only http and https are")
-        return send(session, request, *given, **named)
-
-    def prepared(self: Any, requirement: Any, *given: Any, **named: Any) -> Any:
-        link = requirement.link
-        if link is not None and not (link.is_wheel and _may_fetch(link.url_without_fragment)):
-            _refuse(
-                f"{requirement.name or 'a package'} is required from {_bare(link.url_without_fragment)}:"
-                " a node without containers installs wheels only, over http or https, because it does not"
-                " run code of packages to install them"
+    Raises Refused, also where its writer's own hashes do not name all of them.
+    """
+    command = ["compile", "--generate-hashes", "--no-header", "--no-annotate", "-"]
+    resolved = _uv(command, folder, lines).replace("\\\n", "").splitlines()
+    given = {_canonical(line): found for line in lines if (found := _HASH.findall(line))}
+    named = {_url(line) for line in lines}
+    is_hashed = bool(given) or bool(os.environ.get(ALL_HASHED))
+    locked = []
+    for line in resolved:
+        name, url = _canonical(line), _url(line)
+        if url and url not in named:
+            _refuse_link(name, url)
+        if is_hashed and name not in given:
+            raise Refused(
+                f"{name} is required, and listed without --hash: where one package has hashes, all must"
+                " have them"
             )
-        return prepare_linked(self, requirement, *given, **named)
-
-    fetcher.send = sent
-    preparer.prepare_linked_requirement = prepared
-    preparer.prepare_editable_requirement = _refuse_source
-    # what the two above have not seen, in a pip that goes another way
-    for name in ("unpack_file", "unpack_vcs_link"):
-        getattr(prepare, name)
-        setattr(prepare, name, _refuse_source)
-    tarfile.open = tarfile.TarFile.open = _refuse_source  # type: ignore[method-assign]
-    sys.addaudithook(_refuse_programs)
+        what = _HASH.sub("", line).strip()
+        hashes = given.get(name) or _HASH.findall(line)
+        locked.append(" ".join([what, *(f"--hash={one}" for one in hashes)]))
+    return locked
 
 
-def _may_fetch(url: str) -> bool:
-    """Whether a URL is of the network, or in a folder that the machine's own configuration names."""
-    parts = urlsplit(url)
-    if parts.scheme in {"http", "https"}:
-        return True
-    places = [place for place in os.environ.get(LOCAL_SOURCES, "").split(os.pathsep) if place]
-    path = os.path.realpath(unquote(parts.path))
-    is_local = parts.scheme == "file" and parts.netloc in {"", "localhost"}
-    return is_local and any(
-        path == place or path.startswith(f"{place}/") for place in map(os.path.realpath, places)
+def _check_named_by_url(folder: str, lines: Sequence[str]) -> None:
+    """Raises Refused where a wheel that is named by a URL requires what is not named so itself."""
+    direct = [line for line in lines if "://" in line.partition(";")[0]]
+    if not direct:
+        return
+    named = {_url(line) for line in direct}
+    with tempfile.TemporaryDirectory() as target:
+        _uv(["install", "--no-deps", "--target", target, "--quiet", "-r", "-"], folder, direct)
+        for path in Path(target).glob("*.dist-info/METADATA"):
+            metadata = BytesHeaderParser().parsebytes(path.read_bytes())
+            for required in metadata.get_all("Requires-Dist", []):
+                asked, _, condition = required.partition(";")
+                name, at, url = asked.partition("@")
+                if at and _bare(url.strip()) not in named and "extra" not in condition:
+                    _refuse_link(name.strip(), url.strip())
+
+
+def _compile(wheel: Path) -> None:
+    """Compile its modules; those of another Python, or for templates, stay as they are."""
+    compileall.compile_dir(
+        wheel,
+        quiet=2,
+        workers=min(len(os.sched_getaffinity(0)), _COMPILERS),
+        # nobody changes the source, and the times of links are not those of the wheel
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
     )
 
 
-def _refuse(message: str) -> NoReturn:
-    raise import_module("pip._internal.exceptions").InstallationError(message)
+def _link_compiled(wheel: Path, packages: Path) -> None:
+    """Give the modules in `packages` that are of this wheel their bytecode, as uv does where it is there before."""
+    for compiled in wheel.rglob("__pycache__/*.pyc"):
+        link = packages / compiled.relative_to(wheel)
+        module = link.parent.with_name(f"{link.name.partition('.')[0]}.py")
+        if module.is_symlink() and not link.is_symlink():
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(compiled)
 
 
-def _refuse_source(*_given: object, **_named: object) -> NoReturn:
-    _refuse("a node without containers does not run code of packages to install them")
+def _unpacked() -> set[Path]:
+    return set(Path(os.environ["UV_CACHE_DIR"]).glob(f"{_UNPACKED}/*"))
 
 
-def _refuse_programs(event: str, _arguments: tuple[Any, ...]) -> None:
-    if event in _RUNNING:
-        raise PermissionError("a node does not run code of packages to install them")
+def _uv(command: Sequence[str], folder: str, lines: Sequence[str] = ()) -> str:
+    """The output of `uv pip`, whose messages go to the log. Raises Refused."""
+    uv = str(Path(__file__).with_name("uv"))
+    python = f"{folder}/bin/python"
+    options = [
+        "--python",
+        python,
+        "--no-build",
+        *(["--no-index"] if os.environ.get(NO_INDEX) else []),
+    ]
+    done = subprocess.run(
+        [uv, "pip", command[0], *options, *command[1:]],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = re.sub(r"://[^/@\s]*@", "://", done.stderr)
+    shown = [line for line in said.splitlines() if line and not line.startswith("Using Python")]
+    print("\n".join(shown), end="\n" if shown else "", flush=True)  # noqa: T201 - the build's log
+    if done.returncode:
+        raise Refused(_why(said, folder, lines))
+    return done.stdout
+
+
+def _why(said: str, folder: str, lines: Sequence[str]) -> str:
+    """On one line, why uv failed."""
+    if by_url := _BY_URL.search(said):
+        return _of_link(by_url[1], by_url[2])
+    if (source := _SOURCE_ONLY.search(said)) and (why := _only_source(source[1], folder, lines)):
+        return why
+    reasons: list[str] = []
+    for line in said.splitlines():
+        if found := _REASON.fullmatch(line):
+            reasons.append(found[1])
+        elif reasons and line.startswith("  "):
+            reasons[-1] += f" {line.strip()}"
+        elif reasons:
+            break
+    return ": ".join(reasons) or "the installer failed"
+
+
+def _only_source(name: str, folder: str, lines: Sequence[str]) -> str:
+    """Why a package that has no wheels cannot be had."""
+    asked = next((line.partition(";")[0] for line in lines if _canonical(line) == name), name)
+    asked = "".join(_HASH.sub("", asked).split())
+    instead = "no version of it has wheels: ask for"
+    if asked != name:
+        with contextlib.suppress(Refused):
+            found = _uv(
+                ["compile", "--no-deps", "--no-header", "--no-annotate", "-q", "-"], folder, [name]
+            )
+            version = found.strip().rpartition("==")[2]
+            instead = f"ask for a version that has wheels ({version}), or for"
+    return (
+        f"{asked} has no wheel for Python {platform.python_version()} on this machine, only source, and a"
+        " node without containers does not run code of packages to build them:"
+        f" {instead} a node with containers (--image), which builds them"
+    )
+
+
+def _refuse_link(name: str, url: str) -> NoReturn:
+    raise Refused(_of_link(name, url))
+
+
+def _of_link(name: str, url: str) -> str:
+    """Why what a package requires by a URL is not installed."""
+    link = _bare(url)
+    if link.startswith("https://") and urlsplit(link).path.endswith(".whl"):
+        return (
+            f"{name} is required from {link} by another package: to install it, add the line"
+            f" {name} @ {link} to requirements.txt"
+        )
+    return (
+        f"{name} is required from {link}: a node without containers installs wheels only, over http or"
+        " https, because it does not run code of packages to install them"
+    )
+
+
+def _url(line: str) -> str:
+    """The URL in a line, without hashes and conditions."""
+    found = re.search(r"\w+://\S+", line)
+    return _bare(found[0].rstrip(";")) if found else ""
 
 
 def _bare(url: object) -> str:
     """A URL for people: without a user's name and password, and not too long."""
-    return re.sub(r"://[^/@\s]*@", "://", str(url))[:200]
+    return re.sub(r"://[^/@\s]*@", "://", str(url)).partition("#")[0][:200]
 
 
-def _only_source(asked: str, pip: Callable[[list[str]], int]) -> str:
-    """Why a package that pip did not find cannot be had, where its indexes have it as source; else ""."""
-    packaging = import_module("pip._vendor.packaging.requirements")
-    try:
-        wanted = packaging.Requirement(asked)
-    except packaging.InvalidRequirement:
-        return ""
-    source = _versions(wanted.name, "--no-binary", pip)
-    if not any(wanted.specifier.contains(one, prereleases=True) for one in source):
-        return ""
-    wheels = _versions(wanted.name, "--only-binary", pip)
-    return (
-        f"{wanted.name}{wanted.specifier} has no wheel for Python {platform.python_version()} on this"
-        " machine, only source, and a node without containers does not run code of packages to build"
-        f" them: {_instead(wheels)} a node with containers (--image), which builds them"
-    )
-
-
-def _versions(name: str, which: str, pip: Callable[[list[str]], int]) -> list[str]:
-    """The versions that pip finds in its indexes as source or as wheels, newest first; [] for none."""
-    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
-        status = pip(["index", "versions", name, which, ":all:", *_QUIET])
-    found = _VERSIONS.search(said.getvalue())
-    return [] if status or found is None else [one.strip() for one in found[1].split(",")]
-
-
-def _instead(wheels: list[str]) -> str:
-    """What to ask for in place of source: "ask for a version that has wheels (2.1, 2.0), or for"."""
-    if not wheels:
-        return "no version of it has wheels: ask for"
-    told = ", ".join(wheels[:_MOST_TOLD])
-    if len(wheels) > _MOST_TOLD:
-        told += f" ... {wheels[-1]}"
-    return f"ask for a version that has wheels ({told}), or for"
+def _canonical(line: str) -> str:
+    """The name of the package of a line, in its one form; "" where it names none."""
+    found = _NAMED.match(line)
+    if found is None or line.startswith("http"):
+        wheel = re.search(r"/([A-Za-z0-9._]+)-[^/]*\.whl", line)
+        return re.sub(r"[-_.]+", "-", wheel[1]).lower() if wheel else ""
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
 if __name__ == "__main__":

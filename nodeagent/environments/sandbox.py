@@ -27,7 +27,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ import structlog
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.builds import LastWords
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments.kept import IN_TMP, Kept
 from nodeagent.environments.sealing import Rules, Unsound, seal
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.runtimes.interface import (
@@ -86,7 +87,6 @@ _MOST_AT_ONCE_BYTES = 1 << 20
 """So that what says more than can be read is still looked after."""
 _TAIL_BYTES = 64 << 10
 _VERDICT = b"nsml: "
-_KEPT = "kept"
 
 log = structlog.get_logger()
 
@@ -151,7 +151,7 @@ class Task:
         files: text by name that it is given, which nobody else reads.
         variables: of its environment, kept from every disk; `{run}` as in `argv`, `{kept}` is the folder
             of what is kept from one build to the next.
-        kept: what an earlier build left there, and where what this one leaves goes; None: nothing is kept.
+        kept: where builds leave what the next one goes on from (`kept.py`); None: nothing is kept.
     """
 
     argv: Sequence[str]
@@ -224,15 +224,31 @@ class Sandbox:
         `cancelled` is set, and OSError where this machine lacks something; nothing is left then.
         """
         remove_tree(place)
-        with self._slot(cancelled) as (slot, folder):
+        with self._slot(cancelled) as (slot, folder), ExitStack() as finally_:
+            rules = self._rules(slot, place, turn.disk_bytes)
+            kept = None
+            if task.kept is not None:
+                kept = Kept(task.kept, folder, rules, self.limits.kept_bytes)
+                finally_.callback(kept.put_back)
             with self._seen_at(place, folder) as seen:
                 self._run(
-                    task, slot, folder, say, cancelled, limits=self.limits, turn=turn, seen=seen
+                    task,
+                    slot,
+                    folder,
+                    say,
+                    cancelled,
+                    limits=self.limits,
+                    turn=turn,
+                    seen=seen,
+                    kept=kept,
                 )
             try:
-                seal(folder.app, self._rules(slot, place, turn.disk_bytes))
+                if kept is not None:
+                    rules = replace(rules, shared=kept.shared)
+                seal(folder.app, rules)
             except Unsound as error:
-                raise EnvironmentFailed(f"the installed environment is refused: {error}") from None
+                why = (kept.refusal if kept is not None else "") or str(error)
+                raise EnvironmentFailed(f"the installed environment is refused: {why}") from None
             sealed(folder.app)
             folder.app.rename(place)
 
@@ -370,25 +386,27 @@ class Sandbox:
         limits: BuildLimits,
         turn: Turn,
         seen: Sequence[MountEntry] = (),
+        kept: Kept | None = None,
     ) -> None:
         spec = self._spec(task, slot, limits, turn)
         layout = layout_of(spec, folder)
-        run, kept = layout.run, f"{layout.tmp}/{_KEPT}"
+        run, cache = layout.run, f"{layout.tmp}/{IN_TMP}"
         secrets = {
-            name: text.replace("{run}", run).replace("{kept}", kept)
+            name: text.replace("{run}", run).replace("{kept}", cache)
             for name, text in task.variables.items()
         }
         argv = [word.replace("{run}", run) for word in spec.argv]
         spec = replace(spec, argv=argv, secrets=secrets)
         folder.create()
-        if task.kept is not None:
-            with suppress(OSError):  # there is none, or another build has it
-                task.kept.rename(folder.tmp / _KEPT)
+        if kept is not None:
+            kept.take()
         for name, data in task.files.items():
             (folder.run / name).touch(mode=0o600)
             (folder.run / name).write_bytes(data)
         if spec.uid is not None and spec.gid is not None:
             folder.give(spec.uid, spec.gid)
+        has_own_root = self.level is Isolation.NAMESPACE
+        lent = [] if kept is None else kept.lend(layout.tmp, has_own_root=has_own_root)
         files = None if self._network is None else self._network.files()
         content = {
             **shim_spec(spec, folder, self._grouped(), network_files=files),
@@ -397,7 +415,7 @@ class Sandbox:
             "oom_score_adj": OOM_SCORE,
         }
         if content["namespace"]:
-            content["namespace"]["mounts"] += seen
+            content["namespace"]["mounts"] += [*seen, *lent]
         write_atomically(folder.spec, json.dumps(content).encode())
         words = _Words(say)
         shim = self._started(folder, json.dumps(spec.secrets).encode())
@@ -405,8 +423,8 @@ class Sandbox:
             self._follow(shim, folder, words, cancelled, turn)
         finally:
             os.close(shim.pidfd)
-            if task.kept is not None:
-                self._keep(folder.tmp / _KEPT, task.kept, slot)
+            if kept is not None:
+                kept.collect()
         words.end()
         _judge(read_exit(folder), words, limits, turn)
 
@@ -431,20 +449,7 @@ class Sandbox:
         finally:
             os.close(network)
 
-    def _keep(self, made: Path, place: Path, slot: int) -> None:
-        """Have what a build left for the next be at `place`; what is not as it should be goes."""
-        if made.is_symlink() or not made.is_dir():
-            return
-        try:
-            seal(made, self._rules(slot, place, self.limits.kept_bytes, is_private=True))
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            remove_tree(place)
-            os.utime(made)
-            made.rename(place)
-        except (Unsound, OSError) as error:
-            log.info("build.nothing_kept", reason=str(error))
-
-    def _rules(self, slot: int, place: Path, most_bytes: int, *, is_private: bool = False) -> Rules:
+    def _rules(self, slot: int, place: Path, most_bytes: int) -> Rules:
         uid = self._uid(slot)
         return Rules(
             uid=os.geteuid() if uid is None else uid,
@@ -452,7 +457,6 @@ class Sandbox:
             outside=_interpreters(),
             bytes=most_bytes,
             files=self.limits.files,
-            is_private=is_private,
         )
 
     def _spec(self, task: Task, slot: int, limits: BuildLimits, turn: Turn) -> ReplicaSpec:
@@ -541,7 +545,7 @@ def shared_copy(folder: Path, name: str, sources: Mapping[str, Path]) -> Path:
             shutil.copy2(source, draft / target)
     compileall.compile_dir(draft, quiet=2)
     for path in (draft, *draft.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+        path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
     with suppress(OSError):  # another has made it meanwhile
         draft.rename(place)
     for other in [draft, *folder.glob(f"{name}-*")]:
@@ -635,10 +639,12 @@ class _Words:
         return self._verdict or self._words.reason(otherwise)
 
     def _take(self, piece: bytes) -> None:
-        for line in piece.splitlines():
+        for line in piece.splitlines(keepends=True):
             if line.startswith(_VERDICT):
-                self._verdict = line.removeprefix(_VERDICT)[:1000].decode(errors="replace")
-        self._words(piece)
+                # for who tells how the build ended, in words of its own
+                self._verdict = line.removeprefix(_VERDICT)[:1000].decode(errors="replace").strip()
+            else:
+                self._words(line)
 
 
 class _Count:

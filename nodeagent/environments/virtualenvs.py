@@ -5,13 +5,14 @@
 <agent data>/environments/<key>.ready    written last, with the time; its mtime is the last use
 ```
 
-What users chose is never read here: pip has a sandbox (`sandbox.py`) in which it installs wheels only
+What users chose is never read here: uv has a sandbox (`sandbox.py`) in which it installs wheels only
 (`installer.py`), and what comes out of it is checked and sealed without being opened. The mark that one is
 whole lies beside it, where no package can write it. What is built for one user is given to no other who names
 the same: an index may have shown it to that user alone, and packages of theirs may have changed it, or the
-downloads that it was made from. Only the bare one, which nothing is installed into, is everybody's. An environment is never the platform's own and has no
-pip; it is made with the platform's, under the host's pip configuration as far as that says where packages
-come from.
+downloads that it was made from. Only the bare one, which nothing is installed into, is everybody's. A user's
+environments share the files of the wheels that they have in common (`kept.py`). An environment is never the
+platform's own and has no pip; it is made with the platform's uv, under the host's pip configuration as far as that
+says where packages come from.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from nodeagent.environments.builds import Builds
 from nodeagent.environments.generations import last_of, next_of
 from nodeagent.environments.hostconfig import (
     fetching_variables,
-    pip_folder,
+    is_on,
     pip_options,
     shareable,
+    uv_program,
+    with_options_of,
     without_secrets,
 )
 from nodeagent.environments.sandbox import Task, base_python, shared_copy
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
     from nodeagent.machine.accounts import Accounts
     from nsml.packages.requirements import Requirements
 
-_FORMAT = 5
+_FORMAT = 6
 _BARE_DISK_BYTES = 8 << 20
 """An environment without packages takes some kilobytes: a small disk that is nearly full has room for it."""
 _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr")
@@ -217,29 +220,34 @@ class Environments:
             raise
 
     def _task(self, place: Path, requirements: Requirements, owner: str) -> Task:
-        programs = {"pip": pip_folder(), "installer.py": Path(installer.__file__)}
+        programs = {"uv": uv_program(), "installer.py": Path(installer.__file__)}
         kit = shared_copy(self._sandbox.folder, "kit", programs)
-        argv = [str(base_python()), "-I", str(kit / "installer.py"), "make", str(place)]
+        argv = [str(base_python()), "-I", str(kit / "installer.py"), str(place)]
         mounts = [Mount(source=kit, target=str(kit))]
         if not requirements.lines:
             return Task(argv=argv, mounts=mounts)
-        options = pip_options(os.environ)
-        sources = shareable(options, hides=lambda place: place == Path("/"))
+        of_host = pip_options(os.environ)
+        packages = [line for line in requirements.lines if not line.startswith("-")]
+        options = with_options_of(
+            [line for line in requirements.lines if line.startswith("-")], of_host
+        )
         variables, files = fetching_variables(options, os.environ, folder="{run}")
-        listed = "".join(f"{line}\n" for line in requirements.lines)
+        for option, variable in (
+            ("require-hashes", installer.ALL_HASHED),
+            ("no-index", installer.NO_INDEX),
+        ):
+            if is_on(options.get(option, "")):
+                variables[variable] = "1"
+        listed = "".join(f"{line}\n" for line in packages)
         return Task(
             argv=[*argv, "{run}/requirements.txt"],
             mounts=[
                 *mounts,
-                *(Mount(source=one, target=str(one)) for one in shareable(options, hides=_hides)),
+                *(Mount(source=one, target=str(one)) for one in shareable(of_host, hides=_hides)),
             ],
             kept=self._downloads.of(owner),
             files={**files, "requirements.txt": listed.encode()},
-            variables={
-                **variables,
-                "PIP_CACHE_DIR": "{kept}",
-                installer.LOCAL_SOURCES: os.pathsep.join(map(str, sources)),
-            },
+            variables={**variables, "UV_CACHE_DIR": "{kept}"},
         )
 
 

@@ -105,7 +105,7 @@ class Symptoms:
         network_reason: why they do not, or why metadata services of clouds stay open to them.
         wanted_network: the setting `session_network`.
         is_metadata_open: they do.
-        has_pip: the agent's environment has pip, which installs what sessions require.
+        has_pip: the agent's environment has pip, which installs packages into images.
         keeps_tar_in_place: Python's own filters for tar archives work, or were mended by the distribution.
         cgroups: 1 or 2 with the controllers, and whether a group of our own can be made.
         inotify: instances that one user of the machine may have.
@@ -178,7 +178,7 @@ def _pip(s: Symptoms) -> Iterator[Finding]:
     if not s.has_pip:
         yield _bad(
             "pip",
-            "the agent's own environment has none: no session starts",
+            "the agent's own environment has none: nothing is installed into images",
             "install it where nsml is installed: python -m ensurepip, or uv pip install pip",
         )
 

@@ -284,6 +284,11 @@ def writable_entry(folder: Path, target: Path) -> MountEntry:
     return _entry("bind", str(folder), str(target), write=True)
 
 
+def shown_entry(folder: Path, target: str) -> MountEntry:
+    """A further entry of a plan: a folder of the machine that it can read at `target`."""
+    return _entry("bind", str(folder), target)
+
+
 def all_mounts(spec: ReplicaSpec) -> list[Mount]:
     """What a root of its own shows of the host beside the system and the replica's folder."""
     return [*spec.mounts, *([spec.mps_pipes] if spec.mps_pipes else [])]

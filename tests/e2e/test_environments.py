@@ -19,6 +19,8 @@ from tests.engines import SOCKET
 from tests.support.in_process import Platform
 from tests.support.wheels import make_wheel
 
+INSTALLED = re.compile(r"^ \+ [\w-]+==1\.0$|^Successfully installed", re.MULTILINE)
+"""How uv and, in images, pip say that they have installed something."""
 USES = "import greeting\nprint('user code says', greeting.TEXT)\n"
 
 
@@ -66,7 +68,7 @@ def code_with(platform, text, **files):
 def test_requirements_are_there_and_their_making_is_in_the_log(platform):
     code = code_with(platform, USES, requirements="greeting==1.0\n")
     said = platform.nsml("run", "-f", cwd=code).stdout
-    assert said.count("Successfully installed greeting-1.0") == 1
+    assert len(INSTALLED.findall(said)) == 1
     assert said.splitlines()[0].startswith("Installing 1 requirement")
     assert said.splitlines()[-1] == "user code says hello"
     again = platform.nsml("run", "-f", cwd=code).stdout
@@ -108,7 +110,7 @@ def test_what_was_built_from_unpinned_requirements_is_built_anew_on_request(plat
 
 
 def test_what_cannot_be_had_ends_with_the_reason(platform):
-    says = "No matching distribution found for no-such-package"
+    says = "no-such-package"
     code = code_with(platform, "print('not reached')", requirements="no-such-package==3\n")
     done = platform.nsml("run", "-f", cwd=code, check=False)
     assert done.returncode == 1
@@ -138,7 +140,7 @@ def test_an_agent_that_is_killed_while_it_builds_says_everything_once(platform, 
         env=platform.environment,
         stdout=subprocess.PIPE,
     )
-    wait_for(lambda: "Processing" in platform.nsml("logs", session).stdout, what="pip at work")
+    wait_for(lambda: "Installing" in platform.nsml("logs", session).stdout, what="it is built")
     platform.kill("agent")
     wheel.unlink()
     (mirror / "made").mkdir()
@@ -150,7 +152,7 @@ def test_an_agent_that_is_killed_while_it_builds_says_everything_once(platform, 
     whole = platform.nsml("logs", session).stdout
     assert live.decode() == whole
     assert whole.count("Installing 1 requirement") == 2
-    assert whole.count("Successfully installed") == 1
+    assert len(INSTALLED.findall(whole)) == 1
     assert whole.endswith("\nuser code\n")
 
 

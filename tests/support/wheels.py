@@ -102,7 +102,10 @@ def index_of(folder: Path) -> Iterator[str]:
             self.send_header("Content-Type", "text/html" if is_page else "application/zip")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET  # noqa: N815 - the name that it is called by
 
         def log_message(self, *_given: object) -> None:
             """Nothing."""

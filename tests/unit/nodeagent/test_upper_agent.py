@@ -1575,9 +1575,9 @@ def test_a_failed_environment_has_one_line_and_its_log_all(
             await world.platform.order(order)
             report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
         why = (
-            "the environment could not be made: Could not find a version that satisfies the"
-            " requirement no_such_package (from versions: none);"
-            " No matching distribution found for no_such_package"
+            "the environment could not be made: No solution found when resolving dependencies: Because"
+            " no-such-package was not found in the provided package locations and you require"
+            " no-such-package, we can conclude that your requirements are unsatisfiable."
         )
         assert (report.exit.cause, report.exit.message) == (
             sessions.CAUSE_ENVIRONMENT_FAILED,
@@ -1585,7 +1585,7 @@ def test_a_failed_environment_has_one_line_and_its_log_all(
         )
         first, *_, last = world.platform.log(S).decode().splitlines()
         assert (first, last) == ("Installing 1 requirement", f"nsml: {why}")
-        assert world.platform.log(S).count(b"ERROR: No matching distribution found") == 1
+        assert world.platform.log(S).count(b"error: No solution found") == 1
 
     on_virtual_time(tmp_path / "agent", test)
 

@@ -11,8 +11,10 @@ import pytest
 from nodeagent.environments.hostconfig import (
     AptConfiguration,
     apt_configuration,
+    fetching_variables,
     local_sources,
     pip_options,
+    with_options_of,
     without_secrets,
 )
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
@@ -70,6 +72,53 @@ def test_passwords_are_in_no_key() -> None:
     assert without_secrets(options) == {
         "index-url": "https://a/simple",
         "extra-index-url": "https://b x@c/d",
+    }
+
+
+def test_uv_is_told_what_pip_is_told_here(tmp_path: Path) -> None:
+    authorities = tmp_path / "lab.pem"
+    authorities.write_text("CERTIFICATE")
+    options = {
+        "index-url": "https://kim:pw@lab/simple",
+        "extra-index-url": "https://a/simple\nhttps://b/simple",
+        "find-links": "https://c/wheels /srv/wheels",
+        "trusted-host": "a b:8080",
+        "cert": str(authorities),
+        "proxy": "http://proxy:3128",
+        "timeout": "7.5",
+        "retries": "2",
+        "pre": "true",
+    }
+    variables, files = fetching_variables(options, {"https_proxy": "http://other"}, folder="{run}")
+    assert files == {"cert.pem": b"CERTIFICATE"}
+    told = {name: text for name, text in variables.items() if text != "1"}
+    assert {
+        "UV_DEFAULT_INDEX": "https://kim:pw@lab/simple",
+        "UV_EXTRA_INDEX_URL": "https://a/simple https://b/simple",
+        "UV_FIND_LINKS": "https://c/wheels,/srv/wheels",
+        "UV_INSECURE_HOST": "a b:8080",
+        "SSL_CERT_FILE": "{run}/cert.pem",
+        "https_proxy": "http://proxy:3128",
+        "UV_HTTP_TIMEOUT": "7",
+        "UV_HTTP_RETRIES": "2",
+        "UV_PRERELEASE": "allow",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_KEYRING_PROVIDER": "disabled",
+    }.items() <= told.items()
+    assert variables["UV_NO_CONFIG"] == "1"
+
+
+def test_options_among_the_lines_stand_above_the_machines(tmp_path: Path) -> None:
+    of_host = {"index-url": "https://a", "extra-index-url": "https://b", "timeout": "3"}
+    lines = ["-i https://own", "--extra-index-url=https://c", "-f https://d", "--no-index", "--pre"]
+    assert with_options_of(lines, of_host) == {
+        "index-url": "https://own",
+        "extra-index-url": "https://b https://c",
+        "find-links": "https://d",
+        "timeout": "3",
+        "no-index": "1",
+        "pre": "1",
     }
 
 

@@ -61,7 +61,9 @@ def test_nothing_that_a_user_chose_is_opened_with_roots_rights(tmp_path: Path) -
     bad = [
         call
         for call in by_root
-        if MARK in call and not ("O_DIRECTORY" in call and "O_NOFOLLOW" in call)
+        if MARK in call
+        and not ("O_DIRECTORY" in call and "O_NOFOLLOW" in call)
+        and not call.startswith("readlinkat(")
     ]
     # the command line of the test itself, and the agent's own look at where the pip of this machine looks
     bad = [call for call in bad if not (call.startswith("execve(") and str(tmp_path) in call)]

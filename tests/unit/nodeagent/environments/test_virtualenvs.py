@@ -275,10 +275,8 @@ def test_requirements_are_installed_once_by_all_who_ask(tmp_path: Path, index: P
         )
     assert len({environment.folder for environment in made}) == 1
     assert python(made[0].folder, "import greeting; print(greeting.TEXT)") == "hello"
-    assert b"".join(said).count(b"Installing collected") == b"".join(said).count(
-        b"Installing 1 req"
-    )
-    assert b"Looking in" not in b"".join(said), "where a machine looks is nothing of the user's"
+    assert b"".join(said).count(b"+ greeting==1.0") == b"".join(said).count(b"Installing 1 req")
+    assert bytes(index) not in b"".join(said), "where a machine looks is nothing of the user's"
     before = len(said)
     built_at = made[0].folder.stat().st_ctime_ns
     again = environments_in(tmp_path).provide(wanted, said.append, owner="kim")
@@ -339,7 +337,7 @@ def test_requirements_may_name_an_index_of_their_own(
         wanted = Requirements(lines=(f"{option} {place}", "greeting"))
         made = environments_in(tmp_path).provide(wanted, said.append, owner="kim")
     assert python(made.folder, "import greeting; print(greeting.TEXT)") == "own"
-    assert b"Looking in" not in b"".join(said)
+    assert bytes(index) not in b"".join(said)
 
 
 def test_an_environment_of_an_earlier_version_is_as_old_as_its_folder(
@@ -542,7 +540,7 @@ def test_another_python_is_another_environment(
 
 def test_failure_tells_why_and_leaves_nothing(tmp_path: Path, index: Path) -> None:
     environments = environments_in(tmp_path)
-    with pytest.raises(EnvironmentFailed, match="no_such_package"):
+    with pytest.raises(EnvironmentFailed, match="no-such-package was not found"):
         environments.provide(Requirements(lines=("no_such_package",)), lambda _: None, owner="kim")
     folders = [path for path in (tmp_path / "environments").iterdir() if path.is_dir()]
     assert folders == []
@@ -621,7 +619,7 @@ def test_a_version_that_is_nowhere_is_not_said_to_be_source_only(
     make_wheel(index, "mixed", "")
     trap = make_source(index, "mixed", "0.4")
     environments = environments_in(tmp_path)
-    with pytest.raises(EnvironmentFailed, match=r"from versions: 1.0.*No matching"):
+    with pytest.raises(EnvironmentFailed, match="there is no version of mixed==3"):
         environments.provide(Requirements(lines=("mixed==3",)), lambda _: None, owner="kim")
     assert not trap.exists()
 
