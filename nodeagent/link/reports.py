@@ -6,6 +6,7 @@ from nodeagent.folders import ReplicaId
 from nodeagent.link.outbox import replica_message
 from nodeagent.replica.progress import Progress
 from nodeagent.runtimes.interface import ExitRecord, ExitWhy
+from nsml.packages.distributions import missing_line
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
@@ -67,7 +68,7 @@ def progress_report(replica_id: ReplicaId, progress: Progress, *, now: float) ->
 def exit_of(record: ExitRecord, stop: pb.StopOrder | None) -> pb.ReplicaExit:
     """How a program ended; the cause of a stopped one is its order's."""
     cause = _cause(record)
-    message = record.message
+    message = _with_advice(record.message)
     if record.why is ExitWhy.STOPPED and stop is not None and stop.cause:
         cause, message = stop.cause, stop.reason or message
     if record.signal is not None:
@@ -102,6 +103,12 @@ def _exit(cause: sessions.Cause, exit_code: int, message: str) -> pb.ReplicaExit
         message=message[:_LONGEST_MESSAGE],
         node_refused=is_refused,
     )
+
+
+def _with_advice(message: str) -> str:
+    """The exception that ended a program, with the package that it lacked."""
+    line = missing_line(message)
+    return f"{message}; add to requirements.txt: {line}" if line else message
 
 
 def _cause(record: ExitRecord) -> sessions.Cause:

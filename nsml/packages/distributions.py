@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from nsml.packages.requirements import canonical
@@ -101,6 +102,39 @@ _COMES_WITH: Final = {
 }
 """Packages that others bring; what is not here is warned of once too often, never refused."""
 _WITH: Final = {name: frozenset(brought.split()) for name, brought in _COMES_WITH.items()}
+
+
+_BY_THEIR_NAMES: Final = (
+    "addict av blosc catboost click deepspeed diffusers easydict einops fairseq fire flask ftfy"
+    " fvcore gensim gluoncv h5py imgaug insightface ipdb ipywidgets jieba joblib jsonlines kornia librosa lmdb"
+    " loguru lxml mmengine mxnet natsort nibabel nltk numba numexpr onnxruntime optax optuna orjson plotly"
+    " polars prettytable psutil pydicom pydub pydantic pynndescent pytest ray regex rich sacrebleu"
+    " sacremoses sentencepiece shap simplejson skorch soundfile spacy submitit tables tabulate tensorboardX termcolor"
+    " thop tiktoken toml toolz torchtext triton ujson unidecode visdom vllm webdataset xformers yacs"
+)
+"""Packages that are not among those above, with a module of the same name."""
+_KNOWN: Final = frozenset(
+    name.replace("-", "_")
+    for words in (_BY_THEIR_NAMES, *_COMES_WITH, *_COMES_WITH.values())
+    for name in words.split()
+)
+_NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,100})'")
+
+
+def missing_line(exception: str) -> str:
+    """The line that requirements.txt lacked, by the exception that ended a program.
+
+    "" where it is another exception, and where no package is known to have the module: one that has its name
+    may be anybody's.
+    """
+    found = _NO_MODULE.fullmatch(exception)
+    if found is None:
+        return ""
+    module = found[1]
+    if module in _PACKAGES:
+        return _PACKAGES[module].split()[0]
+    # of a module below another, that one is there
+    return canonical(module) if module in _KNOWN else ""
 
 
 def missing_package(module: str, required: Collection[str]) -> str:

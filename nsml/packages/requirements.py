@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nsml.common.text_files import decoded
+from nsml.packages.retired_names import renamed
 from nsml.packages.setup_reader import install_requires
 from nsml.spec.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
 
@@ -174,6 +175,9 @@ def read_requirements(
         lines += _Listed(text, may_build=may_build).lines("requirements.txt", listed, _MAX_DEPTH)
     if len(lines) > _MAX_LINES:
         raise RequirementsRefused(f"over {_MAX_LINES:,} requirements are not installed")
+    for place, line in enumerate(lines):
+        lines[place], note = renamed(line, name_of(line))
+        notes += [note] if note else []
     return Requirements(
         lines=tuple(dict.fromkeys(lines)),
         packages=_packages(text("nsml_package.txt") or ""),

@@ -121,6 +121,15 @@ def test_what_cannot_be_had_ends_with_the_reason(platform):
     assert (ended["end"]["cause"], says in ended["end"]["message"]) == ("ENVIRONMENT_FAILED", True)
 
 
+def test_a_module_that_is_missing_ends_with_the_line_to_add(platform):
+    code = code_with(platform, "import cv2\n", requirements="greeting==1.0\n")
+    done = platform.nsml("run", "-f", cwd=code, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "ModuleNotFoundError: No module named 'cv2'; add to requirements.txt: opencv-python-headless"
+    )
+
+
 def test_what_no_node_installs_is_refused_before_the_queue(platform):
     code = code_with(platform, "print('not reached')", requirements="-r ../outside.txt\n")
     done = platform.nsml("run", "-f", cwd=code, check=False)

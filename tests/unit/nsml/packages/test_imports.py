@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsml.packages.distributions import missing_package
+from nsml.packages.distributions import missing_line, missing_package
 from nsml.packages.imports import foreign_imports, missing_imports
 
 
@@ -88,6 +88,36 @@ def test_modules_beside_a_program_in_a_folder_below_are_found() -> None:
 )
 def test_the_package_to_name(module: str, required: set[str], package: str) -> None:
     assert missing_package(module, required) == package
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("cv2", "opencv-python-headless"),
+        ("PIL", "pillow"),
+        ("yaml", "pyyaml"),
+        ("bs4", "beautifulsoup4"),
+        ("skimage", "scikit-image"),
+        ("sklearn", "scikit-learn"),
+        ("torch", "torch"),
+        ("pytorch_lightning", "pytorch-lightning"),
+        ("google.protobuf", "protobuf"),
+        # whose package of that name may be anybody's, and what its package is installed without
+        ("utils", ""),
+        ("my_project", ""),
+        ("torch.nothing", ""),
+        ("google", ""),
+        ("x'; os.system('id", ""),
+    ],
+)
+def test_the_line_that_a_program_lacked(module: str, line: str) -> None:
+    assert missing_line(f"ModuleNotFoundError: No module named '{module}'") == line
+
+
+def test_other_exceptions_lack_no_line() -> None:
+    assert not missing_line("ImportError: cannot import name 'x' from 'cv2'")
+    assert not missing_line("last output: ModuleNotFoundError: No module named 'cv2'")
+    assert not missing_line("ModuleNotFoundError: No module named 'cv2'; 'cv2' is not a package")
 
 
 def test_modules_of_one_package_are_named_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from nsml.packages.requirements import (
@@ -160,3 +162,34 @@ def test_an_index_is_named_by_a_whole_url_in_images_and_environments_alike(
         given = f"{option} https://a/simple"
         read = read_requirements({"requirements.txt": given}.get, may_build=may_build)
         assert (read.lines, read.has_own_sources) == ((given,), True)
+
+
+@pytest.mark.parametrize(
+    ("written", "installed"),
+    [
+        ("sklearn", "scikit-learn"),
+        ("sklearn==0.0.post5", "scikit-learn"),
+        ("SKLearn >= 1.2 ; python_version > '3'", "scikit-learn>= 1.2; python_version > '3'"),
+        ("PIL==1.1.7", "pillow"),
+        ("tensorflow-gpu==2.11", "tensorflow==2.11"),
+        ("bs4[lxml]==0.0.1", "beautifulsoup4[lxml]"),
+        ("pytorch", "torch"),
+    ],
+)
+def test_a_retired_name_is_installed_by_the_one_that_took_its_place(
+    written: str, installed: str
+) -> None:
+    found = read_requirements({"requirements.txt": f"numpy\n{written}\n"}.get)
+    assert found.lines == ("numpy", installed)
+    (note,) = found.notes
+    assert note.startswith(re.split(r"\W", written.replace("-", "_"))[0].replace("_", "-"))
+    assert "is installed in its place" in note
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["scikit-learn==0.0", "sklearn @ https://a/sklearn-1.0-py3-none-any.whl", "sklearn-x", "--pre"],
+)
+def test_what_is_no_retired_name_stays_as_it_is(line: str) -> None:
+    found = read_requirements({"requirements.txt": line}.get)
+    assert (found.lines, found.notes) == ((line,), ())
