@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from nodeagent.environments.allowed import ANY, is_pattern
+from nodeagent.environments.defaults import NAMES
 from nodeagent.network.gang_network import is_mode
 from nodeagent.shim.namespaces import FIRST_OWNER
 from nsml.common import settings
@@ -151,6 +152,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """In containers: the image of sessions that name none; `deploy/image` makes this one, another is
     pulled where it is missing."""
 
+    default_requirements: str = ""
+    """Without containers: the requirements file (a path, or `cpu` or `cuda`, which are maintained with nsml) of
+    the packages of sessions that name none. Those of sessions that name some are added to them."""
+
     image_aliases: dict[str, str] = {}
     """In containers: names of images that are retired, and those that take their place."""
 
@@ -287,6 +292,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("cpus", self.cpus >= 0, "not negative"),
             ("memory_bytes", self.memory_bytes >= 0, "not negative"),
             ("default_image", _is_image(self.default_image), RULE),
+            (
+                "default_requirements",
+                self.default_requirements in ("", *NAMES)
+                or Path(self.default_requirements).is_absolute(),
+                f"{', '.join(NAMES)} or an absolute path",
+            ),
             (
                 "image_aliases",
                 all(map(is_reference, (*self.image_aliases, *self.image_aliases.values()))),

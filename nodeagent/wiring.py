@@ -24,7 +24,9 @@ from nodeagent.config import Settings, SettingsError
 from nodeagent.dependencies import Dependencies, Machine, MakeImageOrders
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.engine.watch import ANSWERS_WITHIN_S, EngineWatch
+from nodeagent.environments.defaults import Defaults, read_defaults
 from nodeagent.environments.downloads import Downloads
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.image_names import ImageNames
 from nodeagent.environments.images import Images, ImageSettings, build_prefix
 from nodeagent.environments.sandbox import BuildLimits, Sandbox
@@ -100,6 +102,7 @@ from nsml.common.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.common.private_files import read_private
 from nsml.common.private_folders import make_data_folder
 from nsml.common.program_logs import write_json_lines
+from nsml.packages.requirements import RequirementsRefused
 from nsml.v1 import resources_pb2 as resources
 
 log = structlog.get_logger()
@@ -167,7 +170,10 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
             lambda: _sandbox(settings, of_builds, alone, isolation.machine, networks.network)
         )
         downloads = Downloads(settings.data / "downloads")
-        environments = Environments(settings.data / "environments", sandbox, downloads, accounts)
+        defaults = await in_thread(lambda: _defaults(settings))
+        environments = Environments(
+            settings.data / "environments", sandbox, downloads, accounts, defaults.lines
+        )
         stores = [
             Store(kind="downloads", cache=downloads, place=settings.data),
             Store(kind="environment", cache=environments, place=environments.folder),
@@ -186,6 +192,8 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
         async with (
             _rules_kept(networks, folders, clock),
             _runtime(folders, isolation, networks.network, engine_place, clock) as runtime,
+            # in containers what the default image has
+            _built_ahead(environments, Defaults() if images is not None else defaults),
         ):
             yield Dependencies(
                 clock=clock,
@@ -352,6 +360,13 @@ def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
         return Accounts(settings.data, _ids(settings), by_group=is_user)
     except AccountsError as error:
         raise SettingsError(str(error)) from error
+
+
+def _defaults(settings: Settings) -> Defaults:
+    try:
+        return read_defaults(settings.default_requirements)
+    except (RequirementsRefused, OSError) as error:
+        raise SettingsError(f"default_requirements: {error}") from error
 
 
 def build_limits(settings: Settings, memory_bytes: int) -> BuildLimits:
@@ -605,6 +620,34 @@ def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkF
         whom = "containers" if isolation.level is Isolation.CONTAINER else "them"
         words.append(f"metadata services are open to {whom}: {found.open_reason}")
     return "; ".join(words)
+
+
+@asynccontextmanager
+async def _built_ahead(environments: Environments, defaults: Defaults) -> AsyncIterator[None]:
+    """Meanwhile have the environment of the default packages, anew where their file is newer."""
+    cancelled = threading.Event()
+
+    async def build() -> None:
+        make = partial(
+            environments.build_default,
+            lambda _: None,
+            cancelled,
+            built_after=defaults.changed_at,
+        )
+        try:
+            await in_own_thread(make)
+        except EnvironmentCancelled:
+            return
+        except (EnvironmentFailed, OSError) as error:
+            log.warning("environment.default_not_built", reason=str(error))
+
+    building = asyncio.create_task(build()) if defaults.lines else None
+    try:
+        yield
+    finally:
+        cancelled.set()
+        if building is not None:
+            building.cancel()
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """Makes a virtual environment and installs wheels into it. Runs in a build's sandbox, never in the agent.
 
-`installer.py FOLDER [REQUIREMENTS]`, with the program `uv` beside this file.
+`installer.py FOLDER [REQUIREMENTS BASE PREFERRED]`, with the program `uv` beside this file. The packages of BASE are
+added where they can be had beside those of REQUIREMENTS, in the versions of the lock PREFERRED if possible.
 
 The sandbox keeps what happens here from the machine. The rules here are for the packages' sake: only wheels, at
 whatever depth they are required. uv refuses URLs that packages of an index require. What a wheel that was named by
@@ -64,19 +65,21 @@ def main() -> int:
     if not listed:
         return 0
     try:
-        _install(folder, Path(listed[0]).read_text(encoding="utf-8").splitlines())
+        _install(folder, *(Path(one).read_text(encoding="utf-8").splitlines() for one in listed))
     except Refused as refused:
         print(f"nsml: {refused}", flush=True)  # noqa: T201 - the build's log
         return 1
     return 0
 
 
-def _install(folder: str, lines: Sequence[str]) -> None:
+def _install(
+    folder: str, lines: Sequence[str], base: Sequence[str], preferred: Sequence[str]
+) -> None:
     """Resolve, write the lock, and install from it. Raises Refused."""
     before = _unpacked()
     try:
         _check_named_by_url(folder, lines)
-        content = "".join(f"{line}\n" for line in _locked(folder, lines))
+        content = "".join(f"{line}\n" for line in _locked(folder, lines, base, preferred))
         with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as listed:
             listed.write(content)
             listed.flush()
@@ -106,16 +109,17 @@ class _Builder(venv.EnvBuilder):
         return context
 
 
-def _locked(folder: str, lines: Sequence[str]) -> list[str]:
+def _locked(
+    folder: str, lines: Sequence[str], base: Sequence[str], preferred: Sequence[str]
+) -> list[str]:
     """The packages that the lines lead to, a line with hashes each.
 
     Raises Refused, also where its writer's own hashes do not name all of them.
     """
-    command = ["compile", "--generate-hashes", "--no-header", "--no-annotate", "-"]
-    resolved = _uv(command, folder, lines).replace("\\\n", "").splitlines()
     given = {_canonical(line): found for line in lines if (found := _HASH.findall(line))}
-    named = {_url(line) for line in lines}
     is_hashed = bool(given) or bool(os.environ.get(ALL_HASHED))
+    resolved = _resolved(folder, lines, () if is_hashed else base, preferred)
+    named = {_url(line) for line in (*lines, *base)}
     locked = []
     for line in resolved:
         name, url = _canonical(line), _url(line)
@@ -130,6 +134,25 @@ def _locked(folder: str, lines: Sequence[str]) -> list[str]:
         hashes = given.get(name) or _HASH.findall(line)
         locked.append(" ".join([what, *(f"--hash={one}" for one in hashes)]))
     return locked
+
+
+def _resolved(
+    folder: str, lines: Sequence[str], base: Sequence[str], preferred: Sequence[str]
+) -> list[str]:
+    """The packages with hashes that `lines` lead to, with those of `base` if both can be had."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as lock:
+        command = ["compile", "--generate-hashes", "--no-header", "--no-annotate", "-"]
+        if base:
+            lock.write("".join(f"{line}\n" for line in preferred))
+            lock.flush()
+            try:
+                said = _uv([*command, "-o", lock.name], folder, [*lines, *base])
+            except Refused as refused:
+                print(f"note: without the node's default packages: {refused}", flush=True)  # noqa: T201
+                said = _uv(command, folder, lines)
+        else:
+            said = _uv(command, folder, lines)
+    return said.replace("\\\n", "").splitlines()
 
 
 def _check_named_by_url(folder: str, lines: Sequence[str]) -> None:

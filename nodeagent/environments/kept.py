@@ -16,6 +16,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shutil
 import stat
 from contextlib import suppress
 from dataclasses import replace
@@ -55,10 +56,21 @@ class Kept:
         folder: of the build.
         rules: for what a build leaves; `rules.bytes` of one.
         most_bytes: of what is kept and no environment has, about.
+        by_all: the place of what builds for everybody left: its wheels are there, too, by further names of the
+            same files.
     """
 
-    def __init__(self, place: Path, folder: ReplicaFolder, rules: Rules, most_bytes: int) -> None:
+    def __init__(
+        self,
+        place: Path,
+        folder: ReplicaFolder,
+        rules: Rules,
+        most_bytes: int,
+        *,
+        by_all: Path | None = None,
+    ) -> None:
         self._place = place
+        self._by_all = by_all
         self._made = folder.tmp / IN_TMP
         self._held = folder.path / IN_TMP
         self._rules = rules
@@ -77,11 +89,28 @@ class Kept:
             self._place.rename(self._held)
         with suppress(OSError):
             (self._held / "cache").rename(self._made)
+        if self._by_all is not None:
+            # which a build for everybody may have now
+            with suppress(OSError):
+                self._share(self._by_all)
         for bucket, name, path in self._unpacked():
             facts = path.lstat()
             self._lent[bucket, name] = (facts.st_dev, facts.st_ino)
             (self._made / bucket).mkdir(mode=0o700, exist_ok=True)
             (self._made / bucket / name).mkdir(mode=0o700)
+
+    def _share(self, other: Path) -> None:
+        for link in (other / "cache").glob("wheels-v*/**/*"):
+            mine = self._made / link.relative_to(other / "cache")
+            if not link.is_symlink() or mine.is_symlink():
+                continue
+            target = link.readlink()
+            unpacked = "/".join(target.parts[-2:])
+            _share_tree(other / "archives" / unpacked, self._archives / unpacked)
+            mine.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for noted in link.parent.glob(f"{glob.escape(link.name)}.*"):
+                shutil.copyfile(noted, mine.with_name(noted.name))
+            mine.symlink_to(target)
 
     def lend(self, tmp: str, *, has_own_root: bool) -> list[MountEntry]:
         """Have the unpacked wheels where uv looks for them; what is to be mounted for that.
@@ -186,6 +215,17 @@ class Kept:
     def _unpacked(self) -> Iterator[tuple[str, str, Path]]:
         for path in sorted(self._archives.glob("*/*")):
             yield path.parent.name, path.name, path
+
+
+def _share_tree(source: Path, target: Path) -> None:
+    """Have all files of `source` at `target`, too. Raises OSError; what is half there is what nothing leads to."""
+    if target.exists():
+        return
+    for folder, _, files in os.walk(source):
+        place = target / os.path.relpath(folder, source)
+        place.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for name in files:
+            os.link(f"{folder}/{name}", place / name, follow_symlinks=False)
 
 
 def _size_if_unused(tree: Path) -> int | None:

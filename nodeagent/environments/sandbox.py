@@ -152,6 +152,7 @@ class Task:
         variables: of its environment, kept from every disk; `{run}` as in `argv`, `{kept}` is the folder
             of what is kept from one build to the next.
         kept: where builds leave what the next one goes on from (`kept.py`); None: nothing is kept.
+        kept_by_all: the same of builds for everybody, which this one has a share in.
     """
 
     argv: Sequence[str]
@@ -159,6 +160,7 @@ class Task:
     files: Mapping[str, bytes] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     kept: Path | None = None
+    kept_by_all: Path | None = None
 
 
 class Sandbox:
@@ -228,7 +230,9 @@ class Sandbox:
             rules = self._rules(slot, place, turn.disk_bytes)
             kept = None
             if task.kept is not None:
-                kept = Kept(task.kept, folder, rules, self.limits.kept_bytes)
+                kept = Kept(
+                    task.kept, folder, rules, self.limits.kept_bytes, by_all=task.kept_by_all
+                )
                 finally_.callback(kept.put_back)
             with self._seen_at(place, folder) as seen:
                 self._run(

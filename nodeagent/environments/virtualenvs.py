@@ -24,11 +24,14 @@ import platform
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.environments import installer
 from nodeagent.environments.builds import Builds
+from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.generations import last_of, next_of
 from nodeagent.environments.hostconfig import (
     fetching_variables,
@@ -44,10 +47,11 @@ from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.runtimes.interface import Mount, PythonEnvironment
 from nodeagent.safe_paths import remove_tree
 from nsml.common.units import counted
+from nsml.packages.requirements import name_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
@@ -63,10 +67,23 @@ _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "
 """What a build's root has of the machine by itself, or never has."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What an environment is to have: `lines`, and of `base` what they do not name and can be had beside them.
+
+    `owner`: the id of the user whose it is; "": everybody's.
+    """
+
+    lines: Sequence[str] = ()
+    base: Sequence[str] = ()
+    owner: str = ""
+
+
 class Environments:
     """The node's environments below `folder`, built in `sandbox`. Blocking; safe from several threads and processes.
 
-    `accounts` keeps those of one user from the programs of others, where users have accounts here.
+    `accounts` keeps those of one user from the programs of others, where users have accounts here. `default` are
+    the lines of what code has that names no packages, and which others are added to.
     """
 
     def __init__(
@@ -75,8 +92,10 @@ class Environments:
         sandbox: Sandbox,
         downloads: Downloads,
         accounts: Accounts | None = None,
+        default: Sequence[str] = (),
     ) -> None:
         self.folder = folder
+        self._default = default
         self._sandbox = sandbox
         self._downloads = downloads
         self._accounts = accounts
@@ -84,13 +103,12 @@ class Environments:
 
     def key(self, requirements: Requirements, owner: str) -> str:
         """Names the environment: the interpreter, where pip looks, the lines in their order, and whose they are."""
-        host = without_secrets(pip_options(os.environ))
-        content = [
-            *(_FORMAT, platform.python_version(), sys.base_prefix, host),
-            owner if requirements.lines else "",
-            *requirements.lines,
-        ]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+        return _key(self._wanted(requirements, owner))
+
+    def _wanted(self, requirements: Requirements, owner: str) -> _Wanted:
+        if requirements.lines:
+            return _Wanted(lines=requirements.lines, base=self._default, owner=owner)
+        return _Wanted(lines=self._default)
 
     def provide(
         self,
@@ -106,26 +124,69 @@ class Environments:
     ) -> PythonEnvironment:
         """The environment for `requirements`, built if it is the first time; marks its use.
 
-        One that was built before `built_after` is built anew, beside that one. `built` gets when it was built. Both are Unix seconds.
+        For none it is that of the node's default packages, and the bare one where these cannot be had. One that was built before `built_after` is built anew, beside that one. `built` gets when it was built. Both are Unix seconds.
 
         `owner` is the id of the user whose it is, and whose downloads a build goes on from. `say` gets what is
         to be seen in the session's log, `waits` why its build waits, `use` the key before anybody could remove it. Raises
         EnvironmentFailed with the last lines of that, EnvironmentCancelled soon after `cancelled` is set, and
         AccountsError and OSError where this machine lacks something.
         """
-        key = self._current(self.key(requirements, owner), built_after)
+        provide = partial(
+            self._provide,
+            say=say,
+            cancelled=cancelled,
+            asks=owner,
+            waits=waits,
+            use=use,
+            built=built,
+        )
+        if requirements.lines or not self._default:
+            return provide(self._wanted(requirements, owner), built_after=built_after)
+        try:
+            # which no user has made anew for all others
+            return provide(self._wanted(requirements, owner), built_after=0.0)
+        except EnvironmentFailed as error:
+            say(f"nsml: note: without the node's default packages: {error}\n".encode())
+            return provide(_Wanted(), built_after=0.0)
+
+    def build_default(self, say: Say, cancelled: threading.Event, *, built_after: float) -> None:
+        """Have the environment of the default packages, before anybody waits for it. Raises as `provide`."""
+        self._provide(
+            _Wanted(lines=self._default),
+            say=say,
+            cancelled=cancelled,
+            asks="",
+            waits=lambda _: None,
+            use=lambda _: None,
+            built=lambda _: None,
+            built_after=built_after,
+        )
+
+    def _provide(
+        self,
+        wanted: _Wanted,
+        *,
+        say: Say,
+        cancelled: threading.Event | None,
+        asks: str,
+        waits: Waits,
+        use: Callable[[str], object],
+        built: Callable[[float], object],
+        built_after: float,
+    ) -> PythonEnvironment:
+        key = self._current(_key(wanted), built_after)
         place = self.folder / key
         ready = self._ready(key)
         limits = self._sandbox.limits
-        disk_bytes = limits.disk_bytes if requirements.lines else _BARE_DISK_BYTES
+        disk_bytes = limits.disk_bytes if wanted.lines else _BARE_DISK_BYTES
         with self._sandbox.queue.ticket(
-            owner, memory_bytes=limits.memory_bytes, disk_bytes=disk_bytes, waits=waits
+            asks, memory_bytes=limits.memory_bytes, disk_bytes=disk_bytes, waits=waits
         ) as ticket:
             self._builds.provide(
                 key,
                 is_there=ready.exists,
                 build=lambda tell: self._build(
-                    place, requirements, owner, tell, cancelled, turn=ticket.granted()
+                    place, wanted, tell, cancelled, turn=ticket.granted()
                 ),
                 say=say,
                 use=lambda: use(key),
@@ -134,7 +195,7 @@ class Environments:
             )
         os.utime(ready)
         built(self._built_at(key))
-        self._keep_private(place, requirements, owner)  # what an agent of another level built, too
+        self._keep_private(place, wanted)  # what an agent of another level built, too
         return PythonEnvironment(folder=place, base_prefix=Path(sys.base_prefix))
 
     def _current(self, key: str, built_after: float) -> str:
@@ -182,9 +243,9 @@ class Environments:
             self._builds.forget(key)
         return True
 
-    def _keep_private(self, place: Path, requirements: Requirements, owner: str) -> None:
-        if requirements.lines and self._accounts is not None:
-            self._accounts.keep_private(place, owner)
+    def _keep_private(self, place: Path, wanted: _Wanted) -> None:
+        if wanted.owner and self._accounts is not None:
+            self._accounts.keep_private(place, wanted.owner)
 
     def _ready(self, key: str) -> Path:
         return self.folder / f"{key}.ready"
@@ -192,24 +253,23 @@ class Environments:
     def _build(
         self,
         place: Path,
-        requirements: Requirements,
-        owner: str,
+        wanted: _Wanted,
         say: Say,
         cancelled: threading.Event | None,
         *,
         turn: Turn,
     ) -> None:
-        if requirements.lines:
-            say(f"Installing {counted(len(requirements.lines), 'requirement')}\n".encode())
+        if wanted.lines:
+            say(f"Installing {counted(len(wanted.lines), 'requirement')}\n".encode())
         try:
-            task = self._task(place, requirements, owner)
+            task = self._task(place, wanted)
             self._sandbox.make(
                 place,
                 task,
                 say,
                 cancelled,
                 turn=turn,
-                sealed=lambda made: self._keep_private(made, requirements, owner),
+                sealed=lambda made: self._keep_private(made, wanted),
             )
             # the mark must not outlive a power loss that the files before it do not
             flush_filesystem(place)
@@ -219,18 +279,17 @@ class Environments:
                 remove_tree(place)
             raise
 
-    def _task(self, place: Path, requirements: Requirements, owner: str) -> Task:
+    def _task(self, place: Path, wanted: _Wanted) -> Task:
         programs = {"uv": uv_program(), "installer.py": Path(installer.__file__)}
         kit = shared_copy(self._sandbox.folder, "kit", programs)
         argv = [str(base_python()), "-I", str(kit / "installer.py"), str(place)]
         mounts = [Mount(source=kit, target=str(kit))]
-        if not requirements.lines:
+        if not wanted.lines:
             return Task(argv=argv, mounts=mounts)
         of_host = pip_options(os.environ)
-        packages = [line for line in requirements.lines if not line.startswith("-")]
-        options = with_options_of(
-            [line for line in requirements.lines if line.startswith("-")], of_host
-        )
+        named = {name_of(line) for line in wanted.lines}
+        base = [line for line in wanted.base if name_of(line) not in named or line.startswith("-")]
+        options = with_options_of(_options([*base, *wanted.lines]), of_host)
         variables, files = fetching_variables(options, os.environ, folder="{run}")
         for option, variable in (
             ("require-hashes", installer.ALL_HASHED),
@@ -238,17 +297,42 @@ class Environments:
         ):
             if is_on(options.get(option, "")):
                 variables[variable] = "1"
-        listed = "".join(f"{line}\n" for line in packages)
+        listed = {"requirements.txt": _packages(wanted.lines), "base.txt": _packages(base)}
         return Task(
-            argv=[*argv, "{run}/requirements.txt"],
+            argv=[*argv, "{run}/requirements.txt", "{run}/base.txt", "{run}/preferred.txt"],
             mounts=[
                 *mounts,
                 *(Mount(source=one, target=str(one)) for one in shareable(of_host, hides=_hides)),
             ],
-            kept=self._downloads.of(owner),
-            files={**files, "requirements.txt": listed.encode()},
+            kept=self._downloads.of(wanted.owner),
+            kept_by_all=self._downloads.of("") if wanted.owner and self._default else None,
+            files={**files, **listed, "preferred.txt": self._preferred() if base else b""},
             variables={**variables, "UV_CACHE_DIR": "{kept}"},
         )
+
+    def _preferred(self) -> bytes:
+        """The lock of the default packages, whose versions are those to take beside other packages."""
+        key = self._current(_key(_Wanted(lines=self._default)), 0.0)
+        with suppress(OSError):
+            return (self.folder / key / installer.LOCK).read_bytes()
+        return b""
+
+
+def _key(wanted: _Wanted) -> str:
+    host = without_secrets(pip_options(os.environ))
+    content = [
+        *(_FORMAT, platform.python_version(), sys.base_prefix, host),
+        *(wanted.owner, list(wanted.lines), list(wanted.base)),
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+
+
+def _options(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if line.startswith("-")]
+
+
+def _packages(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines if not line.startswith("-")).encode()
 
 
 def _hides(place: Path) -> bool:
