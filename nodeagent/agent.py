@@ -190,6 +190,7 @@ class Agent:
             settings.data / "streamed" / "chunks",
             most_bytes=settings.stream_cache_bytes,
             floor_bytes=parts.disk_floor_bytes,
+            kind=CHUNKS,
         )
         room.add(CHUNKS, self._chunks)
         self._endpoints = Endpoints(

@@ -25,7 +25,7 @@ import structlog
 from blake3 import blake3
 
 from nodeagent.storage.eviction import NoRoom, room_for_builds
-from nodeagent.storage.reservations import Size
+from nodeagent.storage.reservations import Kept, Size
 from nsml.content.digests import is_digest
 
 if TYPE_CHECKING:
@@ -57,10 +57,14 @@ class ChunkCache:
         folder: made when missing; private to the agent.
         most_bytes: of all chunks together.
         floor_bytes: the room on its disk at which sessions are ended.
+        kind: what it is called among what may be removed.
     """
 
-    def __init__(self, folder: Path, *, most_bytes: int, floor_bytes: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, most_bytes: int, floor_bytes: int = 0, kind: str = "chunks"
+    ) -> None:
         self._folder = folder
+        self._kind = kind
         self._most_bytes = most_bytes
         self._floor_bytes = floor_bytes
         self._lock = threading.Lock()
@@ -136,18 +140,29 @@ class ChunkCache:
 
     def stored(self) -> dict[str, float]:
         """When each run was last used, Unix seconds."""
-        return {key: used_at for key, _, _, used_at in self.kept()}
+        return {one.key: one.used_at for one in self.kept()}
 
-    def kept(self) -> list[tuple[str, Size, frozenset[str], float]]:
-        """Of each run its key, what it takes of the disk, nobody as its users, and when it was last used."""
+    def recount(self) -> None:
+        """See reservations.Trees. Chunks share no files."""
+
+    def kept(self) -> list[Kept]:
+        """See reservations.Trees: each run, which has no users."""
         with self._lock:
             each = max(self._bytes // _RUNS, 1)
-            runs: list[tuple[str, Size, frozenset[str], float]] = []
+            runs: list[Kept] = []
             size, count = 0, 0
             for number, one in enumerate(self._kept.values(), 1):
                 size, count = size + one.size, count + 1
                 if size >= each or number == len(self._kept):
-                    runs.append((str(one.turn), Size.of(size, count), frozenset(), one.used_at))
+                    run = Kept(
+                        kind=self._kind,
+                        key=str(one.turn),
+                        size=Size.of(size, count),
+                        users=frozenset(),
+                        used_at=one.used_at,
+                        is_used=False,
+                    )
+                    runs.append(run)
                     size = count = 0
             return runs
 

@@ -78,9 +78,9 @@ def test_others_that_need_room_take_the_oldest_run_first(tmp_path: Path) -> None
         cache.add(digest, data)
     content(cache, NAMES[0])
     runs = cache.kept()
-    assert sum(size.files for _, size, _, _ in runs) == 10
-    assert [key for key, *_ in runs] == list(cache.stored())
-    assert cache.remove(runs[2][0], lambda: False)
+    assert sum(run.size.files for run in runs) == 10
+    assert [run.key for run in runs] == list(cache.stored())
+    assert cache.remove(runs[2].key, lambda: False)
     assert files(tmp_path) == {NAMES[0], *NAMES[4:]}
 
 
