@@ -30,7 +30,7 @@ REASONS = {
     "a fixed port": r"127\.0\.0\.1:18555",
     "needs Visdom": r"visdom",
     "a service of yours": r"webhook",
-    "takes minutes": r"make |pip |torchrun|distributed|for lr in",
+    "takes minutes": r"make |pip |torchrun|distributed|--sweep|nsml resume",
 }
 """Why a block is not run, and what it has then."""
 _FENCE = re.compile(r"^```(\S*)$")

@@ -269,7 +269,7 @@ async def test_a_scrape_tells_what_the_object_store_has(tmp_path: Path) -> None:
         blobs = {digest_of(data): data for data in (b"a", b"bc", b"def", b"ghij")}
         await objects.put_many(blobs)
         for digest in list(blobs)[:2]:
-            await objects.put_aside(digest, lambda: True)
+            await objects.put_aside([digest], lambda: True)
         await one.rig.plane.core.shared(collector).look()
         found = await one.metrics(TOKEN)
         assert (found["nsml_objects where=named"], found["nsml_objects where=aside"]) == (2, 2)
