@@ -61,7 +61,10 @@ def fork(context: click.Context, /, **given: Any) -> int:
     It says by name what could not be pinned: what may be another one this time. What was changed in
     SESSION while it ran (nsml set, nsml load) is named, and not repeated.
     """
-    return _submit(context, given, given.pop("checkpoint"))
+    checkpoint = given.pop("checkpoint")
+    if checkpoint == "":
+        raise click.UsageError("-c names no checkpoint: leave it out, or @last for the newest")
+    return _submit(context, given, checkpoint)
 
 
 fork.params.insert(

@@ -239,8 +239,8 @@ class Repetition:
         for one in self._repeats:
             if one.option is not None and one.option.name not in _OF_SOURCES:
                 words += one.words
-            elif one.option is None and self._source.kind == "rerun":
-                words += one.words  # an entry
+            elif one.option is None and self._given["positional"]:
+                words += one.words  # the entry; of other commands than `run` it is the session
         words += [] if self._words is None else ["--", *self._words]
         return [*self._source.command, session.name, *without_values(words)]
 

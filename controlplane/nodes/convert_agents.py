@@ -337,7 +337,9 @@ class OrdersMessages:
         message = _assignment(assignment, secrets)
         if not self._begins_with_checkpoints and _would_begin_anew(assignment):
             message.stop.cause = sessions_pb2.CAUSE_NODE_REFUSED
-            message.stop.reason = "the nsml of its node is too old to begin with a checkpoint: an administrator upgrades it"
+            message.stop.reason = (
+                "the nsml of its node is too old to begin with a checkpoint; the next attempt does"
+            )
         return message
 
 

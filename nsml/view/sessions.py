@@ -971,8 +971,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         title="Git",
         cell=lambda s, _: git_text(s),
         is_wide=True,
-        is_worth=lambda s: s.HasField("git"),
-        is_optional=True,
+        tells=lambda s: s.HasField("git"),
     ),
     Column(key="id", title="Id", cell=lambda s, _: s.id, is_wide=True, tells=_never),
 )

@@ -107,6 +107,8 @@ def test_what_is_given_is_told_and_changes_nothing_else(nsml, state, source):
     # What repeats it begins with the same.
     nsml("rerun", "2")
     assert newest(state).spec.initial_checkpoint == initial
+    assert list(newest(state).command) == ["nsml", "rerun", "kim/mnist/2"]
+    assert nsml("fork", "1", "-c", "", check=False).code == 2
 
 
 def test_programs_get_what_could_not_be_pinned(nsml, state, source):

@@ -129,7 +129,10 @@ def test_it_is_recorded_and_shown(nsml, state, repository, monkeypatch):
     nsml("run")
     [session] = state.sessions.values()
     assert session.git.branch == "main"
-    assert f"  git: {session.git.commit[:12]} main\n" in nsml("status", "--explain", "1").stdout
+    shown = f"{session.git.commit[:12]} main"
+    assert f"  git: {shown}\n" in nsml("status", "--explain", "1").stdout
+    assert shown in nsml("ps", "-a", "-o", "wide").stdout
+    assert shown not in nsml("ps", "-a").stdout
 
 
 @pytest.mark.parametrize(

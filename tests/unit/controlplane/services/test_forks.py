@@ -161,16 +161,29 @@ async def test_the_commit_is_kept_without_what_is_secret_in_its_remote(rig: Rig)
     assert (await refused(git(kim, "fork-4", **odd)))[0] == "INVALID_ARGUMENT"
 
 
-async def test_an_agent_that_would_begin_anew_is_told_not_to_start_it(rig: Rig) -> None:
+async def test_an_agent_that_would_begin_anew_is_told_not_to_start_the_first_attempt(
+    rig: Rig,
+) -> None:
     kim = await rig.user("kim")
     knows = [one for one in agents_pb2.AgentAbility.values()[1:] if one != INITIAL_CHECKPOINTS]
-    agent = await (await rig.agent(abilities=knows)).connect()
+    old = await (await rig.agent("old", abilities=knows)).connect()
     source = await kim.submit()
-    await agent.assignments(1)
-    await save(agent, source.id)
+    await old.assignments(1)
+    digest = await save(old, source.id)
     made = await fork(kim, source.id, "fork-1")
-    [order] = [one for one in await agent.assignments(2) if one.replica.session_id == made.id]
-    assert order.stop.cause == pb.CAUSE_NODE_REFUSED
-    assert "too old to begin with a checkpoint" in order.stop.reason
-    [other] = [one for one in await agent.assignments(2) if one.replica.session_id == source.id]
-    assert not other.HasField("stop")
+    orders = {one.replica.session_id: one for one in await old.assignments(2)}
+    stop = orders[made.id].stop
+    assert stop.cause == pb.CAUSE_NODE_REFUSED
+    assert "too old to begin with a checkpoint" in stop.reason
+    assert not orders[source.id].HasField("stop")
+    await old.report(orders[made.id].replica, "FINALIZED", cause="NODE_REFUSED")
+
+    async def ordered_again() -> agents_pb2.Assignment | None:
+        again = [one for one in await old.assignments(2) if one.replica.attempt == 2]
+        return again[0] if again else None
+
+    # As an attempt after the first it goes on from what is there, wherever it is placed.
+    order = await until(ordered_again, "the next attempt is ordered")
+    assert order.replica.session_id == made.id
+    assert not order.HasField("stop")
+    assert (await begins_with(old, made.id)).digest == digest
