@@ -61,6 +61,7 @@ def are_same(left: Path, right: Path) -> bool:
 
 
 @pytest.mark.long("it kills a platform over and over")
+@pytest.mark.timeout(60 + 60 * KILLS)
 def test_nothing_is_lost_or_corrupt_whoever_is_killed(tmp_path: Path) -> None:
     seed = int(os.environ.get("NSML_SEED", time.time_ns() % 1_000_000))
     print(f"NSML_SEED={seed}")
