@@ -119,7 +119,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "fence": Way.HANDED,
         "rm": Way.HANDED,
     },
-    "doctor": {_EVERY: Way.SHOWN, "chaos": Way.HANDED, "node": Way.SHOWN},
+    "doctor": {_EVERY: Way.SHOWN, "chaos": Way.HANDED, "node": Way.SHOWN, "storage": Way.SHOWN},
     "project": {
         "ls": Way.SHOWN,
         "show": Way.SHOWN,

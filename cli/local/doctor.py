@@ -44,6 +44,10 @@ _COMMANDS = {
             "cli.local.doctor:node",
             "Examine this machine as a node: no platform and no root needed.",
         ),
+        "storage": (
+            "cli.cluster.verify:storage",
+            "Read all that is stored, and say what is damaged.",
+        ),
     }
 }
 

@@ -10,6 +10,7 @@ from controlplane.content.object_gc import Collector
 from controlplane.content.object_gc_loop import Collecting, Forgetting, Maintaining
 from controlplane.content.service import ContentServicer
 from controlplane.content.user_storage_loop import CountingKept
+from controlplane.content.verification import Verification
 from controlplane.core.feature import Feature
 from nsml.v1 import content_pb2_grpc
 
@@ -55,7 +56,10 @@ def wire(core: Core) -> Feature:
     maintaining = Maintaining(objects=core.objects, may=core.leads, clock=core.clock)
     counting = CountingKept(collector=collects, kept=core.kept, clock=core.clock)
     forgetting = Forgetting(content=found, clock=core.clock)
-    servicer = ContentServicer(found, core.shared(admitted_objects))
+    verification = Verification(
+        objects=core.objects, history=core.history, state=core.state, run=core.offload
+    )
+    servicer = ContentServicer(found, verification, core.shared(admitted_objects))
     return Feature(
         services=((content_pb2_grpc.add_ContentServiceServicer_to_server, servicer),),
         leader_loops=(

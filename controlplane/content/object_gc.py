@@ -258,13 +258,9 @@ class Collector:
         # They count for the datasets' owners, but where these have removed them.
         there = await self._history.catalogue.versions_among({one.digest for one in datasets})
         await walk.roots(one._replace(owner="") if one.digest in there else one for one in datasets)
-        after: tuple[int | str, ...] | None = ()
-        while after is not None:
-            page = await self._history.catalogue.referred(after)
-            await walk.roots(await self._run(partial(_roots_in, page.records)))
-            await walk.roots(page.roots)
-            await walk.blobs(page.blobs)
-            after = page.next
+        async for roots, blobs in recorded(self._history, self._run):
+            await walk.roots(roots)
+            await walk.blobs(blobs)
         await counted.sent()
         return marks
 
@@ -307,6 +303,17 @@ class _Walk:
             self._seen.keep((one.digest, self._counted.owner_of(one)), None)
 
 
+async def recorded(
+    history: History, run: Offload
+) -> AsyncIterator[tuple[list[Reference], Sequence[Reference]]]:
+    """What the history refers to, page by page: manifests, and what lists nothing; ReferencesUnread."""
+    after: tuple[int | str, ...] | None = ()
+    while after is not None:
+        page = await history.catalogue.referred(after)
+        yield [*await run(partial(_roots_in, page.records)), *page.roots], page.blobs
+        after = page.next
+
+
 async def read_root(objects: ObjectStore, root: str) -> bytes:
     """The manifest of a digest that something refers to.
 
@@ -329,7 +336,7 @@ def _roots_in(found: Iterable[bytes]) -> list[Reference]:
         sessions = [etcd_codec.decode_session(record) for record in found]
     except (ValueError, KeyError) as error:
         raise ReferencesUnread("the record of a session cannot be read", why=str(error)) from error
-    return [Reference(one.spec.bundle_digest, KeptKind.CODE, one.owner) for one in sessions]
+    return [Reference(one.spec.bundle_digest, KeptKind.CODE, one.owner, one.id) for one in sessions]
 
 
 async def _batches(blobs: AsyncIterator[StoredBlob], size: int) -> AsyncIterator[list[StoredBlob]]:

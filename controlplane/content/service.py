@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import caller
+from controlplane.content.verification import ReadSoFar
 from controlplane.wire.errors import Context, answering, streaming
 from nsml.v1 import content_pb2 as pb
 from nsml.v1 import content_pb2_grpc
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from controlplane.content.admitted_objects import AdmittedObjects
     from controlplane.content.content import Content, Part
+    from controlplane.content.verification import Broken, Verification
 
 PART_BYTES: Final = 1 << 20
 MESSAGE_BYTES: Final = 1 << 20
@@ -23,8 +25,14 @@ MESSAGE_BYTES: Final = 1 << 20
 class ContentServicer(content_pb2_grpc.ContentServiceServicer):
     """Bytes by digest."""
 
-    def __init__(self, content: Content, admitted: AdmittedObjects | None = None) -> None:
+    def __init__(
+        self,
+        content: Content,
+        verification: Verification,
+        admitted: AdmittedObjects | None = None,
+    ) -> None:
         self._content = content
+        self._verification = verification
         self._admitted = admitted
 
     @answering
@@ -72,6 +80,32 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
                     size += len(blob.data)
         if batch:
             yield pb.GetBlobsResponse(blobs=batch)
+
+    @streaming
+    async def VerifyStorage(  # noqa: N802
+        self, _request: pb.VerifyStorageRequest, _: Context
+    ) -> AsyncGenerator[pb.VerifyStorageResponse, None]:
+        """Everything that is stored is read."""
+        read = pb.VerifyStorageResponse()
+        async with aclosing(self._verification.all()) as found:
+            async for one in found:
+                if isinstance(one, ReadSoFar):
+                    read = pb.VerifyStorageResponse(
+                        blobs=one.blobs, bytes=one.stored_bytes, damaged=one.damaged
+                    )
+                    yield read
+                else:
+                    yield pb.VerifyStorageResponse(broken=_broken(one))
+
+
+def _broken(one: Broken) -> pb.BrokenContent:
+    return pb.BrokenContent(
+        kind=one.kind.name.lower(),
+        owner=one.owner,
+        names=one.names,
+        digest=one.digest,
+        lost=one.lost,
+    )
 
 
 async def _parts(

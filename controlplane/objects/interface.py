@@ -26,6 +26,15 @@ class StoredBlob:
     put_at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedBlobs:
+    """Blobs that were read: how many, bytes that they take in the store, and the digests of those that are damaged."""
+
+    count: int
+    stored_bytes: int
+    damaged: Sequence[str]
+
+
 class ObjectStore(Protocol):
     """Keeps blobs; knows nothing of who may read them.
 
@@ -70,6 +79,10 @@ class ObjectStore(Protocol):
 
     async def delete(self, digests: Collection[str]) -> set[str]:
         """Remove for good what is aside; those that were. What has the name is not touched."""
+        ...
+
+    def verify(self) -> AsyncIterator[VerifiedBlobs]:
+        """Read everything, some blobs at a time. Those that are damaged are missing from then on."""
         ...
 
     async def maintain(self, may: Callable[[], bool]) -> None:

@@ -11,6 +11,7 @@ import structlog
 
 from controlplane.objects.blobs import content_of
 from controlplane.objects.errors import BlobDamaged
+from controlplane.objects.interface import VerifiedBlobs
 from controlplane.objects.pack import (
     END_BYTES,
     PACK_BYTES,
@@ -121,6 +122,29 @@ class Maintenance:
                 yield pack
             after = page[-1].number
 
+    async def verify(self) -> AsyncIterator[VerifiedBlobs]:
+        """See ObjectStore: pack by pack, then what is in none."""
+        async for pack in self._packs():
+            places = await self._index.entries(pack.name)
+            wanted = [(place.start, place.stored) for place in places]
+            found = await self._files.ranges(key_of(pack.name), wanted)
+            read = partial(_damaged, places, found or [b""] * len(places))
+            damaged = await self._files.run(read)
+            for place in damaged:
+                await self._index.damaged(place)
+            yield VerifiedBlobs(
+                count=len(places),
+                stored_bytes=sum(place.stored for place in places),
+                damaged=[place.digest for place in damaged],
+            )
+        async for loose in self._loose.list():
+            framed = await self._loose.read(loose.digest)
+            if framed is None:
+                continue  # moved into a pack meanwhile
+            is_damaged = await self._files.run(partial(_is_damaged, loose.digest, framed))
+            damaged_one = [loose.digest] if is_damaged else []
+            yield VerifiedBlobs(count=1, stored_bytes=loose.size, damaged=damaged_one)
+
     async def _adopt(self, name: str, file: FoundFile) -> bool:
         try:
             entries = await self._entries(file)
@@ -210,6 +234,19 @@ class Maintenance:
                 return
             await copying.take(pack.name)
         await copying.finish()
+
+
+def _damaged(places: Sequence[BlobPlace], framed: Sequence[bytes]) -> list[BlobPlace]:
+    pairs = zip(places, framed, strict=True)
+    return [place for place, body in pairs if _is_damaged(place.digest, body)]
+
+
+def _is_damaged(digest: str, framed: bytes) -> bool:
+    try:
+        content_of(digest, framed)
+    except BlobDamaged:
+        return True
+    return False
 
 
 class _Copying:

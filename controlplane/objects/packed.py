@@ -33,7 +33,7 @@ from controlplane.objects.errors import (
     ObjectsFull,
     ObjectsUnavailable,
 )
-from controlplane.objects.interface import StoredBlob
+from controlplane.objects.interface import StoredBlob, VerifiedBlobs
 from controlplane.objects.loose import LooseBlobs
 from controlplane.objects.maintenance import ADOPT_AFTER_S, Maintained, Maintenance
 from controlplane.objects.pack import PACK_BYTES, PackWriter, key_of
@@ -230,6 +230,13 @@ class PackedObjects:
     async def mark(self, fresh: str = "") -> str:
         """See ObjectStore."""
         return await self._files.mark(fresh)
+
+    async def verify(self) -> AsyncIterator[VerifiedBlobs]:
+        """See ObjectStore."""
+        await self._files.check_there()
+        with _translated():
+            async for verified in self._maintenance.verify():
+                yield verified
 
     async def maintain(self, may: Callable[[], bool]) -> None:
         """See ObjectStore."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nsml.v1 import audit_pb2 as audit
     from nsml.v1 import backups_pb2 as backups
     from nsml.v1 import checkpoints_pb2 as checkpoints
+    from nsml.v1 import content_pb2 as content
     from nsml.v1 import datasets_pb2 as datasets
     from nsml.v1 import media_pb2 as media
     from nsml.v1 import nodes_pb2 as nodes
@@ -102,6 +103,13 @@ class Client:
         self.backups = Backups(self.rpc)
         self.audit = Audit(self.rpc)
         self.telemetry = Telemetry(self.rpc, self.clock)
+
+    def verify_storage(self) -> AsyncGenerator[content.VerifyStorageResponse, None]:
+        """Have everything read that is stored, for administrators: how far that has come, then what is broken."""
+        from nsml.v1 import content_pb2 as pb
+
+        request = pb.VerifyStorageRequest()
+        return self.rpc.stream("ContentService/VerifyStorage", request, pb.VerifyStorageResponse)
 
 
 class Sessions:

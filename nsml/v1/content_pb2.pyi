@@ -6,6 +6,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class VerifyStorageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class VerifyStorageResponse(_message.Message):
+    __slots__ = ("blobs", "bytes", "damaged", "broken")
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
+    blobs: int
+    bytes: int
+    damaged: int
+    broken: BrokenContent
+    def __init__(self, blobs: _Optional[int] = ..., bytes: _Optional[int] = ..., damaged: _Optional[int] = ..., broken: _Optional[_Union[BrokenContent, _Mapping]] = ...) -> None: ...
+
+class BrokenContent(_message.Message):
+    __slots__ = ("kind", "owner", "names", "digest", "lost")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    owner: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    digest: str
+    lost: int
+    def __init__(self, kind: _Optional[str] = ..., owner: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., digest: _Optional[str] = ..., lost: _Optional[int] = ...) -> None: ...
+
 class FindMissingBlobsRequest(_message.Message):
     __slots__ = ("digests", "root", "bases", "session_id")
     DIGESTS_FIELD_NUMBER: _ClassVar[int]

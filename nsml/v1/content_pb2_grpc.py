@@ -52,6 +52,11 @@ class ContentServiceStub:
                 request_serializer=nsml_dot_v1_dot_content__pb2.GetBlobsRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_content__pb2.GetBlobsResponse.FromString,
                 _registered_method=True)
+        self.VerifyStorage = channel.unary_stream(
+                '/nsml.v1.ContentService/VerifyStorage',
+                request_serializer=nsml_dot_v1_dot_content__pb2.VerifyStorageRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_content__pb2.VerifyStorageResponse.FromString,
+                _registered_method=True)
 
 
 class ContentServiceServicer:
@@ -74,7 +79,7 @@ class ContentServiceServicer:
         """Send blobs. A piece whose digest does not fit its bytes: INVALID_ARGUMENT, nothing of it is kept.
         The answer means that all are durable.
         Errors: RESOURCE_EXHAUSTED (a blob over 64 MiB; LIMIT_REACHED, LOW_ON_ROOM). After a break ask FindMissingBlobs again:
-        what was stored stays. Of one caller 16 calls at a time are read, and one blob over 4 MiB at
+        what was stored stays. Of one caller 8 calls at a time are read, and one blob over 4 MiB at
         a time; the others wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -86,6 +91,15 @@ class ContentServiceServicer:
         NOT_FOUND: the root is not visible to the caller, or a digest is not part of it.
         Errors: RESOURCE_EXHAUSTED (more than 10,000 digests). INTERNAL with reason BLOB_DAMAGED: what is stored
         is not what its digest names.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyStorage(self, request, context):
+        """Read every blob of the object store, and tell what is damaged or missing, and what refers to it. Nothing is changed,
+        but that a damaged blob counts as missing from then on: it is sent with the next push of a folder that has it.
+        Takes as long as it takes to read everything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,6 +122,11 @@ def add_ContentServiceServicer_to_server(servicer, server):
                     servicer.GetBlobs,
                     request_deserializer=nsml_dot_v1_dot_content__pb2.GetBlobsRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_content__pb2.GetBlobsResponse.SerializeToString,
+            ),
+            'VerifyStorage': grpc.unary_stream_rpc_method_handler(
+                    servicer.VerifyStorage,
+                    request_deserializer=nsml_dot_v1_dot_content__pb2.VerifyStorageRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_content__pb2.VerifyStorageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -194,6 +213,33 @@ class ContentService:
             '/nsml.v1.ContentService/GetBlobs',
             nsml_dot_v1_dot_content__pb2.GetBlobsRequest.SerializeToString,
             nsml_dot_v1_dot_content__pb2.GetBlobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyStorage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nsml.v1.ContentService/VerifyStorage',
+            nsml_dot_v1_dot_content__pb2.VerifyStorageRequest.SerializeToString,
+            nsml_dot_v1_dot_content__pb2.VerifyStorageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -134,6 +134,7 @@ ARGUMENTS = {
     "node ls": [],
     "doctor node": ["--data", "."],
     "doctor chaos": ["--check", "../recorded"],
+    "doctor storage": [],
     "node show": ["gpu-1"],
     "context ls": [],
     "admin user add": ["lee"],

@@ -53,7 +53,12 @@ DECLARED = {
         "CommitCheckpoint": "n",
     },
     "nsml.v1.MediaService": {"ListMedia": "u", "CommitMedia": "n"},
-    "nsml.v1.ContentService": {"FindMissingBlobs": "un", "PutBlobs": "un", "GetBlobs": "un"},
+    "nsml.v1.ContentService": {
+        "FindMissingBlobs": "un",
+        "PutBlobs": "un",
+        "GetBlobs": "un",
+        "VerifyStorage": "A",
+    },
     "nsml.v1.DatasetService": {
         "CreateDatasetVersion": "u",
         "ListDatasets": "u",

@@ -916,6 +916,13 @@ class Content(content_pb2_grpc.ContentServiceServicer):
                     blobs=[content_pb2.Blob(digest=digest, data=part, last=last)]
                 )
 
+    def VerifyStorage(self, request, context):
+        yield content_pb2.VerifyStorageResponse(blobs=3, bytes=3_000_000, damaged=1)
+        broken = content_pb2.BrokenContent(
+            kind="datasets", owner="kim", names=["kim/mnist"], digest="ab" * 32, lost=1
+        )
+        yield content_pb2.VerifyStorageResponse(broken=broken)
+
 
 class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
     def __init__(self, state):
