@@ -52,8 +52,8 @@ T = TypeVar("T")
 _KEY_BYTES: Final = 32
 _THREADS: Final = 8
 _MOST_INDEXES: Final = 64
-_AGAIN_S: Final = (0.02, 1.0)
-"""First and longest pause between two looks for a listener."""
+_AGAIN_S: Final = (0.02, 0.25)
+"""First and longest pause between two looks for a listener: the program's first request waits so long."""
 _PARTIAL: Final = ".partial"
 URL_VARIABLES: Final = ("NSML_S3_ENDPOINT_URL",)
 _AWS_URL_VARIABLES: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "S3_ENDPOINT_URL")
@@ -263,14 +263,12 @@ class Endpoints:
 
     async def _insist(self, replica: ReplicaId, digest: str) -> Index:
         """The index of a dataset, which was here when the replica was prepared, and can be had again."""
-        pause_s, longest_s = _AGAIN_S
         while True:
             try:
                 return await self._index(digest)
             except (ClientError, ContentError, OSError) as error:
                 log.warning("stream.not_served", replica=str(replica), error=str(error))
-                await self._clock.sleep(pause_s)
-                pause_s = min(2 * pause_s, longest_s)
+                await self._pause()
 
     async def _index(self, digest: str) -> Index:
         """The index of a dataset, made once, whoever asks. Raises ClientError, ContentError, OSError."""
@@ -322,6 +320,8 @@ class Endpoints:
 
     def _remove_old(self) -> None:
         """Leave the indexes that were used last; one that is open stays readable."""
-        found = sorted(self._indexes.iterdir(), key=lambda one: -one.stat().st_mtime)
-        for one in found[_MOST_INDEXES:]:
-            one.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # somebody else is doing the same
+            found = [one for one in self._indexes.iterdir() if is_digest(one.name)]
+            found.sort(key=lambda one: -one.stat().st_mtime)
+            for one in found[_MOST_INDEXES:]:
+                one.unlink()
