@@ -28,6 +28,7 @@ from nodeagent.runtimes.interface import (
 from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.records import read_claim
+from nodeagent.runtimes.visits import Visits
 from nsml.common.clock import SystemClock, in_own_thread, in_thread
 from tests.contract.test_runtime_contract import (
     SESSION,
@@ -126,6 +127,36 @@ async def test_a_start_asks_the_engine_no_more_than_it_needs(slow: Slow) -> None
     await slow.driver.stop(REPLICA, grace_s=30, reason="seen")
     await slow.end()
     assert asked == ["image", "create", "start", "inspect"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="without root no container's network is entered")
+async def test_a_program_is_told_of_a_listener_that_the_agent_is_given(slow: Slow) -> None:
+    argv = ("sh", "-c", "echo $URL $KEY; exec sleep 1000")
+    spec = ReplicaSpec(
+        replica_id=REPLICA,
+        argv=argv,
+        isolation=Isolation.CONTAINER,
+        secrets={"KEY": "s3cret"},
+        listener_variables=["URL"],
+    )
+    await slow.driver.start(spec)
+    slow.shims.add(slow.driver._watched[REPLICA].shim.pid)
+    await until(lambda: slow.output.endswith(b" s3cret\n"))
+    url = slow.output.split()[0].decode()
+    folder = slow.folders.of(REPLICA)
+    visits = Visits(this_machine(with_pid=True).boot_id)
+    for _ in range(2):  # as of an agent that is replaced
+        with await visits.listener(folder) as listener:
+            host, port = listener.getsockname()
+            assert url == f"http://{host}:{port}"
+            client = asyncio.create_task(asyncio.open_connection(host, port))
+            listener.setblocking(False)
+            accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+            accepted.close()
+            (await client)[1].close()
+    visits.close()
+    await slow.driver.stop(REPLICA, grace_s=30, reason="seen")
+    await slow.end()
 
 
 async def test_an_engine_that_goes_before_the_start_is_the_nodes_fault(slow: Slow) -> None:
