@@ -448,3 +448,26 @@ async def test_reading_goes_on_while_blobs_move(
             world.objects.maintain(always), *[world.objects.get(digest) for digest in blobs]
         )
         assert read == list(blobs.values())
+
+
+async def test_everything_is_verified_and_what_is_damaged_is_missing(world: World) -> None:
+    blobs = named(*[noise(1_000, seed) for seed in range(10)])
+    await world.objects.put_many(blobs)
+    loose = world.loose(b"loose, and damaged later")
+    world.open()
+    await world.objects.prepare()
+    found = [one async for one in world.objects.verify()]
+    assert sum(one.count for one in found) == 11
+    assert not any(one.damaged for one in found)
+    [path] = world.packs()
+    body = bytearray(path.read_bytes())
+    victim = noise(1_000, 7)
+    body[body.index(victim)] ^= 0xFF
+    path.write_bytes(body)
+    loose.write_bytes(b"\0loose")
+    damaged = {digest async for one in world.objects.verify() for digest in one.damaged}
+    assert damaged == {digest_of(victim), digest_of(b"loose, and damaged later")}
+    assert digest_of(victim) in await world.objects.has_missing(blobs)
+    path.unlink()
+    damaged = {digest async for one in world.objects.verify() for digest in one.damaged}
+    assert damaged >= set(blobs)

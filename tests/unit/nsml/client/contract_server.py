@@ -115,6 +115,7 @@ class State:
         self.last_reports: list[pb.SessionReport] = []
         self.breaks_off = 0
         self.blobs: dict[str, bytes] = {}
+        self.broken = []
         self.datasets: list[datasets_pb2.Dataset] = []
         self.removed_datasets: list[datasets_pb2.Dataset] = []
         self.dataset_users = ["kim/mnist/1"]
@@ -917,11 +918,10 @@ class Content(content_pb2_grpc.ContentServiceServicer):
                 )
 
     def VerifyStorage(self, request, context):
-        yield content_pb2.VerifyStorageResponse(blobs=3, bytes=3_000_000, damaged=1)
-        broken = content_pb2.BrokenContent(
-            kind="datasets", owner="kim", names=["kim/mnist"], digest="ab" * 32, lost=1
-        )
-        yield content_pb2.VerifyStorageResponse(broken=broken)
+        damaged = len(self.state.broken)
+        yield content_pb2.VerifyStorageResponse(blobs=3, bytes=3_000_000, damaged=damaged)
+        for broken in self.state.broken:
+            yield content_pb2.VerifyStorageResponse(broken=broken)
 
 
 class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
