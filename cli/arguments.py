@@ -516,8 +516,12 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
 """How what flags of `run` take is read."""
 
 
-def flag_options(command: F, **names: Sequence[str]) -> F:
-    """The flags of `run` that have a row in `nsml.spec.run_flags`; `names`: of a parameter, other ones than its own."""
+def flag_options(command: F, *, shows_defaults: bool = True, **names: Sequence[str]) -> F:
+    """The flags of `run` that have a row in `nsml.spec.run_flags`.
+
+    `names`: of a parameter, other ones than its own. Without `shows_defaults` what is not given is not told: another
+    session says it.
+    """
     for flag in reversed(run_flags.FLAGS):
         command = click.option(
             *names.get(flag.parameter, flag.names),
@@ -527,7 +531,7 @@ def flag_options(command: F, **names: Sequence[str]) -> F:
             multiple=flag.kind.is_repeated,
             callback=_checked_together(flag.kind) if flag.kind.is_repeated else None,
             default=flag.default,
-            show_default=flag.shows_default,
+            show_default=flag.shows_default and shows_defaults,
             metavar=flag.metavar,
             help=flag.help,
         )(command)

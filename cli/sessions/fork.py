@@ -22,7 +22,7 @@ _OF_RUN: Final = {
     "rehash": False,
 }
 """What `run` has beside the flags of all: nothing of a folder."""
-_flag_options = partial(flag_options, cpus=("--cpus", "--cpu"))
+_flag_options = partial(flag_options, shows_defaults=False, cpus=("--cpus", "--cpu"))
 """NSML's -c is the checkpoint here."""
 
 
