@@ -13,6 +13,8 @@ from nsml.v1 import sessions_pb2
 from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.rig import Rig, platform, until
 from tests.unit.controlplane.services.test_content import push, read, send, tree
+from tests.unit.controlplane.services.test_forks import begins_with, fork
+from tests.unit.controlplane.services.test_rights import save
 
 GRACE_S = 3600.0
 
@@ -78,3 +80,33 @@ async def test_the_code_of_a_removed_session_goes_and_that_of_others_stays(
     # And it may be sent again, and used.
     await send(kim, first[1])
     assert (await kim.submit(bundle_digest=first[0].digest)).name
+
+
+async def test_what_a_session_begins_with_stays_when_the_session_that_saved_it_is_removed(
+    rig: Rig, clock: Later
+) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent(gpus=3)).connect()
+    saving = [await kim.submit() for _ in range(2)]
+    orders = {one.replica.session_id: one for one in await agent.assignments(2)}
+    digests = [await save(agent, one.id) for one in saving]
+    made = await fork(kim, saving[0].id, "fork-1")
+    for one in saving:
+        await kim.sessions.StopSession(sessions_pb2.StopSessionRequest(session=one.id))
+        await agent.report(orders[one.id].replica, "FINALIZED", cause="STOP_REQUESTED")
+        await kim.reaches(one.id, "STOPPED")
+        await kim.sessions.RemoveSession(sessions_pb2.RemoveSessionRequest(session=one.id))
+    clock.by += GRACE_S + 1
+
+    async def is_aside() -> bool:
+        return digests[1] in {blob.digest async for blob in rig.on.objects.list_aside()}
+
+    await until(is_aside, "the checkpoint of the other one is put aside")
+    clock.by += GRACE_S + 1
+    _, blobs = tree(weights=f"of {saving[0].id}".encode())
+
+    async def is_gone() -> bool:
+        return await kept(rig) == set(blobs)
+
+    await until(is_gone, "it is removed, and what the fork begins with is not")
+    assert (await begins_with(agent, made.id)).digest == digests[0]
