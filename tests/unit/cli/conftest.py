@@ -7,7 +7,15 @@ import pytest
 from cli.app import App
 from cli.main import run
 from nsml.content.packing import pack
-from nsml.v1 import checkpoints_pb2, datasets_pb2, media_pb2, nodes_pb2, projects_pb2, resources_pb2
+from nsml.v1 import (
+    checkpoints_pb2,
+    content_pb2,
+    datasets_pb2,
+    media_pb2,
+    nodes_pb2,
+    projects_pb2,
+    resources_pb2,
+)
 from nsml.v1 import sessions_pb2 as pb
 from tests.support.recorded_run import write_sound_run
 from tests.unit.nsml.client.contract_server import EPOCH, LAPTOP, TOKEN, ContractServer
@@ -176,6 +184,7 @@ def everything(state, tmp_path):
     for blob in packed.manifest.blobs():
         state.blobs[blob] = packed.source.read(blob)
     state.simulated = True
+    state.broken = [content_pb2.BrokenContent(kind="code", owner="kim", digest="ab" * 32, lost=1)]
     state.webhook = "https://hooks.example.org/x"
     state.images["gpu-1"] = [nodes_pb2.NodeImage(name="lab/torch:2", bytes=3 << 30)]
     state.projects["vision"] = vision()
