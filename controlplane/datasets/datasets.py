@@ -422,6 +422,8 @@ class Datasets:
             InvalidRequest: the cursor is none of ours.
         """
         before, size = _before(cursor), page_size(size)
+        if with_removed and not reference.owner and await self._is_removed(caller, reference.name):
+            reference = replace(reference, owner=caller.user.name)
         named = await self._named(caller, reference)
         owner = reference.owner or caller.user.name
         if named is None and with_removed and _is_theirs(caller, owner):
@@ -492,7 +494,7 @@ class Datasets:
 
         Raises:
             NotFound: there is none, or not in the version that is asked for.
-            InvalidRequest: several people have one so named.
+            InvalidRequest: several people have one so named, or another one where the caller's own can be restored.
         """
         named = await self._named(caller, reference)
         if named is None or may(caller, SEE, named.dataset) is not ALLOW:
@@ -556,7 +558,19 @@ class Datasets:
                 f"{len(others)} users have a dataset {reference.name!r}",
                 attempt=", ".join(f"{o.dataset.owner}/{reference.name}" for o in others[:5]),
             )
+        if others and await self._is_removed(caller, reference.name):
+            other = f"{others[0].dataset.owner}/{reference.name}"
+            raise InvalidRequest(
+                f"your dataset {reference.name} is removed, and {other} is another one",
+                attempt=f"nsml dataset restore {reference.name}\n{other}    names the other one",
+            )
         return others[0] if others else None
+
+    async def _is_removed(self, caller: UserCaller, name: str) -> bool:
+        """Whether versions of a dataset of the caller's can be restored."""
+        since = self._restorable_since()
+        found = await self._history.catalogue.removed_versions(caller.user.name, name, since=since)
+        return bool(found)
 
     async def resolve(self, user: User, reference: DatasetReference) -> DatasetVersion:
         """The version that a session of this user gets.

@@ -109,7 +109,7 @@ class DatasetServiceServicer:
     def GetDataset(self, request, context):
         """One dataset. NOT_FOUND when it is not there or not visible.
         Callers: users who may see it; its owner and administrators get its use, too. INVALID_ARGUMENT: the short name fits
-        several; OWNER/NAME of each is in `try`.
+        several; OWNER/NAME of each is in `try`. Or it fits another's, while the caller's own is removed and can be restored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

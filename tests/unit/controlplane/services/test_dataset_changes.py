@@ -166,6 +166,21 @@ async def test_a_name_that_was_given_anew_is_not_confused(rig: Rig) -> None:
     assert (first.version, first.visibility) == (1, PRIVATE)
 
 
+async def test_anothers_dataset_does_not_take_the_place_of_a_removed_one(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    await pushed(lee, "mnist", b"of lee", visibility=PUBLIC)
+    assert (await call(kim, "GetDataset", name="mnist")).dataset.owner == "lee"
+    await pushed(kim, "mnist", b"of kim")
+    await call(kim, "RemoveDataset", name="mnist")
+    used = [sessions_pb2.DatasetReference(name="mnist")]
+    code, _, told = await refused(kim.submit(datasets=used))
+    assert (code, told["try"].splitlines()[0]) == ("INVALID_ARGUMENT", "nsml dataset restore mnist")
+    assert (await call(kim, "GetDataset", name="lee/mnist")).dataset.owner == "lee"
+    assert [one.owner for one in await versions(kim, "mnist", with_removed=True)] == ["kim"]
+    await call(kim, "RestoreDataset", name="mnist")
+    assert (await call(kim, "GetDataset", name="mnist")).dataset.owner == "kim"
+
+
 async def test_unchanged_data_makes_no_version(rig: Rig) -> None:
     kim = await rig.user("kim")
     manifest, blobs = tree(a=b"1")
