@@ -44,6 +44,13 @@ def test_an_empty_file_has_no_chunks() -> None:
     assert decode(build([empty]).encode()).entries == (empty,)
 
 
+def test_a_long_manifest_is_encoded_as_a_short_one() -> None:
+    entries = [Entry(path=f"{n:05}", mode=0o644, size=0, chunks=()) for n in range(2_001)]
+    encoded = Manifest(entries=tuple(entries)).encode()
+    assert encoded == json.dumps(json.loads(encoded), separators=(",", ":")).encode()
+    assert decode(encoded).entries == tuple(entries)
+
+
 @pytest.mark.parametrize(
     "data",
     [
