@@ -53,6 +53,8 @@ class FolderFiles:
 
     root: Path
     files: tuple[FolderFile, ...]
+    max_bytes: int
+    """Of all files together; they may grow until they are read."""
     skipped: Skipped = field(default_factory=Skipped)
     special: tuple[str, ...] = ()
     """Sockets, pipes and devices, each with its kind: left out, for there is nothing to send."""
@@ -92,6 +94,7 @@ def list_folder(
     return FolderFiles(
         root=root,
         files=tuple(found),
+        max_bytes=max_bytes,
         skipped=listing.skipped(),
         special=tuple(f"{path} ({kind})" for path, kind in listing.special),
         environments=tuple(listing.environments),
@@ -116,7 +119,7 @@ def list_file(file: Path, *, max_bytes: int) -> FolderFiles:
         raise errors.Unreadable(path, f"cannot read {path}: it is {kind_of(facts.st_mode)}")
     found = FolderFile(path, (real.name,), facts.st_size, mode_of(facts.st_mode), version_of(facts))
     check_size([found], max_bytes)
-    return FolderFiles(root=real.parent, files=(found,))
+    return FolderFiles(root=real.parent, files=(found,), max_bytes=max_bytes)
 
 
 class Listing:

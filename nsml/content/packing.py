@@ -141,7 +141,7 @@ def pack_files(
     with open_root(root, owner) as folder:
         found = [_found(folder, path) for path in sorted(set(paths))]
     check_size(found, max_bytes)
-    listed = FolderFiles(root=root, files=tuple(found))
+    listed = FolderFiles(root=root, files=tuple(found), max_bytes=max_bytes)
     return described(FolderReader(listed, owner=owner))
 
 

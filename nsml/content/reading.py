@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from io import FileIO
 
     from nsml.content.listing import FolderFile, FolderFiles
-    from nsml.content.safe_paths import Beneath
+    from nsml.content.safe_paths import Beneath, Version
     from nsml.content.stat_cache import StatCache
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class FolderReader:
         Raises:
             ChangedWhilePacking: a file was replaced, or written to while it was read.
             Unreadable: a file cannot be read.
-            TooLarge: there is more than a manifest can list.
+            TooLarge: there is more than a manifest can list, or by now more than was allowed.
         """
         units = self._units()
         groups = _in_order(map(_grouped, units), readers) if readers else _one_by_one(units)
@@ -179,6 +179,10 @@ class FolderReader:
                 (),
             )
         self._bytes += size
+        if self._bytes > self.listed.max_bytes:
+            raise errors.TooLarge(
+                f"the folder has grown over the limit of {self.listed.max_bytes:,} bytes", ()
+            )
         if self._progress is not None:
             self._progress(
                 Progress(
@@ -220,22 +224,22 @@ def read_again(folder: Beneath, piece: Piece) -> bytes:
 
 
 def _read(folder: Beneath, file: FolderFile) -> Iterator[_Part]:
-    """A file as it is now; of one that grows, what was listed."""
+    """A file as it is when it is opened; what is added to it meanwhile is not part of it."""
     refs: list[ChunkRef] = []
     last: tuple[Piece, ...] = ()
     offset = 0
     try:
         with os.fdopen(folder.open_file(file.parts), "rb", buffering=0) as opened:
-            for data in chunks_of(_Beginning(opened, file.size)):
+            before = _facts(opened)
+            for data in chunks_of(_Beginning(opened, before[0])):
                 if last:
                     yield _Part(file, last, is_end=False)
                 refs.append(ChunkRef(digest_of(data), len(data)))
                 last = (Piece(file, offset, refs[-1], data),)
                 offset += len(data)
-            facts = os.fstat(opened.fileno())
-            is_as_listed = (facts.st_size, version_of(facts)) == (file.size, file.version)
-            if not is_as_listed:
-                # It may only have grown, or been replaced before. Half old and half new is nothing to send.
+            after = _facts(opened)
+            if after != before:
+                # It may only have grown. Half old and half new is nothing to send.
                 opened.seek(0)
                 if any(
                     digest_of(_read_exactly(opened.read, one.size)) != one.digest for one in refs
@@ -243,7 +247,12 @@ def _read(folder: Beneath, file: FolderFile) -> Iterator[_Part]:
                     raise _changed(file.path)
     except OSError as error:
         raise _lost(file.path, error) from error
-    yield _Part(file, last, is_as_listed=is_as_listed)
+    yield _Part(file, last, is_as_listed=after == (file.size, file.version))
+
+
+def _facts(opened: FileIO) -> tuple[int, Version]:
+    facts = os.fstat(opened.fileno())
+    return facts.st_size, version_of(facts)
 
 
 class _Beginning:

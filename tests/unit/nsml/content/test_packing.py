@@ -354,16 +354,19 @@ def test_a_file_that_goes_before_it_was_read_is_said_to_have_changed(tmp_path: P
         pack(tmp_path, progress=remove)
 
 
-def test_of_a_file_that_grows_meanwhile_only_what_was_listed_is_read(tmp_path: Path) -> None:
+def test_a_file_that_grows_before_it_is_read_is_whole_within_the_limit(tmp_path: Path) -> None:
     write(tmp_path, {"a": b"1", "b": b"before"})
 
     def grow(progress: Progress) -> None:
         if progress.files == 1:
             (tmp_path / "b").write_bytes(b"before and after")
 
-    packed = pack(tmp_path, progress=grow)
-    assert [entry.size for entry in packed.manifest.entries] == [1, 6]
-    assert packed.source.read(digest_of(b"before")) == b"before"
+    packed = pack(tmp_path, progress=grow, max_bytes=17)
+    assert [entry.size for entry in packed.manifest.entries] == [1, 16]
+    assert packed.source.read(digest_of(b"before and after")) == b"before and after"
+    (tmp_path / "b").write_bytes(b"before")
+    with pytest.raises(errors.TooLarge, match="has grown over the limit of 16 bytes"):
+        pack(tmp_path, progress=grow, max_bytes=16)
 
 
 def test_files_that_are_named_are_all_that_is_looked_at(
