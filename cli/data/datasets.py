@@ -88,7 +88,7 @@ def push(
         sent = await send(app, client, listed, cache=cache, bases=bases)
         request.digest = sent.digest
         return sent, await made_of(
-            app, client, sent.packed, lambda: client.datasets.create_version(request)
+            app, client, sent.packed, lambda: client.datasets.create_version(request), cache=cache
         )
 
     sent, answer = app.call(make)

@@ -542,7 +542,11 @@ async def _submit(
             submission.session = await client.sessions.create(request)
         else:
             submission.session = await made_of(
-                app, client, submission.packed, lambda: client.sessions.create(request)
+                app,
+                client,
+                submission.packed,
+                lambda: client.sessions.create(request),
+                cache=code.cache,
             )
         return await _settled(client, submission.session)
     except NotFound:

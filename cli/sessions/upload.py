@@ -159,13 +159,18 @@ async def send(
 
 
 async def made_of(
-    app: App, client: Client, packed: Packed, make: Callable[[], Awaitable[Made]]
+    app: App,
+    client: Client,
+    packed: Packed,
+    make: Callable[[], Awaitable[Made]],
+    *,
+    cache: StatCache | None,
 ) -> Made:
     """See `nsml.client.uploads.made_of`."""
     from nsml.client import uploads
 
     with _shown(app) as progress:
-        return await uploads.made_of(client, packed, make, progress=progress)
+        return await uploads.made_of(client, packed, make, cache=cache, progress=progress)
 
 
 @contextmanager

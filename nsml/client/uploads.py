@@ -7,7 +7,7 @@ does not depend on the size of the folder: a window that is asked for, calls tha
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -94,12 +94,11 @@ async def push(
     What `cache` knows is not read unless the platform lacks it. The manifest goes last, so a broken upload leaves nothing
     that looks whole. Raises ClientError, and PackRefused when a file changes meanwhile, or there is too much.
     """
-    from nsml.content.errors import ChangedWhilePacking
     from nsml.content.packing import described, packed_of
     from nsml.content.reading import FolderReader
 
     reader = await run(partial(FolderReader, listed, cache=cache))
-    try:
+    async with _forgotten_if_changed(listed, cache, run):
         if reader.is_known:
             packed = await run(partial(described, reader))
             root = packed.manifest.digest
@@ -115,12 +114,23 @@ async def push(
             packed = await run(partial(packed_of, reader))
             encoded = await run(packed.manifest.encode)
             await sending.end(encoded)
+    return await sending.uploaded(packed, encoded)
+
+
+@asynccontextmanager
+async def _forgotten_if_changed(
+    listed: FolderFiles, cache: StatCache | None, run: Offload
+) -> AsyncIterator[None]:
+    """Around what sends files: one that is not what the cache says is read the next time."""
+    from nsml.content.errors import ChangedWhilePacking
+
+    try:
+        yield
     except ChangedWhilePacking as error:
         if cache is not None:
             changed = [file for file in listed.files if file.path == error.path]
             await run(partial(cache.forget, listed.root, changed))
         raise
-    return await sending.uploaded(packed, encoded)
 
 
 async def upload(
@@ -154,6 +164,7 @@ async def made_of(
     packed: Packed,
     make: Callable[[], Awaitable[Made]],
     *,
+    cache: StatCache | None = None,
     bases: Sequence[str] = (),
     progress: Callable[[Transfer], None] | None = None,
     run: Offload = in_thread,
@@ -161,13 +172,16 @@ async def made_of(
     """What `make` makes of content that was sent, such as a session or a version of a dataset.
 
     Content that the platform does not have, or not of this user, is sent again, and `make` called
-    again. Raises what `make` and `upload` raise.
+    again. `cache`: as for `push`, which packed it. Raises what `make` and `upload` raise.
     """
     for _ in client.rpc.ways.addresses:
         try:
             return await make()
         except MissingBlobs:
-            await upload(client, packed, bases=bases, progress=progress, run=run, is_unheard=True)
+            async with _forgotten_if_changed(packed.listed, cache, run):
+                await upload(
+                    client, packed, bases=bases, progress=progress, run=run, is_unheard=True
+                )
     return await make()
 
 

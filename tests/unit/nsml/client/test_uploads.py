@@ -11,14 +11,15 @@ import pytest
 
 from nsml.client import errors
 from nsml.client.content import download
-from nsml.client.uploads import push
+from nsml.client.uploads import made_of, push
 from nsml.content import reading
 from nsml.content.chunks import MAX_CHUNK
 from nsml.content.digests import digest_of
 from nsml.content.errors import ChangedWhilePacking, TooLarge, Unreadable
 from nsml.content.listing import list_folder
 from nsml.content.manifest import ChunkRef, Limits
-from nsml.content.packing import pack
+from nsml.content.packing import described, pack
+from nsml.content.reading import FolderReader
 from nsml.content.stat_cache import FILE_NAME, StatCache
 
 
@@ -126,6 +127,27 @@ async def test_a_chunk_that_the_cache_names_and_the_file_has_not_is_found_out(
     cache.keep(folder, [(stale, (ChunkRef(digest_of(b"other 9"), 7),))])
     with pytest.raises(ChangedWhilePacking) as caught:
         await push(client, list_folder(folder), cache=cache)
+    assert caught.value.path == "deep/9"
+    sent = await push(client, list_folder(folder), cache=cache)
+    assert sent.digest == pack(folder).manifest.digest
+
+
+async def test_what_was_lost_again_is_found_out_like_that(client, server, folder, cache) -> None:
+    """Of a folder that is known, the platform is asked about the manifest alone."""
+    listed = list_folder(folder)
+    await push(client, listed, cache=cache)
+    (stale,) = (file for file in listed.files if file.path == "deep/9")
+    cache.keep(folder, [(stale, (ChunkRef(digest_of(b"other 9"), 7),))])
+    encoded = described(FolderReader(listed, cache=cache)).manifest.encode()
+    server.state.blobs[digest_of(encoded)] = encoded
+    sent = await push(client, list_folder(folder), cache=cache)
+    assert sent.digest == digest_of(encoded)
+
+    async def make() -> None:
+        raise errors.MissingBlobs("the dataset has not been sent completely")
+
+    with pytest.raises(ChangedWhilePacking) as caught:
+        await made_of(client, sent.packed, make, cache=cache)
     assert caught.value.path == "deep/9"
     sent = await push(client, list_folder(folder), cache=cache)
     assert sent.digest == pack(folder).manifest.digest
