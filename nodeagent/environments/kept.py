@@ -20,6 +20,7 @@ import shutil
 import stat
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -31,7 +32,6 @@ from nodeagent.safe_paths import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from nodeagent.environments.sealing import Rules
     from nodeagent.folders import ReplicaFolder
@@ -43,6 +43,8 @@ _BUCKET = re.compile(r"archive-v[0-9]{1,4}")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _RECORD = "RECORD"
 """What a wheel says of its files, which each environment has a changed copy of."""
+_NOWHERE = Path("/nowhere")
+"""No link may name where it lies: that is another build's the next time."""
 _BLOCK = 512
 
 log = structlog.get_logger()
@@ -73,7 +75,7 @@ class Kept:
         self._by_all = by_all
         self._made = folder.tmp / IN_TMP
         self._held = folder.path / IN_TMP
-        self._rules = rules
+        self._rules = replace(rules, place=_NOWHERE, outside=frozenset())
         self._most_bytes = most_bytes
         self._archives = self._held / "archives"
         self._lent: dict[tuple[str, str], tuple[int, int]] = {}
@@ -140,7 +142,7 @@ class Kept:
             for bucket in self._made.glob("archive-*"):
                 self._collect_bucket(bucket)
             if self._made.is_dir():
-                seal(self._made, replace(self._rules, place=self._made, is_private=True))
+                seal(self._made, replace(self._rules, is_private=True))
         except (Unsound, OSError) as error:
             self.refusal = str(error) or "what the build left cannot be read"
 
@@ -158,8 +160,7 @@ class Kept:
             elif lent is not None and lent == (facts.st_dev, facts.st_ino):
                 entry.rename(place / entry.name)
             elif _ID.fullmatch(entry.name) and stat.S_ISDIR(facts.st_mode) and lent is None:
-                rules = replace(self._rules, place=entry, outside=frozenset(), rewritten=_RECORD)
-                seal(entry, rules)
+                seal(entry, replace(self._rules, rewritten=_RECORD))
                 entry.rename(place / entry.name)
                 self._has_new = True
             else:

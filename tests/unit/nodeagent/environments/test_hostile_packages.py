@@ -248,7 +248,14 @@ def test_what_was_downloaded_is_kept_for_its_user_alone(tmp_path: Path, index: I
 
 
 @pytest.mark.parametrize(
-    "code", ["os.symlink('/etc', kept)", "os.mkdir(kept); os.mkfifo(kept + '/x')"]
+    "code",
+    [
+        "os.symlink('/etc', kept)",
+        "os.mkdir(kept); os.mkfifo(kept + '/x')",
+        # where another user's build may have its own, the next time
+        "os.mkdir(kept); os.symlink(kept + '/y', kept + '/x')",
+        "os.makedirs(kept + '/archive-v0/x'); os.symlink(kept, kept + '/archive-v0/x/y')",
+    ],
 )
 def test_what_a_hostile_build_leaves_is_not_kept(tmp_path: Path, code: str) -> None:
     begins = "import os; kept = os.environ['KEPT']; "

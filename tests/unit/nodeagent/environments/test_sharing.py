@@ -17,6 +17,8 @@ from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.installer import LOCK
 from nodeagent.environments.sandbox import BuildLimits, Task, base_python
+from nodeagent.environments.virtualenvs import Environments
+from nodeagent.runtimes.interface import Isolation
 from nsml.packages.requirements import Requirements
 from tests.support.sandboxes import environments_in, sandbox_here, whole_turn
 from tests.support.wheels import index_of, make_wheel
@@ -79,6 +81,20 @@ def test_what_two_environments_have_in_common_is_on_the_disk_once(
         assert said in map(str, environment.rglob("*.pyc"))
     other = files(made(tmp_path, "large", owner="lee"))
     assert not {one.st_ino for one in other.values()} & {one.st_ino for one in ours.values()}
+
+
+def test_they_do_so_too_where_builds_have_no_root_of_their_own(tmp_path: Path, index: Path) -> None:
+    make_wheel(index, "greeting", "TEXT = 'hello'")
+    make_wheel(index, "other")
+    downloads = Downloads(tmp_path / "downloads")
+    sandbox = sandbox_here(level=Isolation.NONE)
+    environments = Environments(tmp_path / "environments", sandbox, downloads)
+    first, second = (
+        packages(environments.provide(wanted, lambda _: None, owner="kim").folder)
+        for wanted in (Requirements(lines=("greeting",)), Requirements(lines=("greeting", "other")))
+    )
+    assert (first / "greeting.py").samefile(second / "greeting.py")
+    assert not (first / "greeting.py").stat().st_mode & 0o222
 
 
 def test_they_outlive_what_they_were_made_from(tmp_path: Path, index: Path) -> None:
