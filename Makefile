@@ -92,6 +92,7 @@ bench: setup     ## Run the benchmarks and print JSON (the second and the last n
 	$(BIN)/python -m bench.calls --json
 	$(BIN)/python -m bench.sdk --json
 	$(BIN)/python -m bench.starts --json
+	$(BIN)/python -m bench.environments --json
 	$(BIN)/python -m bench.history --json
 	$(BIN)/python -m bench.insight --json
 	$(BIN)/python -m bench.tui --json

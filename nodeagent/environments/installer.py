@@ -16,6 +16,7 @@ Standard library only. A last line that begins with `nsml: ` is the reason of a 
 
 from __future__ import annotations
 
+import collections
 import compileall
 import contextlib
 import os
@@ -27,13 +28,15 @@ import sys
 import sysconfig
 import tempfile
 import venv
+from concurrent.futures import ProcessPoolExecutor
 from email.parser import BytesHeaderParser
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any, NoReturn
 
 ALL_HASHED = "NSML_REQUIRE_HASHES"
@@ -45,6 +48,8 @@ LOCK = "requirements.lock"
 _UNPACKED = "archive-v*"
 """Where in its cache uv keeps unpacked wheels, a folder each."""
 _COMPILERS = 4
+_FEW = 100
+"""Modules that are compiled before another process has begun."""
 _HASH = re.compile(r"\s--hash[= ](\w+:[0-9a-fA-F]+)")
 _BY_URL = re.compile(
     r"Package `([^`]+)` was included as a URL dependency.*?`[^`@]+@ ([^`]+)`", re.DOTALL
@@ -87,8 +92,7 @@ def _install(
     finally:
         # also of a build that fails: the next one only reads what this one unpacked
         new = _unpacked() - before
-        for wheel in new:
-            _compile(wheel)
+        _compile(new)
     for wheel in new:
         _link_compiled(wheel, Path(sysconfig.get_path("purelib", vars={"base": folder})))
     lock = Path(folder, LOCK)
@@ -172,15 +176,21 @@ def _check_named_by_url(folder: str, lines: Sequence[str]) -> None:
                     _refuse_link(name.strip(), url.strip())
 
 
-def _compile(wheel: Path) -> None:
-    """Compile its modules; those of another Python, or for templates, stay as they are."""
-    compileall.compile_dir(
-        wheel,
+def _compile(wheels: Iterable[Path]) -> None:
+    """Compile their modules; those of another Python, or for templates, stay as they are."""
+    modules = [str(module) for wheel in wheels for module in wheel.rglob("*.py")]
+    compiled = partial(
+        compileall.compile_file,
         quiet=2,
-        workers=min(len(os.sched_getaffinity(0)), _COMPILERS),
         # nobody changes the source, and the times of links are not those of the wheel
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
     )
+    workers = min(len(os.sched_getaffinity(0)), _COMPILERS, len(modules) // _FEW)
+    if workers < 2:
+        collections.deque(map(compiled, modules), maxlen=0)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        collections.deque(pool.map(compiled, modules, chunksize=_FEW // 4), maxlen=0)
 
 
 def _link_compiled(wheel: Path, packages: Path) -> None:
