@@ -264,7 +264,8 @@ class Assembly:
         try:
             opened = donor.open()
         except OSError:
-            self._donors.damaged.append(donor)
+            if donor.tree.is_dir():  # it may have gone as a whole
+                self._donors.damaged.append(donor)
             return False
         try:
             if not _is_sealed(os.fstat(opened), file.mode, entry.size):

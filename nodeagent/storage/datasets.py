@@ -10,9 +10,9 @@ where it was. Trees that no replica uses go while the disk is short of room (`ev
 <folder>/<digest>.manifest    what it is made of
 <folder>/<digest>.bytes       its bytes, its files and folders, "linked" where it shares files; whose sessions asked for it;
                               its mtime is the last use
-<folder>/.<digest>.staged     what a tree that is being fetched is made of
-<folder>/.<digest>.<N>.unfinished    what the Nth attempt wrote; what is right there is moved into the next one
 ```
+
+What interrupted fetches leave beside them: `attempts.py`.
 
 What a tree takes of the disk: its bytes, or where it shares files, of each file its bytes divided by its names. So all trees
 together take what is on the disk, each file counted once.
@@ -26,9 +26,9 @@ import asyncio
 import os
 import secrets
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,19 +39,19 @@ import structlog
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.machine.accounts import Accounts
 from nodeagent.safe_paths import remove_tree
-from nodeagent.storage.assembly import Assembly, Batch
+from nodeagent.storage.assembly import Assembly
+from nodeagent.storage.attempts import STAGED, Attempts, Unfinished
 from nodeagent.storage.cached_content import MOST_TOLD, Stock
 from nodeagent.storage.donors import LARGEST_MANIFEST_BYTES, Donors
 from nodeagent.storage.eviction import NoRoom
+from nodeagent.storage.filling import Filling, Tally
 from nodeagent.storage.reservations import Kept, Reservation, Room, Size
-from nodeagent.storage.transfer import get_blobs, get_manifest, uninterrupted
+from nodeagent.storage.transfer import get_manifest, uninterrupted
 from nsml.client.errors import Unavailable
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Clock, Offload, SystemClock, inline
-from nsml.common.concurrency import beside_each_other
 from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import ContentError
-from nsml.content.manifest import ChunkRef
 from nsml.content.stored_manifest import StoredManifest
 
 _DONORS = 8
@@ -61,28 +61,15 @@ _SMALL_BYTES = 128 << 10
 """And up to this one at once: a session waits for the code."""
 _LARGE_AT_ONCE = 2
 _MANY_FILES = 2_000
-_STREAMS = 4
-"""Calls that bring chunks at one time, for all trees of a folder."""
-_HELD_CHUNKS = 64
-_HELD_BYTES = 1 << 20
-"""So much of a stream is written together: to hand it to a thread takes longer than to write a small chunk."""
 _RATED_SHARE = 0.5
 """A fetch of which less came from the control plane says little about how fast that is."""
 _MANIFEST = ".manifest"
 _NOTE = ".bytes"
-_PARTIAL, _STAGED, _UNFINISHED = ".partial", ".staged", ".unfinished"
+_PARTIAL = ".partial"
 _LINKED = "linked"
 _NOTHING = Size()
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What came from the control plane, and whether that was interrupted."""
-
-    size: int = 0
-    is_interrupted: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,14 +106,6 @@ class _Tree:
     def takes(self) -> Size:
         """Of the disk."""
         return self.own or Size.of(self.size or 0, self.files)
-
-
-@dataclass(slots=True)
-class _Unfinished:
-    """What interrupted fetches of a tree left on the disk."""
-
-    takes: Size
-    used_at: float
 
 
 @dataclass(slots=True)
@@ -185,13 +164,14 @@ class Trees:
         self._room = room or Room(folder, run=run, run_long=self._run_long)
         self._room.add(kind, self)
         self._kind = kind
-        self._streams = asyncio.Semaphore(_STREAMS)
+        self._filling = Filling(rpc=rpc, run=run, pause=pause)
+        self._attempts = Attempts(self._folder)
         self._fetching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._checking = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._fetches: dict[str, _Fetch] = {}
         self._turn = threading.Lock()
         self._trees: dict[str, _Tree] = {}
-        self._unfinished: dict[str, _Unfinished] = {}
+        self._unfinished: dict[str, Unfinished] = {}
         self._donating: Counter[str] = Counter()
         self._removed: list[str] = []
 
@@ -252,7 +232,7 @@ class Trees:
         if not is_digest(digest):
             raise ContentError(f"not a digest: {digest[:80]!r}")
         folder = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}{_PARTIAL}")
-        staged = self._folder / f".{secrets.token_hex(8)}{_STAGED}"
+        staged = self._folder / f".{secrets.token_hex(8)}{STAGED}"
         await self._run(partial(target.parent.mkdir, parents=True, exist_ok=True))
         try:
             async with (
@@ -305,13 +285,14 @@ class Trees:
             # Whoever is about to use it has said so before, and looks for it by `_use`.
             if self._donating[key] or is_used():
                 return False
-            doomed = [self._doom(path) for path in (self._folder / key, *self._attempts(key))]
+            doomed = [self._doom(path) for path in (self._folder / key, *self._attempts.of(key))]
             if self._trees.pop(key, None) is not None:
                 self._removed.append(key)
                 self._links_changed()
             self._unfinished.pop(key, None)
-            for name in (f"{key}{_MANIFEST}", f"{key}{_NOTE}", f".{key}{_STAGED}"):
-                (self._folder / name).unlink(missing_ok=True)
+            self._attempts.staged(key).unlink(missing_ok=True)
+            for suffix in (_MANIFEST, _NOTE):
+                (self._folder / f"{key}{suffix}").unlink(missing_ok=True)
         _remove(*doomed)
         with self._turn:
             if key not in self._trees:  # or it is here again, with the same group
@@ -426,11 +407,10 @@ class Trees:
     async def _provide(self, digest: str, user: str) -> None:
         # A fetch that was given up may not have ended yet.
         async with self._fetching.setdefault(digest, asyncio.Lock()):
-            staged = self._folder / f".{digest}{_STAGED}"
+            staged = self._attempts.staged(digest)
             try:
                 earlier, left = await uninterrupted(self._run, partial(self._claim, digest))
-                number = _number_of(earlier[0]) + 1 if earlier else 0
-                folder = self._folder / f".{digest}.{number}{_UNFINISHED}"
+                folder = self._attempts.following(digest, earlier)
                 async with (
                     self._manifest(digest, staged) as manifest,
                     self._laid_out(
@@ -447,7 +427,7 @@ class Trees:
                 await uninterrupted(self._run_long, partial(self._keep_unfinished, digest))
                 raise
             except BaseException:
-                await uninterrupted(self._run_long, partial(self._give_up, digest))
+                await uninterrupted(self._run_long, partial(self._attempts.remove, digest))
                 raise
             await uninterrupted(self._run_long, partial(_remove, *earlier))
 
@@ -462,8 +442,7 @@ class Trees:
             is_linked=is_linked,
         )
         with self._turn:
-            staged = self._folder / f".{digest}{_STAGED}"
-            staged.replace(self._folder / f"{digest}{_MANIFEST}")
+            self._attempts.staged(digest).replace(self._folder / f"{digest}{_MANIFEST}")
             tree.write(self._folder / f"{digest}{_NOTE}")
             assembly.name(self._folder / digest)
             self._trees[digest] = tree
@@ -485,44 +464,27 @@ class Trees:
                     if tree.size is not None:
                         tree.write(self._folder / f"{digest}{_NOTE}")
 
-    # What interrupted fetches left.
-
-    def _attempts(self, digest: str) -> list[Path]:
-        """The folders of attempts, newest first."""
-        found = self._folder.glob(f".{digest}.*{_UNFINISHED}")
-        return sorted(found, key=_number_of, reverse=True)
-
     def _find_unfinished(self) -> None:
-        left = {path.name.split(".")[1] for path in self._folder.glob(f".*{_UNFINISHED}")}
-        for digest in left:
-            if digest in self._trees or not is_digest(digest):
-                _remove(*self._attempts(digest))
-            else:
-                self._keep_unfinished(digest)
-        for staged in self._folder.glob(f".*{_STAGED}"):
-            if staged.name[1:].removesuffix(_STAGED) not in self._unfinished:
+        for digest in self._attempts.digests():
+            self._keep_unfinished(digest)
+        for staged in self._folder.glob(f".*{STAGED}"):
+            if staged.name[1:].removesuffix(STAGED) not in self._unfinished:
                 staged.unlink()
 
     def _keep_unfinished(self, digest: str) -> None:
         """Leave what is there of a tree for its next fetch, or until others need the room."""
-        attempts = self._attempts(digest)
-        takes = sum(map(_left_in, attempts), start=Size())
-        if not takes.bytes:
-            self._give_up(digest)
-            return
-        used_at = max(path.stat().st_mtime for path in attempts)
+        left = self._attempts.left(digest)
         with self._turn:
-            self._unfinished[digest] = _Unfinished(takes, used_at)
+            if left is not None and digest not in self._trees:
+                self._unfinished[digest] = left
+                return
+        self._attempts.remove(digest)
 
     def _claim(self, digest: str) -> tuple[list[Path], Size]:
         """Take over what earlier fetches left: it is not removed for others any more. What it takes of the disk."""
         with self._turn:
             left = self._unfinished.pop(digest, None)
-        return self._attempts(digest), Size() if left is None else left.takes
-
-    def _give_up(self, digest: str) -> None:
-        """Remove what is there of a tree that is not whole."""
-        _remove(*self._attempts(digest), self._folder / f".{digest}{_STAGED}")
+        return self._attempts.of(digest), _NOTHING if left is None else left.takes
 
     def _doom(self, path: Path) -> Path:
         """Take its name from what is removed next."""
@@ -572,7 +534,7 @@ class Trees:
         left: Size = _NOTHING,
     ) -> AsyncIterator[Assembly]:
         """All files of it, but for its name."""
-        tally, began = _Tally(), self._clock.monotonic()
+        tally, began = Tally(), self._clock.monotonic()
         run_whole = self._run_long if manifest.files > _MANY_FILES else self._run
         async with self._room_for(manifest, user, may_link=read_only, left=left) as (
             reservation,
@@ -590,7 +552,7 @@ class Trees:
             )
             try:
                 await uninterrupted(self._run, assembly.__enter__)
-                await self._fill(digest, assembly, reservation, tally)
+                await self._filling.fill(digest, assembly, reservation, tally)
                 await uninterrupted(run_whole, assembly.seal, cancel=reservation.cancel)
                 yield assembly
             finally:
@@ -618,7 +580,8 @@ class Trees:
         if not (may_link and self._may_link):
             linked = Size()
         names = donors.trees
-        self._donating.update(names)
+        with self._turn:
+            self._donating.update(names)
         try:
             async with AsyncExitStack() as stack:
                 try:
@@ -636,62 +599,6 @@ class Trees:
                 yield reservation, donors
         finally:
             self._donating.subtract(names)
-
-    async def _fill(
-        self, root: str, assembly: Assembly, reservation: Reservation, tally: _Tally
-    ) -> None:
-        """Have all content written, by a few streams at once."""
-
-        async def take(batch: Batch) -> None:
-            async with self._streams:
-                await self._take(root, assembly, batch, reservation, tally)
-
-        taking: set[asyncio.Task[None]] = set()
-        async with beside_each_other() as group:
-            while True:
-                advance = uninterrupted(self._run, assembly.advance, cancel=reservation.cancel)
-                if (batch := await advance) is None:
-                    return
-                if batch.count:
-                    taking.add(group.create_task(take(batch)))
-                if len(taking) > _STREAMS:
-                    _, taking = await asyncio.wait(taking, return_when=asyncio.FIRST_COMPLETED)
-
-    async def _take(
-        self,
-        root: str,
-        assembly: Assembly,
-        batch: Batch,
-        reservation: Reservation,
-        tally: _Tally,
-    ) -> None:
-        """Fetch the chunks of a batch and write them, going on where a broken connection stopped."""
-        left = deque(batch.places)
-        held: list[tuple[ChunkRef, bytes]] = []
-
-        async def write() -> None:
-            work = partial(assembly.write, batch, tuple(held))
-            held.clear()
-            await uninterrupted(self._run, work, cancel=reservation.cancel)
-
-        while left:
-            size = 0
-            try:
-                digests = [ref.digest for ref in left]
-                async with aclosing(get_blobs(self._rpc(), root, digests)) as blobs:
-                    async for _, data in blobs:
-                        held.append((left.popleft(), data))
-                        tally.size += len(data)
-                        size += len(data)
-                        if size >= _HELD_BYTES or len(held) >= _HELD_CHUNKS:
-                            await write()
-                            size = 0
-            except Unavailable as error:
-                tally.is_interrupted = True
-                log.warning("tree.interrupted", digest=root[:16], error=error.message)
-                await self._pause()
-            if held:
-                await write()
 
     async def _tell_damage(self, donors: Donors) -> None:
         """Say which files of other trees were not what they should be, and remove those trees where nobody uses them."""
@@ -734,10 +641,6 @@ def _is_tree(path: Path) -> bool:
     return is_digest(path.name) and path.is_dir()
 
 
-def _number_of(attempt: Path) -> int:
-    return int(attempt.name.split(".")[2])
-
-
 def _is_content(path: Path, digest: str) -> bool:
     """Whether a file is there, and what the digest names."""
     try:
@@ -762,19 +665,3 @@ def _part_of(tree: Path) -> Size:
                 size += facts.st_size / facts.st_nlink
                 files += 1 / facts.st_nlink
     return Size.of(round(size), round(files))
-
-
-def _left_in(attempt: Path) -> Size:
-    """What an interrupted attempt takes of the disk. Its folders can be changed afterwards, as files are moved out of them."""
-    size = files = 0
-    attempt.chmod(0o700)
-    for _, folders, names, here in os.fwalk(attempt):
-        files += len(folders)
-        for name in folders:
-            os.chmod(name, 0o700, dir_fd=here)
-        for name in names:
-            facts = os.lstat(name, dir_fd=here)
-            if facts.st_nlink == 1:
-                size += min(facts.st_blocks * 512, facts.st_size)
-                files += 1
-    return Size.of(size, files)
