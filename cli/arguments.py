@@ -316,6 +316,13 @@ class _Read(click.ParamType[Any]):
             raise BadValue(str(error), param, ctx, why=error.why, advice=error.advice) from error
 
 
+class _ReadOrNone(_Read):
+    """The same; `none` is "", what stands for nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return "" if value == "none" else super().convert(value, param, ctx)
+
+
 class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
     """A file of variables: its name, and what is in it."""
 
@@ -497,6 +504,8 @@ IMAGE = _Image("nsml run    without --image, for what the code or the node names
 IMAGE_ON_NODES = _Image("nsml image ls")
 VARIABLES_FILE = _VariablesFile()
 SECRET_USE = _SecretUse()
+
+KEEP = _ReadOrNone(run_flags.KEEP)
 
 _TYPES: Mapping[str, click.ParamType[Any]] = {
     "cpus": CPUS,

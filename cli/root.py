@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "getid": ("cli.sessions.ps:getid", "Show a session's id."),
         "command": ("cli.sessions.ps:repeat", "Show the command line that repeats a session."),
         "media": ("cli.results.media:media", "Show logged media: images, texts, tables."),
-        "model": ("cli.results.models:model", "Checkpoints: list, fetch, remove."),
+        "model": ("cli.results.models:model", "Checkpoints: list, fetch, tag, remove."),
         "pull": ("cli.sessions.pull:pull", "Fetch a session's code."),
         "forward": ("cli.sessions.forward:forward", "Forward a local port to a session's service."),
         "sh": ("cli.sessions.sh:sh", "Start a shell, or a program, in a running session."),

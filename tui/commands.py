@@ -100,7 +100,14 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         )
     },
     **{name: {_EVERY: Way.ASKED} for name in ("exec", "set", "pause", "continue", "load")},
-    "model": {"ls": Way.SHOWN, "pull": Way.HANDED, "rm": Way.HANDED},
+    "model": {
+        "ls": Way.SHOWN,
+        "info": Way.SHOWN,
+        "pull": Way.HANDED,
+        "rm": Way.HANDED,
+        "tag": Way.ASKED,
+        "untag": Way.ASKED,
+    },
     "dataset": {
         **dict.fromkeys(("ls", "search", "info", "versions", "diff"), Way.SHOWN),
         **dict.fromkeys(("share", "describe", "tag", "untag", "restore"), Way.ASKED),

@@ -12,6 +12,7 @@ from cli.app import App
 from cli.arguments import (
     CPU_BOUND,
     GPU_BOUND,
+    KEEP,
     NUMBER,
     PRIORITY,
     PROJECT,
@@ -129,6 +130,12 @@ def _settings_options(command: F) -> F:
             type=PRIORITY,
             help="Highest priority of its sessions; default: high.",
         ),
+        click.option(
+            "--keep",
+            type=KEEP,
+            metavar="RULES",
+            help="Checkpoints that its sessions keep: 'best:3:val/acc:max last:2', all; none: no rule.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -154,6 +161,7 @@ def _settings(given: dict[str, Any]) -> ProjectSettings:
         owner=given["owner"],
         weight=given["weight"],
         most_priority=priority_named((given["max_priority"] or "").lower()),
+        keep_checkpoints=given["keep"],
     )
     for flag, (measure, *_) in _QUOTA.items():
         for prefix, quota in (("", settings.quota), ("member_", settings.member_quota)):

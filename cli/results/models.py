@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
+    from nsml.content.manifest import Entry
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
 
@@ -40,12 +41,13 @@ def ls(app: App, *, session: str) -> None:
     """List the checkpoints of a session, oldest first.
 
     A checkpoint that was changed after nsml.save, or that never reached the object store, is lost;
-    the list says why.
+    the list says why. With nsml run --keep, it also says how many were removed.
     """
     from nsml.v1 import checkpoints_pb2
     from nsml.view import checkpoints as view
 
-    found = app.call(lambda client: client.checkpoints.every(session))
+    listing = app.call(lambda client: client.checkpoints.listing(session))
+    found = listing.checkpoints
     write_list(
         app,
         found,
@@ -58,6 +60,8 @@ def ls(app: App, *, session: str) -> None:
         app.say(f"checkpoint {one.name} is lost: {one.why_lost}")
         if view.has_earlier(one):
             app.say(f"try: {_pull(session, one.name, earlier=True)}")
+    for line in view.retention_lines(listing):
+        app.say(visible(line))
 
 
 @command(
@@ -77,7 +81,7 @@ def ls(app: App, *, session: str) -> None:
 def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) -> None:
     """Fetch a checkpoint to PATH/USER_DATASET_N/CHECKPOINT/model.
 
-    @last is the newest that is not lost. Every file is verified by its digest. An existing folder
+    CHECKPOINT is a name or a tag; @last is the newest that is not lost. Every file is verified by its digest. An existing folder
     is left alone.
     """
     from nsml.client import checkpoints
@@ -106,13 +110,16 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) 
 @click.option(
     "--confirm", type=int, metavar="N", help="Do not ask if N checkpoints fit; else do nothing."
 )
+@click.option("-f", "--force", is_flag=True, help="Remove tagged ones too.")
 @confirmed
 @pass_app
-def rm(app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | None) -> None:
+def rm(
+    app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | None, force: bool
+) -> None:
     """Remove checkpoints of a session, by names or globs in quotes. Asks first.
 
-    The newest one of a live session stays, since the session resumes from it. Its storage is freed
-    within minutes.
+    The newest one of a live session stays, since the session resumes from it. Tagged ones need -f.
+    Storage is freed within minutes.
     """
     from nsml.common.units import counted, size_text
     from nsml.view.confirmation import Plan, Target
@@ -124,6 +131,8 @@ def rm(app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | N
 
     of, user, there = app.call(look)
     chosen = _fitting(checkpoints, there, of.name)
+    if not force:
+        _check_untagged(chosen, session, checkpoints)
     plan = Plan(
         rule=rule_of("model rm"),
         targets=[
@@ -135,8 +144,99 @@ def rm(app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | N
     )
     if not go_ahead(app, plan, expected=confirm):
         return
-    gone = app.call(lambda client: client.checkpoints.remove(of.id, [one.name for one in chosen]))
+    gone = app.call(
+        lambda client: client.checkpoints.remove(
+            of.id, [one.name for one in chosen], including_tagged=force
+        )
+    )
     app.say(f"removed {counted(len(gone), 'checkpoint')}: {', '.join(map(visible, gone))}")
+
+
+@command(
+    "info",
+    reads=True,
+    examples=["nsml model info @last best", "nsml model info kim/mnist/3 @last -j"],
+)
+@session_argument()
+@click.argument("checkpoint", metavar="CHECKPOINT")
+@pass_app
+def info(app: App, *, session: str, checkpoint: str) -> None:
+    """Show one checkpoint: files, metrics, digest, tags, and its users.
+
+    Used by: sessions that loaded it (nsml.load) or began with it (nsml fork -c, nsml resume).
+    CHECKPOINT is a name, a tag, or @last.
+    """
+    import time
+
+    from nsml.client.content import read_manifest
+    from nsml.view import checkpoints as view
+
+    async def look(client: Client) -> tuple[Checkpoint, Sequence[Entry]]:
+        found = await _named(client, session, checkpoint)
+        if not found.digest:
+            return found, ()
+        manifest = await read_manifest(
+            client,
+            found.digest,
+            shown_by=lambda: client.checkpoints.get(found.session, found.name),
+        )
+        return found, manifest.entries
+
+    found, files = app.call(look)
+    lines = view.info_lines(found, files, time.time())
+    write_one(app, view.info_record(found, files), [visible(line) for line in lines])
+
+
+@command(
+    "tag",
+    examples=["nsml model tag @last epoch-7 paper", "nsml model tag kim/mnist/3 @last release"],
+)
+@session_argument()
+@click.argument("checkpoint", metavar="CHECKPOINT")
+@click.argument("tag", metavar="TAG")
+@pass_app
+def add_tag(app: App, *, session: str, checkpoint: str, tag: str) -> None:
+    """Tag a checkpoint, so that it is kept and TAG names it.
+
+    Use TAG wherever a checkpoint is named. TAG moves here if another checkpoint of the session has it. It stays with the name: what is saved
+    under the same name later has the tag.
+    """
+    from nsml.v1 import checkpoints_pb2
+
+    async def act(client: Client) -> checkpoints_pb2.TagCheckpointResponse:
+        found = await _named(client, session, checkpoint)
+        return await client.checkpoints.tag(found.session, found.name, tag)
+
+    answer = app.call(act)
+    found = answer.checkpoint
+    moved = f", not {visible(answer.moved_from)} any more" if answer.moved_from else ""
+    app.say(
+        f"{visible(tag)} is checkpoint {visible(found.name)} of {visible(found.session)}{moved}"
+    )
+
+
+@command("untag", examples=["nsml model untag @last paper", "nsml model untag kim/mnist/3 release"])
+@session_argument()
+@click.argument("tag", metavar="TAG")
+@pass_app
+def untag(app: App, *, session: str, tag: str) -> None:
+    """Remove a tag from the checkpoint of a session that has it. The checkpoint stays."""
+    name = app.call(lambda client: client.checkpoints.untag(session, tag))
+    app.say(f"checkpoint {visible(name)} has no longer the tag {visible(tag)}")
+
+
+def _check_untagged(chosen: Sequence[Checkpoint], session: str, typed: Sequence[str]) -> None:
+    """CommandError if one of them is tagged, before anything is asked."""
+    tagged = [one for one in chosen if one.tags]
+    if tagged:
+        first = tagged[0]
+        raise CommandError(
+            f"checkpoint {visible(first.name)} has the tag {visible(first.tags[0])}",
+            code=ExitCode.CONFLICT,
+            reason="STATE_CONFLICT",
+            why="tagged checkpoints are kept",
+            advice=shell_line(["nsml", "model", "rm", "-f", *operands(session, *typed)]),
+        )
 
 
 def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) -> list[Checkpoint]:
@@ -148,6 +248,8 @@ def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) ->
             reason="NOT_FOUND",
         )
     names = {one.name: None for one in there}
+    by_tag = {tag: one.name for one in there for tag in one.tags}
+    globs = [glob if glob in names else by_tag.get(glob, glob) for glob in globs]
     for glob in globs:
         if not any(one.name == glob or fnmatchcase(one.name, glob) for one in there):
             raise CommandError(
@@ -174,6 +276,14 @@ _NAMED = 10
 
 
 async def _find(client: Client, session: str, name: str, *, earlier: bool) -> Checkpoint:
+    """The one to be fetched."""
+    found = await _named(client, session, name)
+    _check_readable(found, session, earlier=earlier)
+    return found
+
+
+async def _named(client: Client, session: str, name: str) -> Checkpoint:
+    """The one of a name or a tag, or the newest that is not lost."""
     from nsml.client.errors import NotFound
     from nsml.view.checkpoints import is_lost
 
@@ -196,7 +306,6 @@ async def _find(client: Client, session: str, name: str, *, earlier: bool) -> Ch
                 advice="\n".join(_pull(session, item) for item in near(name, names))
                 or f"nsml model ls {shell_word(session)}",
             ) from error
-    _check_readable(found, session, earlier=earlier)
     return found
 
 
@@ -237,6 +346,5 @@ def _check_readable(found: Checkpoint, session: str, *, earlier: bool) -> None:
     )
 
 
-model.add_command(ls)
-model.add_command(pull)
-model.add_command(rm)
+for _command in (ls, info, pull, rm, add_tag, untag):
+    model.add_command(_command)

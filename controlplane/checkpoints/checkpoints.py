@@ -8,21 +8,32 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
-from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, StateConflict
+from controlplane.checkpoints.retention import LOADING_S
+from controlplane.domain.errors import (
+    InvalidRequest,
+    MissingBlobs,
+    NotFound,
+    StateConflict,
+    TooLarge,
+)
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
 from controlplane.domain.values import Resume
-from controlplane.history.values import Checkpoint, CheckpointState
+from controlplane.history.values import Checkpoint, CheckpointState, CheckpointUse
+from controlplane.state.lru import LruDict
 from controlplane.state.progress import checkpoint_is_durable
+from nsml.spec.labels import KEY_RULE, is_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from controlplane.content.content import Content
     from controlplane.core.compare_and_swap import SessionWriter
     from controlplane.domain.identity import Caller, NodeCaller
     from controlplane.domain.values import Session
+    from controlplane.history.sql.checkpoint_marks import Marks
     from controlplane.history.sql.history import History
+    from controlplane.history.values import Retired
     from controlplane.state.replica_rights import Rights
     from nsml.common.clock import Clock
 
@@ -30,7 +41,10 @@ NAMED: Final = 10
 """Checkpoints that an error names."""
 MOST_REMOVED: Final = 1_000
 """Checkpoints that one call removes."""
+MOST_TAGS: Final = 1_000
+"""Of all checkpoints of one session."""
 _SHOWN: Final = 200
+_LOADED: Final = 10_000
 
 _log = structlog.get_logger()
 
@@ -50,7 +64,11 @@ class SavedCheckpoint:
 
 
 class Checkpoints:
-    """Listing and making durable."""
+    """Listing and making durable.
+
+    Args:
+        changed: is told the id of a session of which a checkpoint became durable.
+    """
 
     def __init__(
         self,
@@ -60,7 +78,11 @@ class Checkpoints:
         rights: Rights,
         writer: SessionWriter,
         clock: Clock,
+        changed: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._changed = changed
+        self._loaded: LruDict[tuple[str, str, str], float] = LruDict(_LOADED)
+        """When it was last written down that a session loads a checkpoint."""
         self._clock = clock
         self._history = history
         self._writer = writer
@@ -74,8 +96,11 @@ class Checkpoints:
         return await self._history.catalogue.checkpoints(session.id, after=after, limit=limit)
 
     async def get(self, session: Session, name: str) -> Checkpoint:
-        """By name; NotFound names the newest."""
-        found = await self._history.catalogue.checkpoint(session.id, name)
+        """By name, or else by tag; NotFound names the newest."""
+        catalogue, marks = self._history.catalogue, self._history.checkpoint_marks
+        found = await catalogue.checkpoint(session.id, name)
+        if found is None and (tagged := await marks.tagged(session.id, name)) is not None:
+            found = await catalogue.checkpoint(session.id, tagged)
         if found is None:
             names = await self._history.catalogue.newest_names(session.id, NAMED)
             raise NotFound(
@@ -126,6 +151,34 @@ class Checkpoints:
                 digest=initial.digest,
             )
         )
+        use = CheckpointUse(initial.name, session.id, self._clock.time())
+        await self._history.checkpoint_marks.note_use(initial.session_id, use)
+
+    async def loaded(self, session: Session, name: str, used_by: str) -> None:
+        """Have a checkpoint stay that the program of a session, its own or another one, is about to load.
+
+        What is loaded over and over is written down now and then.
+        """
+        if used_by == session.id and not session.spec.keep_checkpoints:
+            return  # nobody removes it
+        now, key = self._clock.time(), (session.id, name, used_by)
+        noted = self._loaded.get(key)
+        if noted is not None and now - noted < LOADING_S / 4:
+            return
+        if await self._history.checkpoint_marks.note_use(
+            session.id, CheckpointUse(name, used_by, now)
+        ):
+            self._loaded.keep(key, now)
+
+    async def _newest_kept(self, session: Session) -> Checkpoint | None:
+        """That from which the session goes on, which then stays while it is loaded."""
+        while (newest := await self._history.catalogue.newest_durable(session.id)) is not None:
+            use = CheckpointUse(newest.name, session.id, self._clock.time())
+            if not session.spec.keep_checkpoints or await self._history.checkpoint_marks.note_use(
+                session.id, use
+            ):
+                break
+        return newest
 
     async def resumed_from(self, caller: Caller, session: Session) -> Checkpoint:
         """That from which the placed attempt of a session goes on: the same for each replica that asks.
@@ -137,11 +190,11 @@ class Checkpoints:
         """
         resume = _settled(session)
         if resume is None:
-            newest = await self._history.catalogue.newest_durable(session.id)
+            newest = await self._newest_kept(session)
             if newest is None and session.spec.initial_checkpoint is not None:
                 # The control plane that took the submission was gone before it wrote that down.
                 await self.begin_with(caller, session)
-                newest = await self._history.catalogue.newest_durable(session.id)
+                newest = await self._newest_kept(session)
             resume = Resume(attempt=session.attempt)
             if newest is not None:
                 resume = replace(resume, checkpoint=newest.name, digest=newest.digest or "")
@@ -163,17 +216,73 @@ class Checkpoints:
         written = await self._writer.change(session.id, decide, is_counted=False)
         return (written and _settled(written)) or resume
 
-    async def remove(self, session: Session, names: Sequence[str]) -> tuple[str, ...]:
+    async def marks(self, session: Session) -> Marks:
+        """Tags and uses of the checkpoints of a session."""
+        return await self._history.checkpoint_marks.of(session.id)
+
+    async def retired(self, session: Session) -> Retired:
+        """How many were removed since the session did not keep them."""
+        return await self._history.checkpoint_marks.retired(session.id)
+
+    async def tag(self, session: Session, name: str, tag: str) -> tuple[Checkpoint, str]:
+        """Give one a tag; also the name of the one that had it, "" where none had.
+
+        Raises:
+            InvalidRequest: it is no tag.
+            NotFound: there is no such checkpoint.
+            StateConflict: a checkpoint has that name.
+            TooLarge: the session has too many tags.
+        """
+        if not is_key(tag):
+            raise InvalidRequest(f"{tag[:80]!r} is not a tag", why=f"a tag is as {KEY_RULE}")
+        found = await self.get(session, name)
+        marks = self._history.checkpoint_marks
+        if await self._history.catalogue.checkpoint(session.id, tag) is not None:
+            raise StateConflict(
+                f"{session.name} has a checkpoint {tag!r}",
+                why="a tag is a second name of a checkpoint",
+                attempt="another tag",
+            )
+        before = await marks.tagged(session.id, tag)
+        if not await marks.tag(session.id, tag, found.name, most=MOST_TAGS):
+            await self.get(session, found.name)  # it may be gone by now
+            raise TooLarge(f"the checkpoints of a session have at most {MOST_TAGS:,} tags")
+        return found, before if before is not None and before != found.name else ""
+
+    async def untag(self, session: Session, tag: str) -> str:
+        """Take a tag away; the name of the checkpoint that had it.
+
+        Raises:
+            NotFound: none has it.
+        """
+        name = await self._history.checkpoint_marks.tagged(session.id, tag)
+        if name is None:
+            tags = sorted((await self.marks(session)).tags)
+            raise NotFound(
+                f"no checkpoint of {session.name} has the tag {tag[:80]!r}",
+                why="" if tags else "none has a tag",
+                attempt=", ".join(tags[:NAMED]),
+            )
+        await self._history.checkpoint_marks.untag(session.id, tag)
+        return name
+
+    async def remove(
+        self, session: Session, names: Sequence[str], *, including_tagged: bool = False
+    ) -> tuple[str, ...]:
         """Remove those of these names; gives the names, oldest first.
 
         Raises:
             InvalidRequest: no names, or more than MOST_REMOVED.
             NotFound: one of them is not there; none is removed.
-            StateConflict: the session is live, and would resume from one of them; none is removed.
+            StateConflict: the session is live, and would resume from one of them, or one is tagged; none is removed.
         """
         if not 0 < len(names) <= MOST_REMOVED:
             raise InvalidRequest(f"1 to {MOST_REMOVED:,} names of checkpoints at a time")
-        found = [await self.get(session, name) for name in dict.fromkeys(names)]
+        each = [await self.get(session, name) for name in dict.fromkeys(names)]
+        found = list({one.name: one for one in each}.values())
+        names = [one.name for one in found]
+        if not including_tagged:
+            _check_untagged(await self.marks(session), names)
         if not session.state.is_ended and session.state is not SessionState.FINALIZING:
             newest = await self._history.catalogue.newest_durable(session.id)
             resume = _settled(session)
@@ -239,6 +348,17 @@ class Checkpoints:
                 saved.session_id,
                 lambda current: checkpoint_is_durable(current, saved.attempt, saved_at),
                 is_counted=False,
+            )
+            self._changed(saved.session_id)
+
+
+def _check_untagged(marks: Marks, names: Collection[str]) -> None:
+    for tag, name in marks.tags.items():
+        if name in names:
+            raise StateConflict(
+                f"checkpoint {name!r} has the tag {tag!r}",
+                why="tagged checkpoints are kept",
+                attempt=f"nsml model untag SESSION {tag}    first, or -f",
             )
 
 

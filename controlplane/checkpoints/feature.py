@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.checkpoints.checkpoints import Checkpoints
 from controlplane.checkpoints.lost_uploads import Overdue
+from controlplane.checkpoints.retention_loop import CheckpointRetention
 from controlplane.checkpoints.service import CheckpointServicer
 from controlplane.checkpoints.upload_expiry_loop import Settling
 from controlplane.content.feature import content
@@ -25,11 +26,17 @@ def checkpoints(core: Core) -> Checkpoints:
         rights=core.rights,
         writer=SessionWriter(store=core.store, state=core.state),
         clock=core.clock,
+        changed=core.shared(retention).changed,
     )
 
 
+def retention(core: Core) -> CheckpointRetention:
+    """Removes the checkpoints that sessions do not keep."""
+    return CheckpointRetention(history=core.history, references=core.references, clock=core.clock)
+
+
 def wire(core: Core) -> Feature:
-    """Offer CheckpointService; the leader gives up uploads that are overdue."""
+    """Offer CheckpointService; remove what is not kept; the leader gives up uploads that are overdue."""
     overdue = Overdue(history=core.history, references=core.references, clock=core.clock)
     servicer = CheckpointServicer(
         core.shared(checkpoints), core.references, core.shared(content), core.reading
@@ -37,4 +44,5 @@ def wire(core: Core) -> Feature:
     return Feature(
         services=((checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server, servicer),),
         leader_loops=(Settling(overdue=overdue, clock=core.clock).run,),
+        member_loops={"checkpoint-retention": core.shared(retention).run},
     )

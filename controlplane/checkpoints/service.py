@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -12,10 +12,11 @@ from controlplane.checkpoints.checkpoints import SavedCheckpoint
 from controlplane.core.paging import LARGEST_PAGE, page_size
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import NodeCaller, UserCaller, identity_of
-from controlplane.wire.catalogue import checkpoint_message
+from controlplane.domain.policy import ALLOW, SEE, may
+from controlplane.wire.catalogue import checkpoint_message, tags_by_name
 from controlplane.wire.chunking import ENTRY_CHARS, beside, parts_of
 from controlplane.wire.errors import Context, answering
-from controlplane.wire.times import time_of
+from controlplane.wire.times import time_of, timestamp
 from nsml.v1 import checkpoints_pb2 as pb
 from nsml.v1 import checkpoints_pb2_grpc
 
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
     from controlplane.checkpoints.checkpoints import Checkpoints
     from controlplane.content.content import Content
     from controlplane.domain.values import Session
+    from controlplane.history.values import Checkpoint
     from controlplane.limits.concurrency_limits import Turns
     from controlplane.state.references import References
+
+MOST_USERS: Final = 100
+"""Sessions that used a checkpoint, of those that one answer names."""
 
 
 class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
@@ -51,14 +56,21 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         size = page_size(request.page_size or LARGEST_PAGE)
         async with self._reading.turn(_reader(request)):
             found = await self._checkpoints.page(session, after=after, limit=size + 1)
-            made = (checkpoint_message(one, session.name) for one in found[:size])
+            tags = tags_by_name(await self._checkpoints.marks(session))
+            retired = None if after else await self._checkpoints.retired(session)
+            made = (checkpoint_message(one, session.name, tags) for one in found[:size])
             entries = sum(1 + len(one.summary) // ENTRY_CHARS for one in found)
             checkpoints = await beside(lambda: next(parts_of(made)), of=entries)
         cursor = ""
         if len(checkpoints) < len(found):
             last = found[len(checkpoints) - 1]
             cursor = json.dumps([last.saved_at, last.name])
-        return pb.ListCheckpointsResponse(checkpoints=checkpoints, next_cursor=cursor)
+        response = pb.ListCheckpointsResponse(checkpoints=checkpoints, next_cursor=cursor)
+        if retired is not None:
+            response.keep = session.spec.keep_checkpoints
+            response.removed_count = retired.number
+            response.removed_bytes = retired.size_bytes
+        return response
 
     @answering
     async def GetCheckpoint(  # noqa: N802
@@ -68,15 +80,65 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         session = await self._find(request)
         async with self._reading.turn(_reader(request)):
             if request.name:
-                found = await self._checkpoints.get(session, request.name)
+                found = await self._loaded(session, request)
             elif _is_resuming(request, session):
                 found = await self._checkpoints.resumed_from(caller(), session)
             else:
                 found = await self._checkpoints.newest(session)
         if found.digest:
             self._content.show(caller(), found.digest, session_id=request.for_session or session.id)
-        message = checkpoint_message(found, session.name)
+        if isinstance(who := caller(), UserCaller):
+            message = await self._shown(who, session, found)
+        else:
+            message = checkpoint_message(found, session.name)
         return pb.GetCheckpointResponse(checkpoint=message)
+
+    async def _loaded(self, session: Session, request: pb.GetCheckpointRequest) -> Checkpoint:
+        """The one of a name or tag; if a node asks it is to stay while it is loaded."""
+        found = await self._checkpoints.get(session, request.name)
+        if not isinstance(caller(), NodeCaller):
+            return found
+        await self._checkpoints.loaded(session, found.name, request.for_session or session.id)
+        return await self._checkpoints.get(session, found.name)
+
+    async def _shown(
+        self, who: UserCaller, session: Session, checkpoint: Checkpoint
+    ) -> pb.Checkpoint:
+        """With its tags, where it is, and the sessions that used it."""
+        marks = await self._checkpoints.marks(session)
+        message = checkpoint_message(checkpoint, session.name, tags_by_name(marks))
+        message.node = checkpoint.node
+        others = [
+            use for use in marks.uses if use.name == checkpoint.name and use.used_by != session.id
+        ]
+        for use in others[-MOST_USERS:]:
+            user = await self._references.by_id(use.used_by)
+            if user is not None and may(who, SEE, user) is ALLOW:
+                message.users.add(session=user.name, used_at=timestamp(use.used_at))
+        message.hidden_users = len(others) - len(message.users)
+        return message
+
+    @answering
+    async def TagCheckpoint(  # noqa: N802
+        self, request: pb.TagCheckpointRequest, _: Context
+    ) -> pb.TagCheckpointResponse:
+        """Give one a tag."""
+        session = await self._references.find_own(require_user(), request.session)
+        note_target(session.name)
+        found, before = await self._checkpoints.tag(session, request.name, request.tag)
+        tags = tags_by_name(await self._checkpoints.marks(session))
+        message = checkpoint_message(found, session.name, tags)
+        return pb.TagCheckpointResponse(checkpoint=message, moved_from=before)
+
+    @answering
+    async def UntagCheckpoint(  # noqa: N802
+        self, request: pb.UntagCheckpointRequest, _: Context
+    ) -> pb.UntagCheckpointResponse:
+        """Take a tag away."""
+        session = await self._references.find_own(require_user(), request.session)
+        note_target(session.name)
+        name = await self._checkpoints.untag(session, request.tag)
+        return pb.UntagCheckpointResponse(name=name)
 
     @answering
     async def RemoveCheckpoints(  # noqa: N802
@@ -85,7 +147,9 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         """Remove some of them."""
         session = await self._references.find_own(require_user(), request.session)
         note_target(session.name)
-        removed = await self._checkpoints.remove(session, request.names)
+        removed = await self._checkpoints.remove(
+            session, request.names, including_tagged=request.including_tagged
+        )
         return pb.RemoveCheckpointsResponse(removed=removed)
 
     @answering

@@ -98,6 +98,7 @@ class MemberConfig:
         archive_logs_after_s: how long after its end a session's logs stay in the history.
         collect_after_s: how long objects that nothing refers to are kept, once in their place and once aside; 0: for ever.
         keep_points_s, keep_levels_s: the same of its points and of their finest levels; 0: for good.
+        keep_checkpoints: which ones sessions keep that name nothing, and whose projects do not; "": all.
         rules: of giving way.
         time_limits: of the classes of sessions.
         waste: what sessions may make of their devices.
@@ -128,6 +129,7 @@ class MemberConfig:
     collect_after_s: float = COLLECT_AFTER_S
     keep_points_s: float = 0.0
     keep_levels_s: float = 0.0
+    keep_checkpoints: str = ""
     rules: Rules = RULES
     time_limits: TimeLimits = field(default_factory=lambda: NO_TIME_LIMITS)
     waste: WasteRule = field(default_factory=WasteRule)

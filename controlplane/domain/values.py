@@ -255,6 +255,7 @@ class SessionSpec:
     nodes that give its replicas that one; None: any. `refresh_environment`: what nodes built from its
     requirements before it was submitted is built anew. `labels` are its user's to group sessions by.
     `initial_checkpoint` None: its first attempt begins anew. `after`: the sessions that end before it is queued.
+    `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all.
     """
 
     entry: str = ""
@@ -283,6 +284,7 @@ class SessionSpec:
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     initial_checkpoint: InitialCheckpoint | None = None
     after: tuple[After, ...] = ()
+    keep_checkpoints: str = ""
 
     @property
     def may_be_preempted(self) -> bool:
@@ -763,6 +765,7 @@ class Project:
         quota, member_quota: of all members together, and of each.
         weight: of its fair share, more than 0.
         most_priority: the highest class that its sessions may have.
+        keep_checkpoints: of its sessions that name nothing; "": as the platform has it.
     """
 
     name: str
@@ -774,6 +777,7 @@ class Project:
     budget: Budget | None = None
     weight: float = 1.0
     most_priority: Priority = Priority.HIGH
+    keep_checkpoints: str = ""
 
     def period(self, now: float) -> tuple[float, float]:
         """What of its budget's period is its own: (0, 0) without a budget."""

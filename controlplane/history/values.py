@@ -628,6 +628,21 @@ class Checkpoint:
         return (self.content_attempt or self.attempt, self.content_saved_at or self.saved_at)
 
 
+class CheckpointUse(NamedTuple):
+    """That a session loaded a checkpoint of another one, or of its own; `used_at`: the last time, Unix seconds."""
+
+    name: str
+    used_by: str
+    used_at: float
+
+
+class Retired(NamedTuple):
+    """How many checkpoints of a session were removed by its retention, and their bytes."""
+
+    number: int = 0
+    size_bytes: int = 0
+
+
 _SETTLED: Final = (CheckpointState.DURABLE, CheckpointState.LOST, CheckpointState.SAVED)
 """Of two accounts of one save the first of these is right: what is in the object store is there."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.accounts.feature import joining
+from controlplane.checkpoints.feature import retention
 from controlplane.core.feature import Feature
 from controlplane.leadership.feature import relay
 from controlplane.nodes.agent_service import AgentServicer
@@ -89,7 +90,10 @@ def _agents(core: Core) -> AgentServicer:
             restores=core.backends.restores,
         ),
         ingestor=Ingestor(
-            history=core.history, rights=core.rights, rationing=Rationing(core.admission)
+            history=core.history,
+            rights=core.rights,
+            rationing=Rationing(core.admission),
+            saved=core.shared(retention).changed,
         ),
         tunnels=core.shared(tunnels),
         images=core.shared(node_images),

@@ -39,7 +39,9 @@ from controlplane.store.interface import (
     unchanged,
 )
 from controlplane.stored import etcd_codec
+from nsml.common.shell import shell_word
 from nsml.common.units import moment
+from nsml.spec.checkpoint_retention import EXAMPLE, canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -98,6 +100,7 @@ class ProjectSettings:
     without_budget: bool = False
     weight: float | None = None
     most_priority: Priority | None = None
+    keep_checkpoints: str | None = None
 
 
 class Projects:
@@ -370,7 +373,24 @@ def changed(known: Project, settings: ProjectSettings, now: float) -> Project:
         budget=budget,
         weight=weight,
         most_priority=settings.most_priority or known.most_priority,
+        keep_checkpoints=(
+            known.keep_checkpoints
+            if settings.keep_checkpoints is None
+            else check_keep(settings.keep_checkpoints)
+        ),
     )
+
+
+def check_keep(text: str) -> str:
+    """Which checkpoints are kept, as it is stored; "" where nothing is named; raises InvalidRequest."""
+    try:
+        return canonical(text) if text else ""
+    except ValueError as error:
+        raise InvalidRequest(
+            "it is not said which checkpoints are kept",
+            why=str(error),
+            attempt=f"--keep {shell_word(EXAMPLE)}",
+        ) from None
 
 
 def _quota(known: Quota, asked: dict[str, int]) -> Quota:

@@ -153,6 +153,7 @@ def _settings_message(project: Project) -> pb.ProjectSettings:
         member_quota=_quota(project.member_quota),
         weight=project.weight,
         most_priority=PRIORITIES[project.most_priority],
+        keep_checkpoints=project.keep_checkpoints or None,
     )
     budget = project.budget
     if budget is not None:
@@ -182,6 +183,9 @@ def _asked_settings(
         without_budget=without_budget,
         weight=settings.weight if settings.HasField("weight") else None,
         most_priority=to_priority(settings.most_priority) if settings.most_priority else None,
+        keep_checkpoints=settings.keep_checkpoints
+        if settings.HasField("keep_checkpoints")
+        else None,
     )
 
 

@@ -28,7 +28,7 @@ from nsml._frames import REPORT
 from nsml._path_text import recorded_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
@@ -46,11 +46,21 @@ MOST_SUMMARY_BYTES: Final = 16 << 10
 
 
 class Ingestor:
-    """Takes what agents read from spools."""
+    """Takes what agents read from spools.
+
+    Args:
+        saved: is told the id of a session that saved a checkpoint.
+    """
 
     def __init__(
-        self, *, history: History, rights: Rights, rationing: Rationing | None = None
+        self,
+        *,
+        history: History,
+        rights: Rights,
+        rationing: Rationing | None = None,
+        saved: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._saved = saved
         self._rationing = rationing
         self._history = history
         self._rights = rights
@@ -89,6 +99,7 @@ class Ingestor:
         for checkpoint in checkpoints_in(chunk, node):
             if self._rationing is None or self._rationing.notes(checkpoint):
                 await self._history.catalogue.put_checkpoint(checkpoint)
+                self._saved(checkpoint.session_id)
 
     async def _owned(
         self, caller: NodeCaller, chunks: Sequence[Chunk]

@@ -138,6 +138,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         knobs=tuple(to_knob_value(one) for one in spec.knobs),
         labels=MappingProxyType(dict(spec.labels)),
         limits=_LIMITS.from_message(spec.limits),
+        keep_checkpoints=spec.keep_checkpoints,
         initial_checkpoint=(
             _to_initial(spec.initial_checkpoint) if spec.HasField("initial_checkpoint") else None
         ),

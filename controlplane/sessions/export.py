@@ -36,6 +36,7 @@ class Exporter:
 
     Args:
         term: of our leadership, in which everything is written.
+        ended: is told the id of a session that has ended and does not keep all checkpoints, once it is in the catalogue.
     """
 
     def __init__(
@@ -46,7 +47,9 @@ class Exporter:
         usages: Usages,
         outbox: Outbox,
         term: Callable[[], int],
+        ended: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._ended = ended
         self._history = history
         self._outbox = outbox
         self._usages = usages
@@ -80,6 +83,8 @@ class Exporter:
 
     async def _remove(self, session: Session, notice: Notice | None) -> None:
         await self._committer.decide(_removal(session, notice), soft=True)
+        if session.spec.keep_checkpoints:
+            self._ended(session.id)
         if notice is not None:
             self._outbox.recorded(notice)
 

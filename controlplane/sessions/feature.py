@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from controlplane.checkpoints.feature import checkpoints
+from controlplane.checkpoints.feature import checkpoints, retention
 from controlplane.content.feature import content
 from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.core.core import WAIT_TO_READ
@@ -76,6 +76,7 @@ def wire(core: Core) -> Feature:
         usages=core.shared(usages),
         outbox=core.shared(outbox),
         term=core.term,
+        ended=core.shared(retention).changed,
     )
     exporting = Exporting(state=core.state, exporter=exporter, clock=core.clock)
     presenter = Presenter(
@@ -126,6 +127,7 @@ def _submitter(core: Core) -> Submitter:
         new_id=lambda: "s" + new_id(core.random_bytes),
         answers=core.shared(scheduling).known,
         time_limits=core.config.time_limits,
+        keep_checkpoints=core.config.keep_checkpoints,
         admission=core.admission,
     )
 

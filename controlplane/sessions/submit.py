@@ -40,7 +40,7 @@ from controlplane.domain.values import (
 )
 from controlplane.history.values import CheckpointState
 from controlplane.limits.admission import Batch
-from controlplane.projects.projects import check_entitled, within_quota
+from controlplane.projects.projects import check_entitled, check_keep, within_quota
 from controlplane.scheduler import MaxCapacity, request_of
 from controlplane.sessions.after import unmet_words
 from controlplane.sessions.validation import Submission, validated
@@ -116,6 +116,7 @@ class Submitter:
     Args:
         new_id: gives a fresh session id.
         index: what is free and who waits; None where another control plane leads.
+        keep_checkpoints: of sessions that name nothing, and whose projects do not.
     """
 
     def __init__(
@@ -133,8 +134,10 @@ class Submitter:
         new_id: Callable[[], str],
         answers: Callable[[], QueueQueries | None],
         time_limits: TimeLimits = NO_TIME_LIMITS,
+        keep_checkpoints: str = "",
         admission: Admission | None = None,
     ) -> None:
+        self._keep_checkpoints = keep_checkpoints
         self._store = store
         self._admission = admission
         self._state = state
@@ -185,6 +188,7 @@ class Submitter:
                 datasets=await self._found(submission),
                 initial_checkpoint=initial,
                 after=await self._after(submission),
+                keep_checkpoints=self._kept(submission),
             )
             await self._secrets.check(submission.owner, spec.secrets)
             await self._check_content(submission.owner, spec, source)
@@ -218,6 +222,16 @@ class Submitter:
         )
         await self._after(submission)
         self._check_fit(submission, replace(spec, datasets=found))
+
+    def _kept(self, submission: Submission) -> str:
+        """Which of its checkpoints it keeps: its own word, its project's, the platform's."""
+        project = self._state.project(submission.project or submission.owner.name)
+        words = (
+            check_keep(submission.spec.keep_checkpoints),
+            project.keep_checkpoints if project is not None else "",
+            self._keep_checkpoints,
+        )
+        return next(filter(None, words), "")
 
     async def _source(self, submission: Submission) -> Session | None:
         """The session that it is to come from, which its user sees."""

@@ -27,6 +27,7 @@ from controlplane.domain.values import (
     SessionSpec,
     Visibility,
 )
+from controlplane.projects.projects import check_keep
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml.common.units import duration_text
 from nsml.spec import git_facts, knobs, labels, variables
@@ -155,6 +156,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
         grace_s=check_grace(spec.grace_s),
         lost_after_s=_check_span(lost_after_s, "lost_after", LONGEST_S, "{}, or leave it out"),
         gpu_model=" ".join(spec.gpu_model.split()),
+        keep_checkpoints=check_keep(spec.keep_checkpoints),
     )
 
 

@@ -21,6 +21,7 @@ from nsml.common import settings
 from nsml.common.log_files import LONGEST_LOG_BYTES
 from nsml.common.settings import SettingsError
 from nsml.common.units import lacks_unit, parse_duration
+from nsml.spec.checkpoint_retention import KEEP_ALL, retention_of
 
 __all__ = ["Settings", "SettingsError", "read_settings"]
 
@@ -272,6 +273,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keep_levels_s: float = 0.0
     """So long it keeps the levels that are finer than a chart of the whole session needs. 0: for good, as everything
     without `keep_points_s`."""
+
+    keep_checkpoints: str = ""
+    """Which durable checkpoints of a session are kept, where neither `nsml run --keep` nor its project says so, such as
+    `"best:3:val/acc:max last:2"`. Nothing: all. The same on every control plane."""
 
     idle_percent: float = 1.0
     """A GPU that does no more than this, in percent, does nothing."""
@@ -542,7 +547,17 @@ def _retention_rules(settings: Settings) -> tuple[_Rule, ...]:
             or 0 < settings.keep_points_s <= settings.keep_levels_s <= 1e9,
             "0 (for good), or as long as keep_points_s at least, which has to be set",
         ),
+        ("keep_checkpoints", not (why := _keep_error(settings.keep_checkpoints)), why),
     )
+
+
+def _keep_error(text: str) -> str:
+    """Why it does not say which checkpoints are kept."""
+    try:
+        retention_of(text or KEEP_ALL)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _shared_ports(settings: Settings) -> Iterator[_Rule]:

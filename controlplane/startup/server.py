@@ -70,6 +70,7 @@ from nsml.common.python_gc import collect_seldom
 from nsml.common.urls import without_password
 from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
+from nsml.spec.checkpoint_retention import canonical
 from nsml.spec.exit_codes import CANNOT_LISTEN
 
 if TYPE_CHECKING:
@@ -370,6 +371,7 @@ async def _serve(
         collect_after_s=settings.collect_after_s,
         keep_points_s=settings.keep_points_s,
         keep_levels_s=settings.keep_levels_s,
+        keep_checkpoints=settings.keep_checkpoints and canonical(settings.keep_checkpoints),
         time_limits=settings.limits_by_class,
         waste=WasteRule(percent=settings.idle_percent, after_s=settings.idle_after_s),
         rules=Rules(

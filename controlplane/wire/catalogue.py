@@ -11,6 +11,9 @@ from controlplane.wire.times import timestamp
 from nsml.v1 import checkpoints_pb2, datasets_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from controlplane.history.sql.checkpoint_marks import Marks
     from controlplane.history.values import Checkpoint, DatasetListing
 
 
@@ -42,8 +45,18 @@ def dataset_message(
     )
 
 
-def checkpoint_message(checkpoint: Checkpoint, session: str) -> checkpoints_pb2.Checkpoint:
-    """A checkpoint of the session of this name."""
+def tags_by_name(marks: Marks) -> Mapping[str, list[str]]:
+    """The tags of each checkpoint that has any, in order."""
+    found: dict[str, list[str]] = {}
+    for tag, name in sorted(marks.tags.items()):
+        found.setdefault(name, []).append(tag)
+    return found
+
+
+def checkpoint_message(
+    checkpoint: Checkpoint, session: str, tags: Mapping[str, Sequence[str]] | None = None
+) -> checkpoints_pb2.Checkpoint:
+    """A checkpoint of the session of this name; `tags` by the names of checkpoints."""
     _, content_saved_at = checkpoint.content_of
     summary = json.loads(checkpoint.summary)
     return checkpoints_pb2.Checkpoint(
@@ -61,4 +74,5 @@ def checkpoint_message(checkpoint: Checkpoint, session: str) -> checkpoints_pb2.
         why_lost=checkpoint.why_lost,
         attempt=checkpoint.attempt,
         content_saved_at=timestamp(content_saved_at) if checkpoint.digest else None,
+        tags=(tags or {}).get(checkpoint.name, ()),
     )

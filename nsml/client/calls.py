@@ -600,13 +600,20 @@ class Checkpoints:
 
     async def every(self, reference: str) -> list[checkpoints.Checkpoint]:
         """The checkpoints of a session, oldest first."""
+        return list((await self.listing(reference)).checkpoints)
+
+    async def listing(self, reference: str) -> checkpoints.ListCheckpointsResponse:
+        """All of them as one page, with what is kept and what was removed."""
         from nsml.v1 import checkpoints_pb2 as pb
 
         request = pb.ListCheckpointsRequest(session=reference)
         pages = _pages(
             self._rpc, "CheckpointService/ListCheckpoints", request, pb.ListCheckpointsResponse
         )
-        return [checkpoint async for page in pages for checkpoint in page.checkpoints]
+        whole = pb.ListCheckpointsResponse()
+        async for page in pages:
+            whole.MergeFrom(page)
+        return whole
 
     async def get(self, reference: str, name: str) -> checkpoints.Checkpoint:
         """One checkpoint."""
@@ -618,14 +625,37 @@ class Checkpoints:
         )
         return answer.checkpoint
 
-    async def remove(self, reference: str, names: Sequence[str]) -> list[str]:
+    async def tag(self, reference: str, name: str, tag: str) -> checkpoints.TagCheckpointResponse:
+        """Give a checkpoint a tag."""
+        from nsml.v1 import checkpoints_pb2 as pb
+
+        request = pb.TagCheckpointRequest(session=reference, name=name, tag=tag)
+        return await self._rpc.unary(
+            "CheckpointService/TagCheckpoint", request, pb.TagCheckpointResponse
+        )
+
+    async def untag(self, reference: str, tag: str) -> str:
+        """Take a tag away; the name of the checkpoint that had it."""
+        from nsml.v1 import checkpoints_pb2 as pb
+
+        request = pb.UntagCheckpointRequest(session=reference, tag=tag)
+        answer = await self._rpc.unary(
+            "CheckpointService/UntagCheckpoint", request, pb.UntagCheckpointResponse
+        )
+        return answer.name
+
+    async def remove(
+        self, reference: str, names: Sequence[str], *, including_tagged: bool = False
+    ) -> list[str]:
         """Remove checkpoints; the names of those that are gone. Each call removes _PAGE of them, all or none."""
         from nsml.v1 import checkpoints_pb2 as pb
 
         removed: list[str] = []
         for start in range(0, len(names), _PAGE):
             request = pb.RemoveCheckpointsRequest(
-                session=reference, names=names[start : start + _PAGE]
+                session=reference,
+                names=names[start : start + _PAGE],
+                including_tagged=including_tagged,
             )
             answer = await self._rpc.unary(
                 "CheckpointService/RemoveCheckpoints", request, pb.RemoveCheckpointsResponse

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from nsml.common.shell import option_words, shell_line
 from nsml.common.units import duration_text, exact_size_text, memory_text, thousandths
-from nsml.spec import knobs, labels
+from nsml.spec import checkpoint_retention, knobs, labels
 from nsml.spec.dataset_names import dataset_name
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
@@ -428,6 +428,20 @@ class _Labels(_Pairs):
         return (*getattr(message, field), *self.typed(message, field))
 
 
+class _Keep(Kind):
+    """Which checkpoints are kept, by the rules of `nsml.spec.checkpoint_retention`."""
+
+    def read(self, text: str) -> Any:
+        try:
+            return checkpoint_retention.canonical(text)
+        except ValueError as error:
+            raise Unreadable(
+                "it is not said which checkpoints are kept",
+                why=str(error),
+                advice=f"nsml run {shell_line(option_words('--keep', checkpoint_retention.EXAMPLE))} ...",
+            ) from None
+
+
 class _Secrets(Kind):
     """NAME, or NAME=VARIABLE."""
 
@@ -538,6 +552,7 @@ PRIORITY: Final = _Class("idle", "low", "normal", "high", default="normal")
 """Classes of the queue, the last one first in turn."""
 NETWORK: Final = _Word("own", "host")
 """Networks that a session may ask for."""
+KEEP: Final = _Keep("checkpoints")
 TIME_LIMIT: Final = _Span("time limit")
 IDLE_LIMIT: Final = _Span("idle limit")
 
@@ -750,6 +765,16 @@ FLAGS: Final = (
         metavar="N",
         default=0,
         record="retry_count",
+    ),
+    Flag(
+        ("--keep",),
+        KEEP,
+        "Durable checkpoints to keep: 'best:3:val/acc:max last:2', or all. Default: the project's setting.",
+        field="spec.keep_checkpoints",
+        metavar="RULES",
+        record="keep_checkpoints",
+        compared="keep",
+        status_title="keeps",
     ),
     Flag(
         ("--pod",),

@@ -26,7 +26,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19nsml/v1/checkpoints.proto\x12\x07nsml.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\x03\n\nCheckpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.nsml.v1.CheckpointState\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x12\n\nfile_count\x18\x06 \x01(\r\x12,\n\x08saved_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\telapsed_s\x18\x08 \x01(\x01\x12(\n\x07summary\x18\t \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x11\n\x04step\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08why_lost\x18\x0b \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\r\x12\x34\n\x10\x63ontent_saved_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rsummary_names\x18\x0e \x03(\tB\x07\n\x05_step\"a\n\x16ListCheckpointsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x13\n\x0b\x66or_session\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\"X\n\x17ListCheckpointsResponse\x12(\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x13.nsml.v1.Checkpoint\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"J\n\x14GetCheckpointRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x66or_session\x18\x03 \x01(\t\"@\n\x15GetCheckpointResponse\x12\'\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x13.nsml.v1.Checkpoint\"\xc4\x01\n\x17\x43ommitCheckpointRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x12\n\nfile_count\x18\x06 \x01(\r\x12,\n\x08saved_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08why_lost\x18\x08 \x01(\t\"\x1a\n\x18\x43ommitCheckpointResponse\":\n\x18RemoveCheckpointsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\",\n\x19RemoveCheckpointsResponse\x12\x0f\n\x07removed\x18\x01 \x03(\t*\x88\x01\n\x0f\x43heckpointState\x12 \n\x1c\x43HECKPOINT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43HECKPOINT_STATE_SAVED\x10\x01\x12\x1c\n\x18\x43HECKPOINT_STATE_DURABLE\x10\x02\x12\x19\n\x15\x43HECKPOINT_STATE_LOST\x10\x03\x32\xcc\x05\n\x11\x43heckpointService\x12\x97\x01\n\x0fListCheckpoints\x12\x1f.nsml.v1.ListCheckpointsRequest\x1a .nsml.v1.ListCheckpointsResponse\"A\x90\x02\x01\x8a\xb5\x18:\n\x02\x02\x04\x12\x34Visible sessions; nodes: of sessions placed on them.\x12\x9c\x01\n\rGetCheckpoint\x12\x1d.nsml.v1.GetCheckpointRequest\x1a\x1e.nsml.v1.GetCheckpointResponse\"L\x90\x02\x01\x8a\xb5\x18\x45\n\x02\x02\x04\x12?Visible sessions; nodes: what a session placed on them may see.\x12\xc4\x01\n\x10\x43ommitCheckpoint\x12 .nsml.v1.CommitCheckpointRequest\x1a!.nsml.v1.CommitCheckpointResponse\"k\x8a\xb5\x18U\n\x01\x04\x12PThe session runs or ran on the caller\'s node; content that the node sent for it.\x92\xb5\x18\x0e\n\nsession_id \x01\x12\xb6\x01\n\x11RemoveCheckpoints\x12!.nsml.v1.RemoveCheckpointsRequest\x1a\".nsml.v1.RemoveCheckpointsResponse\"Z\x8a\xb5\x18G\n\x01\x02\x12\x42Own sessions; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x0b\n\x07session \x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19nsml/v1/checkpoints.proto\x12\x07nsml.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdd\x03\n\nCheckpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.nsml.v1.CheckpointState\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x12\n\nfile_count\x18\x06 \x01(\r\x12,\n\x08saved_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\telapsed_s\x18\x08 \x01(\x01\x12(\n\x07summary\x18\t \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x11\n\x04step\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08why_lost\x18\x0b \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\r\x12\x34\n\x10\x63ontent_saved_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rsummary_names\x18\x0e \x03(\t\x12\x0c\n\x04tags\x18\x0f \x03(\t\x12&\n\x05users\x18\x10 \x03(\x0b\x32\x17.nsml.v1.CheckpointUser\x12\x14\n\x0chidden_users\x18\x11 \x01(\r\x12\x0c\n\x04node\x18\x12 \x01(\tB\x07\n\x05_step\"N\n\x0e\x43heckpointUser\x12\x0f\n\x07session\x18\x01 \x01(\t\x12+\n\x07used_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"a\n\x16ListCheckpointsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x13\n\x0b\x66or_session\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\"\x94\x01\n\x17ListCheckpointsResponse\x12(\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x13.nsml.v1.Checkpoint\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\x12\x0c\n\x04keep\x18\x03 \x01(\t\x12\x15\n\rremoved_count\x18\x04 \x01(\x04\x12\x15\n\rremoved_bytes\x18\x05 \x01(\x04\"J\n\x14GetCheckpointRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x66or_session\x18\x03 \x01(\t\"@\n\x15GetCheckpointResponse\x12\'\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x13.nsml.v1.Checkpoint\"\xc4\x01\n\x17\x43ommitCheckpointRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x12\n\nfile_count\x18\x06 \x01(\r\x12,\n\x08saved_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08why_lost\x18\x08 \x01(\t\"\x1a\n\x18\x43ommitCheckpointResponse\"T\n\x18RemoveCheckpointsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x18\n\x10including_tagged\x18\x03 \x01(\x08\",\n\x19RemoveCheckpointsResponse\x12\x0f\n\x07removed\x18\x01 \x03(\t\"B\n\x14TagCheckpointRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03tag\x18\x03 \x01(\t\"T\n\x15TagCheckpointResponse\x12\'\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x13.nsml.v1.Checkpoint\x12\x12\n\nmoved_from\x18\x02 \x01(\t\"6\n\x16UntagCheckpointRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0b\n\x03tag\x18\x02 \x01(\t\"\'\n\x17UntagCheckpointResponse\x12\x0c\n\x04name\x18\x01 \x01(\t*\x88\x01\n\x0f\x43heckpointState\x12 \n\x1c\x43HECKPOINT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43HECKPOINT_STATE_SAVED\x10\x01\x12\x1c\n\x18\x43HECKPOINT_STATE_DURABLE\x10\x02\x12\x19\n\x15\x43HECKPOINT_STATE_LOST\x10\x03\x32\xac\x08\n\x11\x43heckpointService\x12\x97\x01\n\x0fListCheckpoints\x12\x1f.nsml.v1.ListCheckpointsRequest\x1a .nsml.v1.ListCheckpointsResponse\"A\x90\x02\x01\x8a\xb5\x18:\n\x02\x02\x04\x12\x34Visible sessions; nodes: of sessions placed on them.\x12\x9c\x01\n\rGetCheckpoint\x12\x1d.nsml.v1.GetCheckpointRequest\x1a\x1e.nsml.v1.GetCheckpointResponse\"L\x90\x02\x01\x8a\xb5\x18\x45\n\x02\x02\x04\x12?Visible sessions; nodes: what a session placed on them may see.\x12\xc4\x01\n\x10\x43ommitCheckpoint\x12 .nsml.v1.CommitCheckpointRequest\x1a!.nsml.v1.CommitCheckpointResponse\"k\x8a\xb5\x18U\n\x01\x04\x12PThe session runs or ran on the caller\'s node; content that the node sent for it.\x92\xb5\x18\x0e\n\nsession_id \x01\x12\xaa\x01\n\rTagCheckpoint\x12\x1d.nsml.v1.TagCheckpointRequest\x1a\x1e.nsml.v1.TagCheckpointResponse\"Z\x8a\xb5\x18G\n\x01\x02\x12\x42Own sessions; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x0b\n\x07session \x01\x12\xb0\x01\n\x0fUntagCheckpoint\x12\x1f.nsml.v1.UntagCheckpointRequest\x1a .nsml.v1.UntagCheckpointResponse\"Z\x8a\xb5\x18G\n\x01\x02\x12\x42Own sessions; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x0b\n\x07session \x01\x12\xb6\x01\n\x11RemoveCheckpoints\x12!.nsml.v1.RemoveCheckpointsRequest\x1a\".nsml.v1.RemoveCheckpointsResponse\"Z\x8a\xb5\x18G\n\x01\x02\x12\x42Own sessions; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x0b\n\x07session \x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,28 +39,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKPOINTSERVICE'].methods_by_name['GetCheckpoint']._serialized_options = b'\220\002\001\212\265\030E\n\002\002\004\022?Visible sessions; nodes: what a session placed on them may see.'
   _globals['_CHECKPOINTSERVICE'].methods_by_name['CommitCheckpoint']._loaded_options = None
   _globals['_CHECKPOINTSERVICE'].methods_by_name['CommitCheckpoint']._serialized_options = b'\212\265\030U\n\001\004\022PThe session runs or ran on the caller\'s node; content that the node sent for it.\222\265\030\016\n\nsession_id \001'
+  _globals['_CHECKPOINTSERVICE'].methods_by_name['TagCheckpoint']._loaded_options = None
+  _globals['_CHECKPOINTSERVICE'].methods_by_name['TagCheckpoint']._serialized_options = b'\212\265\030G\n\001\002\022BOwn sessions; administrators all. Others are denied, or NOT_FOUND.\222\265\030\013\n\007session \001'
+  _globals['_CHECKPOINTSERVICE'].methods_by_name['UntagCheckpoint']._loaded_options = None
+  _globals['_CHECKPOINTSERVICE'].methods_by_name['UntagCheckpoint']._serialized_options = b'\212\265\030G\n\001\002\022BOwn sessions; administrators all. Others are denied, or NOT_FOUND.\222\265\030\013\n\007session \001'
   _globals['_CHECKPOINTSERVICE'].methods_by_name['RemoveCheckpoints']._loaded_options = None
   _globals['_CHECKPOINTSERVICE'].methods_by_name['RemoveCheckpoints']._serialized_options = b'\212\265\030G\n\001\002\022BOwn sessions; administrators all. Others are denied, or NOT_FOUND.\222\265\030\013\n\007session \001'
-  _globals['_CHECKPOINTSTATE']._serialized_start=1156
-  _globals['_CHECKPOINTSTATE']._serialized_end=1292
+  _globals['_CHECKPOINTSTATE']._serialized_start=1664
+  _globals['_CHECKPOINTSTATE']._serialized_end=1800
   _globals['_CHECKPOINT']._serialized_start=102
-  _globals['_CHECKPOINT']._serialized_end=489
-  _globals['_LISTCHECKPOINTSREQUEST']._serialized_start=491
-  _globals['_LISTCHECKPOINTSREQUEST']._serialized_end=588
-  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_start=590
-  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_end=678
-  _globals['_GETCHECKPOINTREQUEST']._serialized_start=680
-  _globals['_GETCHECKPOINTREQUEST']._serialized_end=754
-  _globals['_GETCHECKPOINTRESPONSE']._serialized_start=756
-  _globals['_GETCHECKPOINTRESPONSE']._serialized_end=820
-  _globals['_COMMITCHECKPOINTREQUEST']._serialized_start=823
-  _globals['_COMMITCHECKPOINTREQUEST']._serialized_end=1019
-  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_start=1021
-  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_end=1047
-  _globals['_REMOVECHECKPOINTSREQUEST']._serialized_start=1049
-  _globals['_REMOVECHECKPOINTSREQUEST']._serialized_end=1107
-  _globals['_REMOVECHECKPOINTSRESPONSE']._serialized_start=1109
-  _globals['_REMOVECHECKPOINTSRESPONSE']._serialized_end=1153
-  _globals['_CHECKPOINTSERVICE']._serialized_start=1295
-  _globals['_CHECKPOINTSERVICE']._serialized_end=2011
+  _globals['_CHECKPOINT']._serialized_end=579
+  _globals['_CHECKPOINTUSER']._serialized_start=581
+  _globals['_CHECKPOINTUSER']._serialized_end=659
+  _globals['_LISTCHECKPOINTSREQUEST']._serialized_start=661
+  _globals['_LISTCHECKPOINTSREQUEST']._serialized_end=758
+  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_start=761
+  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_end=909
+  _globals['_GETCHECKPOINTREQUEST']._serialized_start=911
+  _globals['_GETCHECKPOINTREQUEST']._serialized_end=985
+  _globals['_GETCHECKPOINTRESPONSE']._serialized_start=987
+  _globals['_GETCHECKPOINTRESPONSE']._serialized_end=1051
+  _globals['_COMMITCHECKPOINTREQUEST']._serialized_start=1054
+  _globals['_COMMITCHECKPOINTREQUEST']._serialized_end=1250
+  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_start=1252
+  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_end=1278
+  _globals['_REMOVECHECKPOINTSREQUEST']._serialized_start=1280
+  _globals['_REMOVECHECKPOINTSREQUEST']._serialized_end=1364
+  _globals['_REMOVECHECKPOINTSRESPONSE']._serialized_start=1366
+  _globals['_REMOVECHECKPOINTSRESPONSE']._serialized_end=1410
+  _globals['_TAGCHECKPOINTREQUEST']._serialized_start=1412
+  _globals['_TAGCHECKPOINTREQUEST']._serialized_end=1478
+  _globals['_TAGCHECKPOINTRESPONSE']._serialized_start=1480
+  _globals['_TAGCHECKPOINTRESPONSE']._serialized_end=1564
+  _globals['_UNTAGCHECKPOINTREQUEST']._serialized_start=1566
+  _globals['_UNTAGCHECKPOINTREQUEST']._serialized_end=1620
+  _globals['_UNTAGCHECKPOINTRESPONSE']._serialized_start=1622
+  _globals['_UNTAGCHECKPOINTRESPONSE']._serialized_end=1661
+  _globals['_CHECKPOINTSERVICE']._serialized_start=1803
+  _globals['_CHECKPOINTSERVICE']._serialized_end=2871
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,16 @@ class CheckpointServiceStub:
                 request_serializer=nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointResponse.FromString,
                 _registered_method=True)
+        self.TagCheckpoint = channel.unary_unary(
+                '/nsml.v1.CheckpointService/TagCheckpoint',
+                request_serializer=nsml_dot_v1_dot_checkpoints__pb2.TagCheckpointRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_checkpoints__pb2.TagCheckpointResponse.FromString,
+                _registered_method=True)
+        self.UntagCheckpoint = channel.unary_unary(
+                '/nsml.v1.CheckpointService/UntagCheckpoint',
+                request_serializer=nsml_dot_v1_dot_checkpoints__pb2.UntagCheckpointRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_checkpoints__pb2.UntagCheckpointResponse.FromString,
+                _registered_method=True)
         self.RemoveCheckpoints = channel.unary_unary(
                 '/nsml.v1.CheckpointService/RemoveCheckpoints',
                 request_serializer=nsml_dot_v1_dot_checkpoints__pb2.RemoveCheckpointsRequest.SerializeToString,
@@ -87,11 +97,28 @@ class CheckpointServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TagCheckpoint(self, request, context):
+        """Give a checkpoint a tag: another name under which it is found, and is kept. A tag is of one checkpoint of its session:
+        one that another one has moves. A checkpoint of that very name comes first where one is named.
+        Callers: the session's owner; administrators. Errors: NOT_FOUND (the session, the checkpoint); PERMISSION_DENIED;
+        INVALID_ARGUMENT (the tag); FAILED_PRECONDITION: a checkpoint has that name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UntagCheckpoint(self, request, context):
+        """Take a tag away. Callers: as TagCheckpoint. Errors: NOT_FOUND (the session, the tag); PERMISSION_DENIED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RemoveCheckpoints(self, request, context):
         """Remove durable checkpoints of a session, live or ended. What the object store keeps for its owner is counted anew
         within minutes. A checkpoint of the name that is saved later, or is on its node still, comes back.
         Callers: the session's owner; administrators. Errors: NOT_FOUND (the session, a name); PERMISSION_DENIED;
-        INVALID_ARGUMENT (no names, or more than 1,000); FAILED_PRECONDITION: a live session would go on from it.
+        INVALID_ARGUMENT (no names, or more than 1,000); FAILED_PRECONDITION: a live session would go on from it, or it is tagged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +141,16 @@ def add_CheckpointServiceServicer_to_server(servicer, server):
                     servicer.CommitCheckpoint,
                     request_deserializer=nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointResponse.SerializeToString,
+            ),
+            'TagCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.TagCheckpoint,
+                    request_deserializer=nsml_dot_v1_dot_checkpoints__pb2.TagCheckpointRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_checkpoints__pb2.TagCheckpointResponse.SerializeToString,
+            ),
+            'UntagCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.UntagCheckpoint,
+                    request_deserializer=nsml_dot_v1_dot_checkpoints__pb2.UntagCheckpointRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_checkpoints__pb2.UntagCheckpointResponse.SerializeToString,
             ),
             'RemoveCheckpoints': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveCheckpoints,
@@ -203,6 +240,60 @@ class CheckpointService:
             '/nsml.v1.CheckpointService/CommitCheckpoint',
             nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointRequest.SerializeToString,
             nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TagCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.CheckpointService/TagCheckpoint',
+            nsml_dot_v1_dot_checkpoints__pb2.TagCheckpointRequest.SerializeToString,
+            nsml_dot_v1_dot_checkpoints__pb2.TagCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UntagCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.CheckpointService/UntagCheckpoint',
+            nsml_dot_v1_dot_checkpoints__pb2.UntagCheckpointRequest.SerializeToString,
+            nsml_dot_v1_dot_checkpoints__pb2.UntagCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

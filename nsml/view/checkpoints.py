@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsml.common.units import (
     ago,
+    counted,
     duration_text,
     exact_number_text,
     local_moment,
@@ -15,6 +16,7 @@ from nsml.common.units import (
     size_text,
     whole,
 )
+from nsml.spec.checkpoint_retention import KEEP_ALL, retention_of
 from nsml.v1 import checkpoints_pb2 as pb
 from nsml.view.enums import enum_word
 from nsml.view.sessions import summary_of, summary_text
@@ -22,9 +24,15 @@ from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.content.manifest import Entry
+    from nsml.v1.checkpoints_pb2 import Checkpoint, ListCheckpointsResponse
+
+
+_TITLE_CELLS = 10
+_MOST_FILES = 20
+"""Files of one checkpoint that people are shown."""
 
 
 def _summary(checkpoint: Checkpoint, _now: float) -> str:
@@ -87,6 +95,13 @@ COLUMNS: tuple[Column[Checkpoint], ...] = (
         cell=lambda c, now: ago(now - seconds_of(c.saved_at)),
     ),
     Column(key="elapsed", title="Since last", cell=lambda c, _: duration_text(c.elapsed_s)),
+    Column(
+        key="tags",
+        title="Tags",
+        cell=lambda c, _: " ".join(c.tags),
+        is_worth=lambda c: bool(c.tags),
+        is_wide=True,
+    ),
     # -o wide has all digits instead.
     Column(
         key="summary",
@@ -133,4 +148,68 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
         "elapsed_s": checkpoint.elapsed_s,
         "step": whole(checkpoint.step) if checkpoint.HasField("step") else None,
         "summary": summary_of(checkpoint),
+        "tags": list(checkpoint.tags),
     }
+
+
+def info_record(found: Checkpoint, files: Sequence[Entry]) -> dict[str, Any]:
+    """The same with its files and who used it (`nsml model info`)."""
+    return {
+        **record(found),
+        "node": found.node or None,
+        "attempt": found.attempt or None,
+        "files": [{"path": one.path, "size_bytes": one.size} for one in files],
+        "used_by": [
+            {"session": one.session, "used_at": moment(seconds_of(one.used_at))}
+            for one in found.users
+        ],
+        "hidden_users": found.hidden_users,
+    }
+
+
+def info_lines(found: Checkpoint, files: Sequence[Entry], now: float) -> list[str]:
+    """One checkpoint for people."""
+    saved = f"{local_moment(seconds_of(found.saved_at))} ({ago(now - seconds_of(found.saved_at))})"
+    others = [f"{found.hidden_users} of others"] if found.hidden_users else []
+    rows = [
+        ("saved", saved + (f", attempt {found.attempt}" if found.attempt else "")),
+        ("step", _step(found, now)),
+        ("metrics", _exact_summary(found, now) or "-"),
+        ("state", state_text(found)),
+        ("node", found.node),
+        ("digest", found.digest or "-"),
+        ("tags", " ".join(found.tags)),
+        ("used by", ", ".join([*(one.session for one in found.users), *others])),
+        ("size", f"{size_text(found.size_bytes)} in {counted(found.file_count, 'file')}"),
+    ]
+    shown = [f"  {size_text(one.size):>10}  {one.path}" for one in files[:_MOST_FILES]]
+    if len(files) > _MOST_FILES:
+        shown.append(f"  and {counted(len(files) - _MOST_FILES, 'file')} more: -j has all")
+    return [
+        f"checkpoint {found.name} of {found.session}",
+        *(f"  {title:{_TITLE_CELLS}}{text}" for title, text in rows if text),
+        *shown,
+    ]
+
+
+def retention_lines(listing: ListCheckpointsResponse) -> list[str]:
+    """What was removed since it was not to be kept, and what is to be kept that nobody can tell."""
+    told = []
+    if listing.removed_count:
+        count = counted(listing.removed_count, "checkpoint")
+        told.append(
+            f"{count} ({size_text(listing.removed_bytes)}) removed: keeps {listing.keep or 'all'}"
+        )
+    try:
+        rules = retention_of(listing.keep or KEEP_ALL)
+    except ValueError:  # of a newer platform
+        rules = None
+    own = [one for one in listing.checkpoints if one.attempt and not is_lost(one)]
+    unknown = [
+        rule.metric
+        for rule in (rules.best if rules and own else ())
+        if not any(rule.metric in one.summary for one in own)
+    ]
+    if unknown:
+        told.append(f"none removed: no checkpoint has {unknown[0]} in the report before it")
+    return told

@@ -126,6 +126,7 @@ def record(project: Project) -> dict[str, Any]:
         },
         "weight": settings.weight,
         "most_priority": _priority(project),
+        "keep_checkpoints": settings.keep_checkpoints or None,
         "usage": {
             **{measure: getattr(usage, measure) for measure in _MEASURES},
             "gpu_seconds": usage.gpu_seconds if usage.HasField("gpu_seconds") else None,
@@ -171,6 +172,7 @@ def lines(project: Project) -> list[str]:
         ("budget", _budget_line(project)),
         ("priority", f"{_priority(project)} at most"),
         ("weight", f"{settings.weight:g}"),
+        ("keeps", settings.keep_checkpoints and f"checkpoints {settings.keep_checkpoints}"),
         ("share", share_text(project.usage.share) if project.usage.HasField("share") else ""),
     ]
     return [project.name, *(f"  {title:{_TITLE_CELLS}}{text}" for title, text in rows if text)]

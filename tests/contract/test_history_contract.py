@@ -22,6 +22,7 @@ from controlplane.history.sql import datasets as sql_datasets
 from controlplane.history.sql import logs
 from controlplane.history.sql import object_references as referring
 from controlplane.history.sql import uploads as sent
+from controlplane.history.sql.checkpoint_marks import Marks
 from controlplane.history.sql.datasets import Restored, Tagging
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
@@ -31,6 +32,7 @@ from controlplane.history.values import (
     Channel,
     Checkpoint,
     CheckpointState,
+    CheckpointUse,
     Chunk,
     Dataset,
     DatasetUse,
@@ -45,6 +47,7 @@ from controlplane.history.values import (
     Recorded,
     Release,
     ReplicaKey,
+    Retired,
     SessionQuery,
     SessionRecord,
     StreamKey,
@@ -53,7 +56,7 @@ from controlplane.scheduler.fair_share import Past
 from nsml.common.clock import SystemClock, in_thread, inline
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
 
     from controlplane.history.sql.history import History
@@ -1257,6 +1260,79 @@ async def test_checkpoints_that_no_node_sends_are_lost_until_one_does(history: H
     assert (sent.state, sent.digest, sent.why_lost) == (CheckpointState.DURABLE, "d2", "")
 
 
+def durable(name: str, saved_at: float = 1.0, *, session_id: str = "s1") -> Checkpoint:
+    return Checkpoint(
+        session_id=session_id,
+        name=name,
+        saved_at=saved_at,
+        size_bytes=5,
+        file_count=1,
+        state=CheckpointState.DURABLE,
+        digest=f"d{name}",
+        attempt=1,
+        folder=name,
+    )
+
+
+async def test_retired_checkpoints_are_gone_and_stay_so(history: History) -> None:
+    catalogue, marks = history.catalogue, history.checkpoint_marks
+    for number in range(1, 4):
+        await catalogue.put_checkpoint(durable(str(number), float(number)))
+    await catalogue.put_checkpoint(replace(durable("4"), state=CheckpointState.SAVED, digest=None))
+    asked: list[list[str]] = []
+
+    def first_two(found: Iterable[Checkpoint], known: Marks) -> list[str]:
+        names = [one.name for one in found]
+        asked.append(names)
+        return [name for name in ("1", "2", "4") if name not in known.tags.values()]
+
+    assert await marks.tag("s1", "paper", "2", most=9)
+    gone = await marks.retire("s1", "kim", first_two, now=9.0)
+    assert [one.name for one in gone] == ["1"]
+    assert all(sorted(names) == ["1", "2", "3"] for names in asked)
+    assert await marks.retired("s1") == Retired(1, 5)
+    # Reported once more, by whichever way: it stays away.
+    await catalogue.put_checkpoint(durable("1", 1.0))
+    await catalogue.put_checkpoint(
+        replace(durable("1", 1.0), state=CheckpointState.SAVED, digest=None)
+    )
+    assert await catalogue.checkpoint("s1", "1") is None
+    # Saved once more it is there, and may go again.
+    await catalogue.put_checkpoint(durable("1", 2.0))
+    assert await catalogue.checkpoint("s1", "1") is not None
+    assert len(await marks.retire("s1", "kim", first_two, now=9.0)) == 1
+    assert await marks.retired("s1") == Retired(2, 10)
+    assert await marks.retire("s1", "kim", lambda *_: [], now=9.0) == ()
+    assert {(one.session_id, one.root) for one in await history.kept.released()} == {("s1", "d1")}
+
+
+async def test_tags_and_uses_go_with_their_checkpoint_and_their_sessions(history: History) -> None:
+    catalogue, marks = history.catalogue, history.checkpoint_marks
+    await catalogue.put_checkpoint(durable("a"))
+    await catalogue.put_checkpoint(durable("b"))
+    assert not await marks.tag("s1", "paper", "c", most=9)
+    assert await marks.tag("s1", "paper", "a", most=1)
+    assert not await marks.tag("s1", "more", "a", most=1)
+    assert await marks.tag("s1", "paper", "b", most=1)
+    assert await marks.tag("s1", "first", "a", most=2)
+    assert await marks.tagged("s1", "paper") == "b"
+    assert await marks.tagged("s2", "paper") is None
+    for use in (CheckpointUse("a", "s2", 1.0), CheckpointUse("a", "s3", 2.0)):
+        assert await marks.note_use("s1", use)
+    assert await marks.note_use("s1", CheckpointUse("a", "s2", 3.0))
+    assert not await marks.note_use("s1", CheckpointUse("c", "s2", 1.0))
+    uses = (CheckpointUse("a", "s3", 2.0), CheckpointUse("a", "s2", 3.0))
+    assert await marks.of("s1") == Marks({"first": "a", "paper": "b"}, uses)
+    await catalogue.delete_session("s3")
+    assert (await marks.of("s1")).uses == uses[1:]
+    await marks.untag("s1", "paper")
+    await catalogue.delete_checkpoint("s1", "a")
+    assert await marks.of("s1") == Marks({}, ())
+    await marks.tag("s1", "paper", "b", most=9)
+    await catalogue.delete_session("s1")
+    assert await marks.of("s1") == Marks({}, ())
+
+
 @pytest.mark.parametrize("name", ["\0", "a\0b", "\U0001f600" * 512, "' --", "%s :name ?", "\n"])
 async def test_names_that_programs_make_up_hurt_nothing(history: History, name: str) -> None:
     made = Checkpoint(
@@ -1527,6 +1603,11 @@ async def test_a_dump_is_of_one_moment_and_another_history_takes_it(history: His
     await history.catalogue.put_session(session(2), (), used, term=1)
     await history.ledger.audit([AuditRow(at=1.0, actor="kim", method="m", token="f")])
     await history.media.tell([medium(1), medium(2, step=None)])
+    for name in ("kept", "gone"):
+        await history.catalogue.put_checkpoint(durable(name))
+    await history.checkpoint_marks.tag("s1", "paper", "kept", most=9)
+    await history.checkpoint_marks.note_use("s1", CheckpointUse("kept", "s2", 1.0))
+    await history.checkpoint_marks.retire("s1", "kim", lambda *_: ["gone"], now=9.0)
     rows = await dumped(history)
 
     async with aclosing(history.dump()) as batches:
@@ -1543,6 +1624,9 @@ async def test_a_dump_is_of_one_moment_and_another_history_takes_it(history: His
         assert await dumped(other) == rows
         assert await other.streams.read_log("s1") == await history.streams.read_log("s1")
         assert await other.ledger.charged(owner="kim") == 2.5
+        marks = other.checkpoint_marks
+        assert (await marks.of("s1")).tags == {"paper": "kept"}
+        assert await marks.retired("s1") == Retired(1, 5)
         with pytest.raises(HistoryConflict, match="not empty"):
             await other.load([first, *rest])
         # What comes after goes on from there.

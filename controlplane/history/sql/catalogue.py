@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.domain.policy import SEE
 from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
+from controlplane.history.sql.checkpoint_marks import delete_marks, delete_marks_of, is_retired
 from controlplane.history.sql.datasets import SqlDatasets, forget_uses, note_uses
 from controlplane.history.sql.fence import pass_fence
 from controlplane.history.sql.ledger import insert_charges
@@ -128,6 +129,7 @@ class SqlCatalogue(SqlDatasets):
             gone = connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,)).rowcount
             connection.execute("DELETE FROM checkpoints WHERE session_id = ?", (session_id,))
             forget_uses(connection, session_id)
+            delete_marks(connection, session_id)
             delete_media(connection, session_id)
             delete_streams(connection, session_id)
             return gone > 0
@@ -157,10 +159,13 @@ class SqlCatalogue(SqlDatasets):
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Store a checkpoint; of two of one name the later saved one stands, see `values.later_of`.
 
-        Making one durable keeps what was said of it when it was saved.
+        Making one durable keeps what was said of it when it was saved. One that was retired stays away, whatever is
+        reported of it once more.
         """
 
         def work(connection: Connection) -> None:
+            if is_retired(connection, checkpoint):
+                return
             known = _find_checkpoint(connection, checkpoint.session_id, checkpoint.name)
             stands = checkpoint if known is None else later_of(known, checkpoint)
             if stands != known:
@@ -248,6 +253,7 @@ class SqlCatalogue(SqlDatasets):
             connection.execute(
                 "DELETE FROM checkpoints WHERE session_id = ? AND name = ?", (session_id, name)
             )
+            delete_marks_of(connection, session_id, name)
             if owner:
                 release(connection, owner, session_id, [known.digest or ""])
                 add_kept(connection, owner, asked=1)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from controlplane.history.sql import portable
 from controlplane.history.sql.catalogue import SqlCatalogue
+from controlplane.history.sql.checkpoint_marks import SqlCheckpointMarks
 from controlplane.history.sql.interface import Database
 from controlplane.history.sql.ledger import SqlLedger
 from controlplane.history.sql.media import SqlMedia
@@ -59,6 +60,7 @@ class History:
         self.series = SqlSeries(database, clock, most=metric_names and metric_names * SERIES_A_NAME)
         self.telemetry = SqlTelemetry(database, clock)
         self.catalogue = SqlCatalogue(database)
+        self.checkpoint_marks = SqlCheckpointMarks(database)
         self.media = SqlMedia(database)
         self.ledger = SqlLedger(database)
         self.sent = SqlSent(database)

@@ -426,6 +426,29 @@ END $$""",
             indexes=("owner, name, used_at",),
         ),
     ),
+    # What is said of checkpoints beside what their sessions reported; see history.sql.checkpoint_marks.
+    (
+        Table(
+            "checkpoint_tags",
+            "session_id text, tag text, name text",
+            key="session_id, tag",
+            is_clustered=True,
+        ),
+        Table(
+            "checkpoint_uses",
+            "session_id text, name text, used_by text, used_at real",
+            key="session_id, name, used_by",
+            indexes=("used_by",),
+            is_clustered=True,
+        ),
+        Table(
+            "retired_checkpoints",
+            "session_id text, name text, attempt int, saved_at real, times int, size_bytes int,"
+            " retired_at real",
+            key="session_id, name",
+            is_clustered=True,
+        ),
+    ),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

@@ -93,6 +93,7 @@ ARGUMENTS = {
     "media": ["kim/mnist/1"],
     "usage": [],
     "model ls": ["kim/mnist/1"],
+    "model info": ["kim/mnist/1", "best"],
     "model pull": ["kim/mnist/1", "best"],
     "pull": ["kim/mnist/1"],
     "dataset pull": ["mnist"],

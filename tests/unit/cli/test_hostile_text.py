@@ -37,6 +37,9 @@ OTHERS = {
     "a pause": ["pause", "kim/mnist/1"],
     "a load": ["load", "kim/mnist/1", "best"],
     "a program on a node": ["node", "sh", "-T", "gpu-1"],
+    "a tagged one": ["model", "rm", "kim/mnist/1", "best"],
+    "a tag": ["model", "tag", "kim/mnist/1", EVIL, "t"],
+    "no such tag": ["model", "untag", "kim/mnist/1", EVIL[:-1]],
     "a dry run": ["model", "rm", "kim/mnist/1", "*", "--dry-run"],
 }
 READ = {name: [*name.split(), *ARGUMENTS[name]] for name in sorted(set(READING) - LOCAL)}
@@ -66,6 +69,11 @@ def hostile(state, everything):
     session.git.CopyFrom(type(session.git)(commit=EVIL, branch=EVIL, remote=EVIL, dirty=True))
     initial = session.spec.initial_checkpoint
     initial.session, initial.session_name, initial.name = session.id, EVIL, EVIL
+    best = state.checkpoints[session.id][0]
+    best.tags.append(EVIL)
+    best.node = EVIL
+    best.users.add(session=EVIL)
+    session.spec.keep_checkpoints, state.removed_checkpoints = EVIL, 1
     state.ssh_answer.refused = EVIL
     state.datasets[0].message = state.datasets[0].description = EVIL
     state.datasets[0].tags.append(EVIL)

@@ -120,6 +120,7 @@ class State:
         self.removed_datasets: list[datasets_pb2.Dataset] = []
         self.dataset_users = ["kim/mnist/1"]
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
+        self.removed_checkpoints = 0
         self.media: dict[str, list[media_pb2.Media]] = {}
         self.is_full_of_media = False
         self.no_processes = ""
@@ -1042,12 +1043,35 @@ class Checkpoints(checkpoints_pb2_grpc.CheckpointServiceServicer):
         return checkpoints_pb2.ListCheckpointsResponse(
             checkpoints=every[start : start + 1],
             next_cursor=str(start + 1) if start + 1 < len(every) else "",
+            keep="" if start else session.spec.keep_checkpoints,
+            removed_count=0 if start else self.state.removed_checkpoints,
+            removed_bytes=0 if start else self.state.removed_checkpoints << 20,
         )
+
+    def TagCheckpoint(self, request, context):
+        session = self.state.find(request.session, context)
+        before = ""
+        for one in self.state.checkpoints[session.id]:
+            if request.tag in one.tags:
+                one.tags.remove(request.tag)
+                before = one.name
+            if one.name == request.name:
+                one.tags.append(request.tag)
+                tagged = one
+        return checkpoints_pb2.TagCheckpointResponse(checkpoint=tagged, moved_from=before)
+
+    def UntagCheckpoint(self, request, context):
+        session = self.state.find(request.session, context)
+        for one in self.state.checkpoints[session.id]:
+            if request.tag in one.tags:
+                one.tags.remove(request.tag)
+                return checkpoints_pb2.UntagCheckpointResponse(name=one.name)
+        return refuse(context, grpc.StatusCode.NOT_FOUND, f"no tag {request.tag!r}", "NOT_FOUND")
 
     def GetCheckpoint(self, request, context):
         session = self.state.find(request.session, context)
         for found in self.state.checkpoints.get(session.id, []):
-            if found.name == request.name:
+            if found.name == request.name or request.name in found.tags:
                 return checkpoints_pb2.GetCheckpointResponse(checkpoint=found)
         return refuse(
             context, grpc.StatusCode.NOT_FOUND, f"no checkpoint {request.name!r}", "NOT_FOUND"

@@ -1,0 +1,96 @@
+"""Which checkpoints of a session are kept, as a text: `best:3:val/acc:max last:2`. Both ends hold to these rules."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+KEEP_ALL: Final = "all"
+EXAMPLE: Final = "best:3:val/acc:max last:2"
+MOST_KEPT: Final = 100_000
+MOST_RULES: Final = 8
+MOST_CHARACTERS: Final = 1_000
+RULE: Final = "it has words such as last:2 and best:3:METRIC:max (or :min), or is the word all"
+_LAST: Final = re.compile(r"last:([0-9]{1,6})", re.ASCII)
+_BEST: Final = re.compile(r"best:([0-9]{1,6}):(.+):(max|min)", re.ASCII)
+
+
+class Best(NamedTuple):
+    """So many checkpoints with the largest, or the smallest, values of a metric."""
+
+    number: int
+    metric: str
+    is_max: bool
+
+
+class CheckpointRetention(NamedTuple):
+    """What is kept: so many of the last ones, and those of each rule; at least 1 each."""
+
+    last: int
+    best: tuple[Best, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        words = [f"best:{n}:{name}:{'max' if is_max else 'min'}" for n, name, is_max in self.best]
+        return " ".join([*words, f"last:{self.last}"])
+
+
+def retention_of(text: str) -> CheckpointRetention | None:
+    """The rules that a text names; None: all checkpoints are kept.
+
+    The last one is always kept, so rules without `last` have `last:1`.
+
+    Raises:
+        ValueError: it is no such text; the message says why.
+    """
+    words = _words(text)
+    if words == [KEEP_ALL]:
+        return None
+    last: int | None = None
+    best: list[Best] = []
+    for word in words:
+        if found := _LAST.fullmatch(word):
+            if last is not None:
+                raise ValueError("last: is there twice")
+            last = _number(word, found[1])
+        elif found := _BEST.fullmatch(word):
+            if any(known.metric == found[2] for known in best):
+                raise ValueError(f"best: is there twice for {found[2]}")
+            best.append(Best(_number(word, found[1]), found[2], found[3] == "max"))
+        else:
+            raise ValueError(_why_not(word))
+    return CheckpointRetention(last or 1, tuple(best))
+
+
+def canonical(text: str) -> str:
+    """The text with which rules are stored; ValueError as `retention_of`."""
+    rules = retention_of(text)
+    return KEEP_ALL if rules is None else rules.text
+
+
+def _words(text: str) -> list[str]:
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"it has {len(text):,} characters, and {MOST_CHARACTERS:,} are the most")
+    words = text.split()
+    if not words:
+        raise ValueError("it is empty")
+    if not all(word.isprintable() for word in words):
+        raise ValueError("it has characters that cannot be printed")
+    if len(words) > MOST_RULES:
+        raise ValueError(f"it has {len(words)} words, and {MOST_RULES} are the most")
+    return words
+
+
+def _number(word: str, digits: str) -> int:
+    if not 0 < int(digits) <= MOST_KEPT:
+        raise ValueError(f"{word}: it is 1 to {MOST_KEPT:,} checkpoints")
+    return int(digits)
+
+
+def _why_not(word: str) -> str:
+    if word == KEEP_ALL:
+        return "all goes with nothing else"
+    if word.startswith("best:"):
+        return f"{word[:80]}: best needs the metric and which of its values are better: best:3:METRIC:max or :min"
+    return f"{word[:80]}: {RULE}"
