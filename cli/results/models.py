@@ -209,10 +209,8 @@ def add_tag(app: App, *, session: str, checkpoint: str, tag: str) -> None:
 
     answer = app.call(act)
     found = answer.checkpoint
-    moved = f", not {visible(answer.moved_from)} any more" if answer.moved_from else ""
-    app.say(
-        f"{visible(tag)} is checkpoint {visible(found.name)} of {visible(found.session)}{moved}"
-    )
+    moved = f", moved from {visible(answer.moved_from)}" if answer.moved_from else ""
+    app.say(f"tagged checkpoint {visible(found.name)}: {visible(tag)}{moved}")
 
 
 @command("untag", examples=["nsml model untag @last paper", "nsml model untag kim/mnist/3 release"])
@@ -222,7 +220,7 @@ def add_tag(app: App, *, session: str, checkpoint: str, tag: str) -> None:
 def untag(app: App, *, session: str, tag: str) -> None:
     """Remove a tag from the checkpoint of a session that has it. The checkpoint stays."""
     name = app.call(lambda client: client.checkpoints.untag(session, tag))
-    app.say(f"checkpoint {visible(name)} has no longer the tag {visible(tag)}")
+    app.say(f"removed tag {visible(tag)} from checkpoint {visible(name)}")
 
 
 def _check_untagged(chosen: Sequence[Checkpoint], session: str, typed: Sequence[str]) -> None:

@@ -387,7 +387,7 @@ def check_keep(text: str) -> str:
         return canonical(text) if text else ""
     except ValueError as error:
         raise InvalidRequest(
-            "it is not said which checkpoints are kept",
+            "invalid retention rules for checkpoints",
             why=str(error),
             attempt=f"--keep {shell_word(EXAMPLE)}",
         ) from None

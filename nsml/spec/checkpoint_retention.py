@@ -92,5 +92,5 @@ def _why_not(word: str) -> str:
     if word == KEEP_ALL:
         return "all goes with nothing else"
     if word.startswith("best:"):
-        return f"{word[:80]}: best needs the metric and which of its values are better: best:3:METRIC:max or :min"
+        return f"{word[:80]}: best needs a metric and its direction: best:3:METRIC:max or best:3:METRIC:min"
     return f"{word[:80]}: {RULE}"

@@ -436,9 +436,9 @@ class _Keep(Kind):
             return checkpoint_retention.canonical(text)
         except ValueError as error:
             raise Unreadable(
-                "it is not said which checkpoints are kept",
+                "invalid retention rules",
                 why=str(error),
-                advice=f"nsml run {shell_line(option_words('--keep', checkpoint_retention.EXAMPLE))} ...",
+                advice=shell_line(option_words("--keep", checkpoint_retention.EXAMPLE)),
             ) from None
 
 
@@ -774,7 +774,7 @@ FLAGS: Final = (
         metavar="RULES",
         record="keep_checkpoints",
         compared="keep",
-        status_title="keeps",
+        status_title="checkpoints",
     ),
     Flag(
         ("--pod",),

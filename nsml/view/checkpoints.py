@@ -193,12 +193,12 @@ def info_lines(found: Checkpoint, files: Sequence[Entry], now: float) -> list[st
 
 
 def retention_lines(listing: ListCheckpointsResponse) -> list[str]:
-    """What was removed since it was not to be kept, and what is to be kept that nobody can tell."""
+    """How much retention removed, and why it removes nothing."""
     told = []
     if listing.removed_count:
         count = counted(listing.removed_count, "checkpoint")
         told.append(
-            f"{count} ({size_text(listing.removed_bytes)}) removed: keeps {listing.keep or 'all'}"
+            f"{count} ({size_text(listing.removed_bytes)}) removed; retention: {listing.keep or 'all'}"
         )
     try:
         rules = retention_of(listing.keep or KEEP_ALL)
@@ -211,5 +211,5 @@ def retention_lines(listing: ListCheckpointsResponse) -> list[str]:
         if not any(rule.metric in one.summary for one in own)
     ]
     if unknown:
-        told.append(f"none removed: no checkpoint has {unknown[0]} in the report before it")
+        told.append(f"none removed: no checkpoint has {unknown[0]} in its summary")
     return told

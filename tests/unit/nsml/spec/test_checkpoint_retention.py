@@ -32,9 +32,9 @@ def test_what_a_text_means_is_what_its_canonical_form_means(
     [
         ("", "empty"),
         (" ", "empty"),
-        ("best:3", "best needs the metric"),
-        ("best:3:val/acc", "best needs the metric"),
-        ("best:3::max", "best needs the metric"),
+        ("best:3", "best needs a metric"),
+        ("best:3:val/acc", "best needs a metric"),
+        ("best:3::max", "best needs a metric"),
         ("last:0", "1 to 100,000"),
         ("best:0:a:max", "1 to 100,000"),
         ("last:999999", "1 to 100,000"),
