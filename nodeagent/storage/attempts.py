@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from nodeagent.safe_paths import remove_tree
 from nodeagent.storage.reservations import Size
+from nsml.content.digests import is_digest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,8 @@ class Attempts:
 
     def digests(self) -> set[str]:
         """Of which trees there are some."""
-        return {path.name.split(".")[1] for path in self.folder.glob(f".*{_UNFINISHED}")}
+        found = {path.name.split(".")[1] for path in self.folder.glob(f".*{_UNFINISHED}")}
+        return {digest for digest in found if is_digest(digest)}
 
     def staged(self, digest: str) -> Path:
         """The file with its manifest, whole or not."""
@@ -46,7 +48,7 @@ class Attempts:
 
     def of(self, digest: str) -> list[Path]:
         """Their folders, newest first."""
-        found = self.folder.glob(f".{digest}.*{_UNFINISHED}")
+        found = self.folder.glob(f".{digest}.[0-9]*{_UNFINISHED}")
         return sorted(found, key=_number_of, reverse=True)
 
     def following(self, digest: str, earlier: list[Path]) -> Path:
@@ -75,10 +77,8 @@ def _number_of(attempt: Path) -> int:
 def _taken(attempt: Path) -> Size:
     """What an attempt takes of the disk, but for its folders and for files of other trees."""
     size = files = 0
-    attempt.chmod(0o700)
-    for _, folders, names, here in os.fwalk(attempt):
-        for name in folders:
-            os.chmod(name, 0o700, dir_fd=here)
+    for _, _, names, here in os.fwalk(attempt):
+        os.fchmod(here, 0o700)
         for name in names:
             facts = os.lstat(name, dir_fd=here)
             if facts.st_nlink == 1:

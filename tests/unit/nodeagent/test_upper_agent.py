@@ -92,6 +92,7 @@ class World:
     token: str = "secret"
     mps_folder: Path | None = None
     has_grown: Callable[[], Coroutine[Any, Any, bool]] | None = None
+    isolation: Isolation = Isolation.NAMESPACE
 
     @asynccontextmanager
     async def agent(self, server: str = "cp") -> AsyncIterator[Agent]:
@@ -117,7 +118,7 @@ class World:
                 channel_factory=lambda address, **_: self.network.channel("n1", address),
                 runtime=driver,
                 journal=journal,
-                machine=MACHINE,
+                machine=replace(MACHINE, isolation=self.isolation),
                 probe=self.probe,
                 load=self.shares.update,
                 meter=self.meter,
@@ -1301,7 +1302,9 @@ def test_code_and_data_are_fetched_once_and_shared(tmp_path: Path) -> None:
     on_virtual_time(tmp_path / "agent", test, {"forever": FOREVER})
 
 
-def test_a_new_version_of_a_dataset_costs_what_changed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", [Isolation.NAMESPACE, Isolation.NONE])
+def test_a_new_version_of_a_dataset_costs_what_changed(tmp_path: Path, level: Isolation) -> None:
+    """Versions share files, unless programs are the agent's own user and could write to them."""
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
@@ -1309,6 +1312,7 @@ def test_a_new_version_of_a_dataset_costs_what_changed(tmp_path: Path) -> None:
     (second / "new").write_bytes(b"new")
 
     async def test(world: World) -> None:
+        world.isolation = level
         async with world.agent():
             for number, folder in enumerate((first, second)):
                 order = assignment(session_id(number), "true")
@@ -1320,6 +1324,8 @@ def test_a_new_version_of_a_dataset_costs_what_changed(tmp_path: Path) -> None:
         assert len(asked) == 2  # the manifest and the new file
         tree = world.started[1].mounts[0].source
         assert (tree / "big").read_bytes() == (second / "big").read_bytes()
+        before = world.started[0].mounts[0].source
+        assert (tree / "big").samefile(before / "big") == (level is not Isolation.NONE)
 
     on_virtual_time(tmp_path / "agent", test)
 
