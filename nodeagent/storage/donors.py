@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from nsml.content.manifest import ChunkRef
     from nsml.content.stored_manifest import StoredEntry
 
-LARGEST_MANIFEST_BYTES: Final = 8 << 20
-"""Larger manifests neither have donors nor are some: the index would take much memory."""
+LARGEST_MANIFEST_BYTES: Final = 16 << 20
+"""Larger manifests, of more than about 100,000 files, neither have donors nor are some: their index takes 50 MiB."""
 
 _FileKey = tuple[int, int, str]
 """Mode, size and first chunk: a candidate for a whole file, to be compared chunk by chunk."""
@@ -65,17 +65,23 @@ class Donors:
                 keys.add(key)
                 chunks.update(ref.digest for ref in entry.chunks)
         for tree, path in trees:
+            if not keys and not chunks:
+                break
             with suppress(OSError, ContentError), StoredManifest(path) as donor:
                 for entry in donor.entries:
-                    if (key := _key(entry)) is None:
-                        continue
-                    file = DonorFile(tree, entry.path)
-                    if key in keys:
-                        donors._files.setdefault(key, file)
-                    for ref, offset in placed(entry):
-                        if ref.digest in chunks:
-                            donors._chunks.setdefault(ref.digest, (file, offset))
+                    donors._add(tree, entry, keys, chunks)
         return donors
+
+    def _add(self, tree: Path, entry: StoredEntry, keys: set[_FileKey], chunks: set[str]) -> None:
+        """Keep what is wanted of a file, which is not wanted any more then."""
+        file = DonorFile(tree, entry.path)
+        if (key := _key(entry)) in keys:
+            keys.discard(key)
+            self._files[key] = file
+        for ref, offset in placed(entry):
+            if ref.digest in chunks:
+                chunks.discard(ref.digest)
+                self._chunks[ref.digest] = file, offset
 
     @property
     def trees(self) -> set[str]:
