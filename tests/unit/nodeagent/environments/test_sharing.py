@@ -225,7 +225,6 @@ def test_hashes_that_a_writer_gives_are_those_of_what_is_installed(
     [
         ("inner @ file:///usr/inner-1.0-py3-none-any.whl", "installs wheels only"),
         ("inner @ git+https://127.0.0.1:1/x.git", "installs wheels only"),
-        ("inner @ https://127.0.0.1:1/inner-1.0.tar.gz", "installs wheels only"),
         ("inner @ https://127.0.0.1:1/inner-1.0-py3-none-any.whl", "add the line inner @ https"),
         ("inner @ git+https://127.0.0.1:1/x.git ; extra == 'docs'", ""),
     ],
