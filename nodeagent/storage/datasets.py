@@ -412,7 +412,7 @@ class Trees:
                 earlier, left = await uninterrupted(self._run, partial(self._claim, digest))
                 folder = self._attempts.following(digest, earlier)
                 async with (
-                    self._manifest(digest, staged) as manifest,
+                    self._manifest(digest, staged, may_be_there=bool(earlier)) as manifest,
                     self._laid_out(
                         digest, manifest, folder, user, earlier=earlier, left=left
                     ) as assembly,
@@ -429,7 +429,8 @@ class Trees:
             except BaseException:
                 await uninterrupted(self._run_long, partial(self._attempts.remove, digest))
                 raise
-            await uninterrupted(self._run_long, partial(_remove, *earlier))
+            if earlier:
+                await uninterrupted(self._run_long, partial(_remove, *earlier))
 
     def _finish(self, digest: str, manifest: StoredManifest, assembly: Assembly, user: str) -> None:
         """Note what a whole tree is made of, and how much it is, and give it its name."""
@@ -484,7 +485,7 @@ class Trees:
         """Take over what earlier fetches left: it is not removed for others any more. What it takes of the disk."""
         with self._turn:
             left = self._unfinished.pop(digest, None)
-        return self._attempts.of(digest), _NOTHING if left is None else left.takes
+        return ([], _NOTHING) if left is None else (self._attempts.of(digest), left.takes)
 
     def _doom(self, path: Path) -> Path:
         """Take its name from what is removed next."""
@@ -494,10 +495,12 @@ class Trees:
         return doomed
 
     @asynccontextmanager
-    async def _manifest(self, digest: str, staged: Path) -> AsyncIterator[StoredManifest]:
+    async def _manifest(
+        self, digest: str, staged: Path, *, may_be_there: bool = False
+    ) -> AsyncIterator[StoredManifest]:
         """The manifest in the file `staged`, checked."""
         async with self._room.reserved(Size.of(0, 1), "") as reservation:
-            if not await self._run(partial(_is_content, staged, digest)):
+            if not (may_be_there and await self._run(partial(_is_content, staged, digest))):
                 await self._patiently(partial(self._receive, digest, staged, reservation))
             with StoredManifest(staged) as manifest:
                 check = partial(manifest.check, look=reservation.look)
