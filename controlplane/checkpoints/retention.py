@@ -73,11 +73,12 @@ def _best(rule: Best, newest_first: Sequence[Candidate]) -> Iterator[Candidate]:
 def candidates(rules: CheckpointRetention, found: Iterable[Checkpoint]) -> Iterator[Candidate]:
     """What the rules are about, of durable checkpoints.
 
-    Not what a session began with, nor one whose record is still on its way: its values are not known.
+    Their records name a folder. What a session began with has none, nor one whose record is still on its way: its values
+    are not known.
     """
     metrics = {rule.metric for rule in rules.best}
     for one in found:
-        if one.attempt and one.folder:
+        if one.folder:
             yield Candidate(one.name, one.rank, one.content_of, _values(one, metrics))
 
 

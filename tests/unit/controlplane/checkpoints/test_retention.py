@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.checkpoints.retention import Candidate, candidates, removable
-from controlplane.history.values import Checkpoint, CheckpointState
+from controlplane.checkpoints.retention import (
+    LOADING_S,
+    Candidate,
+    candidates,
+    protected,
+    removable,
+)
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.program_changes import ChangeKind, ProgramChange
+from controlplane.domain.values import Resume, Session, SessionSpec
+from controlplane.history.sql.checkpoint_marks import Marks
+from controlplane.history.values import Checkpoint, CheckpointState, CheckpointUse
 from nsml.spec.checkpoint_retention import Best, CheckpointRetention, retention_of
 
 METRICS = ("val/acc", "loss")
@@ -43,12 +54,14 @@ def of(rank: int, there: list[Candidate]) -> list[Candidate]:
     return [one for one in there if one.rank == rank]
 
 
-@given(RULES, saved(), st.sets(st.integers(0, 40).map(str)))
+@given(RULES, saved(), st.data())
 def test_what_is_asked_for_is_kept(
-    rules: CheckpointRetention, there: list[Candidate], protected: set[str]
+    rules: CheckpointRetention, there: list[Candidate], data: st.DataObject
 ) -> None:
-    gone = removable(rules, there, protected)
-    assert not protected & set(gone)
+    otherwise = removable(rules, there)
+    needed = set(data.draw(st.lists(st.sampled_from(otherwise)))) if otherwise else set()
+    gone = removable(rules, there, needed)
+    assert gone == [name for name in otherwise if name not in needed]
     for rank in (0, 1):
         every = of(rank, there)
         kept = [one for one in every if one.name not in gone]
@@ -132,3 +145,58 @@ def test_what_a_session_began_with_and_what_is_not_told_of_yet_stays() -> None:
         checkpoint("4", 1),
     ]
     assert gone("last:1", *found) == ["3"]
+
+
+NOW = 1e6
+MARKS = Marks(
+    {"paper": "tagged"},
+    (
+        CheckpointUse("of another", "s2", 0.0),
+        CheckpointUse("loading", "s1", NOW - LOADING_S / 2),
+        CheckpointUse("loaded", "s1", NOW - LOADING_S * 2),
+    ),
+)
+CHANGES = tuple(
+    ProgramChange(
+        number=number,
+        kind=ChangeKind.LOAD,
+        attempt=2,
+        asked_by="kim",
+        asked_at=0.0,
+        checkpoint=name,
+        ended_at=ended_at,
+    )
+    for number, (name, ended_at) in enumerate([("was to load", 1.0), ("is to load", 0.0)])
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "live"),
+    [
+        (SessionState.QUEUED, True),
+        (SessionState.RUNNING, True),
+        (SessionState.UNKNOWN, True),
+        (SessionState.HELD, True),
+        (SessionState.FINALIZING, False),
+        (SessionState.SUCCEEDED, False),
+    ],
+)
+def test_what_stays_whatever_the_rules_say(state: SessionState, live: bool) -> None:
+    session = Session(
+        id="s1",
+        name="kim/None/1",
+        owner="kim",
+        spec=SessionSpec(),
+        created_at=0.0,
+        state=state,
+        changes=CHANGES,
+        resume=Resume(attempt=2, checkpoint="resumed from"),
+    )
+    needed = {"loading", "is to load", "resumed from"} if live else set()
+    assert protected(session, MARKS, NOW) == {"tagged", "of another"} | needed
+
+
+def test_what_is_needed_stays_beside_what_the_rules_keep() -> None:
+    rules = CheckpointRetention(1)
+    there = list(candidates(rules, [checkpoint(str(n), n) for n in range(1, 5)]))
+    assert removable(rules, there, {"2", "9"}) == ["1", "3"]
