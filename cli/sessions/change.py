@@ -177,29 +177,36 @@ def load(
     not from that of the checkpoint, and knobs keep the values that were set. nsml model ls SESSION
     lists checkpoints.
     """
-    _check_saved(app, source or session, checkpoint)
+    name = _saved(app, source or session, checkpoint)
     return _change(
         app,
         session,
         "LOAD",
         is_detached,
-        checkpoint=checkpoint,
+        checkpoint=name,
         checkpoint_session=source,
         at=at,
         wait_s=wait_s,
     )
 
 
-def _check_saved(app: App, session: str, checkpoint: str) -> None:
-    """Raises CommandError for a checkpoint that there is not: else the program says so, in its own words."""
+def _saved(app: App, session: str, checkpoint: str) -> str:
+    """The name of a checkpoint, which may be named by its tag.
+
+    Raises CommandError for one that there is not: else the program says so, in its own words.
+    """
     there = app.call(lambda client: client.checkpoints.every(session))
-    if all(one.name != checkpoint for one in there):
+    names = [one.name for one in there if one.name == checkpoint] or [
+        one.name for one in there if checkpoint in one.tags
+    ]
+    if not names:
         raise CommandError(
             f"session {visible(session)} has no checkpoint {visible(checkpoint)}",
             code=ExitCode.NOT_FOUND,
             reason="NOT_FOUND",
             advice=f"nsml model ls {shell_word(session)}",
         )
+    return names[0]
 
 
 def _change(app: App, session: str, kind: str, is_detached: bool, **asked: Any) -> int:

@@ -49,3 +49,9 @@ def test_a_checkpoint_that_there_is_not_is_asked_of_no_program(nsml, everything)
     assert "has no checkpoint worst" in missing.stderr
     assert "try: nsml model ls mnist/1" in missing.stderr
     assert not everything.changes
+
+
+def test_a_program_is_asked_for_a_tagged_checkpoint_by_its_name(nsml, state, everything):
+    state.checkpoints[everything.id][0].tags.append("paper")
+    nsml("load", "mnist/1", "paper", "--detach")
+    assert state.sessions[everything.id].changes[-1].checkpoint == "best"
