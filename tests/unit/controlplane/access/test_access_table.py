@@ -50,6 +50,8 @@ DECLARED = {
         "ListCheckpoints": "un",
         "GetCheckpoint": "un",
         "RemoveCheckpoints": "u",
+        "TagCheckpoint": "u",
+        "UntagCheckpoint": "u",
         "CommitCheckpoint": "n",
     },
     "nsml.v1.MediaService": {"ListMedia": "u", "CommitMedia": "n"},
