@@ -19,7 +19,7 @@ _TOLD_EVERY_S: Final = 5.0
 _MOST_NAMES: Final = 3
 _ADVICE: Final = {
     "datasets": "push the same files again: nsml dataset push NAME PATH",
-    "checkpoints": "nsml model rm    removes them; others of the session are whole",
+    "checkpoints": "nsml model ls SESSION lists them, nsml model rm SESSION CHECKPOINT removes one",
 }
 
 

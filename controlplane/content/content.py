@@ -138,7 +138,7 @@ class Content:
         self._clock = clock
         self._run = run
         self._manifests = Manifests(objects, run)
-        self._complete: LruDict[str, float] = LruDict(REMEMBERED)
+        self._complete: LruDict[str, tuple[float, str]] = LruDict(REMEMBERED)
         self._shown = _Roots(SHOWN_FOR_S, clock)
         self._shown_to_nodes = _Roots(math.inf, clock)
         self._own = _Roots(FOUND_FOR_S, clock)
@@ -411,9 +411,9 @@ class Content:
 
         What is aside is taken back: who was told that it is here has not sent it.
         """
-        now = self._clock.monotonic()
-        found_at = self._complete.get(root)
-        if found_at is not None and now - found_at < FOUND_FOR_S:
+        now, losses = self._clock.monotonic(), await self._objects.losses()
+        found = self._complete.get(root)
+        if found is not None and now - found[0] < FOUND_FOR_S and found[1] == losses:
             return False
         try:
             needed = {root} | await self._blobs_of(identity_of(caller), root)
@@ -424,7 +424,7 @@ class Content:
             await self._objects.take_back(absent)
             if await self._objects.has_missing(absent):
                 return True
-        self._complete.keep(root, now)
+        self._complete.keep(root, (now, losses))
         return False
 
     async def listing(self, caller: Caller, root: str, *, is_with_sizes: bool = False) -> Listing:

@@ -69,7 +69,9 @@ class Verification:
             yield done
         seen: set[tuple[str, str, str]] = set()
         async for one, is_root in self._references():
-            key = one.digest, one.owner, one.session_id
+            # A dataset is named with all that have the same content.
+            is_dataset = one.kind is KeptKind.DATASETS
+            key = (one.digest, "", "") if is_dataset else (one.digest, one.owner, one.session_id)
             if not one.digest or key in seen:
                 continue
             seen.add(key)

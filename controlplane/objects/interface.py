@@ -46,6 +46,10 @@ class ObjectStore(Protocol):
         """Those of `digests` that are not there, are aside, or that `get` has found damaged: to be put again."""
         ...
 
+    async def losses(self) -> str:
+        """Another text than before whenever blobs were found damaged, or gone: what was known to be whole may not be."""
+        ...
+
     async def put(self, digest: str, data: bytes) -> None:
         """Keep a blob; it survives a power cut once this returns.
 

@@ -101,6 +101,11 @@ class PackedObjects:
         await self._files.check_there()
         return absent
 
+    async def losses(self) -> str:
+        """See ObjectStore."""
+        with _translated():
+            return await self._index.losses()
+
     async def put(self, digest: str, data: bytes) -> None:
         """See ObjectStore."""
         await self.put_many({digest: data})

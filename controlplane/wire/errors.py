@@ -125,6 +125,12 @@ def as_refusal(error: Exception) -> errors.NsmlError:
     for kind, words in _GONE:
         if isinstance(error, kind):
             return _passing(words, getattr(error, "reason", errors.Unavailable.reason))
+    if isinstance(error, BlobDamaged):
+        return type(error)(
+            "a part of this content is damaged in the object store",
+            attempt="the same files again (nsml dataset push), which repairs it; an administrator sees all that is"
+            " damaged with nsml doctor storage",
+        )
     if isinstance(error, _INSIDE):
         return type(error)("a part of the platform cannot be used now", attempt=_ASK)
     if isinstance(error, StoreError):

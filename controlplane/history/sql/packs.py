@@ -43,6 +43,11 @@ _ADOPT: Final = f"{_INSERT} ON CONFLICT (digest) DO NOTHING"
 _HAS_NONE: Final = "NOT EXISTS (SELECT 1 FROM packed_blobs WHERE packed_blobs.pack = packs.id)"
 _ASIDE: Final = "UPDATE packed_blobs SET aside_at = :now"
 _MADE_FOR: Final = "packs made for"
+_LOSSES: Final = "packed blobs lost"
+_COUNT_LOSS: Final = (
+    "INSERT INTO properties (name, value) VALUES (?, '1') ON CONFLICT (name) DO UPDATE"
+    " SET value = CAST(CAST(properties.value AS bigint) + 1 AS text)"
+)
 
 
 class SqlPacks:
@@ -116,12 +121,23 @@ class SqlPacks:
 
     async def damaged(self, place: BlobPlace) -> None:
         """Note that what is at a place is not the blob: it is missing until it is put again."""
-        await change(
-            self._database,
-            "UPDATE packed_blobs SET is_damaged = 1 WHERE digest = ? AND start = ?"
-            " AND pack = (SELECT id FROM packs WHERE name = ?)",
-            (place.digest, place.start, place.pack),
-        )
+
+        def work(connection: Connection) -> None:
+            changed = connection.execute(
+                "UPDATE packed_blobs SET is_damaged = 1 WHERE digest = ? AND start = ?"
+                " AND is_damaged = 0 AND pack = (SELECT id FROM packs WHERE name = ?)",
+                (place.digest, place.start, place.pack),
+            )
+            if changed.rowcount:
+                connection.execute(_COUNT_LOSS, (_LOSSES,))
+
+        await self._database.write(work)
+
+    async def losses(self) -> str:
+        """Another text whenever blobs were found damaged or gone since."""
+        query = "SELECT value FROM properties WHERE name = ?"
+        found = await select(self._database, query, (_LOSSES,), lambda row: str(row[0]))
+        return found[0] if found else ""
 
     async def put_aside(self, digests: Collection[str], may: Callable[[], bool]) -> set[str]:
         """Put blobs aside; those that were there and were not aside. None where `may` forbids it."""
@@ -213,6 +229,8 @@ class SqlPacks:
                     (name,),
                 ).rowcount
                 connection.execute("DELETE FROM packs WHERE name = ?", (name,))
+            if lost:
+                connection.execute(_COUNT_LOSS, (_LOSSES,))
             return lost
 
         return await self._database.write(work)

@@ -471,3 +471,21 @@ async def test_everything_is_verified_and_what_is_damaged_is_missing(world: Worl
     path.unlink()
     damaged = {digest async for one in world.objects.verify() for digest in one.damaged}
     assert damaged >= set(blobs)
+
+
+async def test_whoever_knew_something_to_be_whole_is_told_of_losses(world: World) -> None:
+    await world.objects.mark("c1/x")
+    await world.objects.put(digest_of(b"one"), b"one")
+    await world.objects.put(digest_of(b"two"), b"two")
+    told = [await world.objects.losses()]
+    for path in world.packs():
+        path.write_bytes(b"\0XX" + path.read_bytes()[3:])
+    for data in (b"one", b"two"):
+        for _ in range(2):
+            with pytest.raises(BlobDamaged):
+                await world.objects.get(digest_of(data))
+        told.append(await world.objects.losses())
+    world.packs()[0].unlink()
+    await world.objects.maintain(always)
+    told.append(await world.objects.losses())
+    assert len(set(told)) == len(told)
