@@ -255,11 +255,21 @@ async def _required(client: Client, session: Session) -> Requirements | None:
 
 
 def _check_ended(session: Session) -> None:
+    from nsml.v1.sessions_pb2 import SESSION_STATE_HELD
     from nsml.view.sessions import WAITING_STATES, word_of
 
     if session.HasField("ended_at"):
         return
     is_queued = session.state in WAITING_STATES
+    if session.state == SESSION_STATE_HELD:
+        raise CommandError(
+            f"{session.name} has not ended",
+            code=ExitCode.CONFLICT,
+            reason="STILL_LIVE",
+            why="it is held",
+            advice=f"nsml requeue {session.name}    to let it go on\n"
+            f"nsml status --explain {session.name}    says why it is held",
+        )
     raise CommandError(
         f"{session.name} has not ended",
         code=ExitCode.CONFLICT,

@@ -234,15 +234,21 @@ def _submit_all(app: App, several: Sequence[Member]) -> int:
         _dry_run(app, options[0])
         return ExitCode.OK
     code = label = ""
+    after: Sequence[Any] = ()
+    is_first = True
     for member, one in zip(several, options, strict=True):
-        if code:
+        if not is_first:
             one = replace(one, sends_code=False)  # noqa: PLW2901 - sent with the first
             one.spec.bundle_digest = code
+            # As the first one has it: @last is another session by now.
+            del one.spec.after[:]
+            one.spec.after.extend(after)
         session = submitted(app, one, patience_s=first["patience"])
         if session is None:
             return ExitCode.INTERRUPTED
+        is_first = False
         code = session.spec.bundle_digest
-        label = session.spec.labels.get(LABEL, "")
+        label, after = session.spec.labels.get(LABEL, ""), session.spec.after
         if app.format in {Format.JSON, Format.JSONL}:
             write_line(app, _record(session, one))
         else:
@@ -494,6 +500,8 @@ def _dry_run(app: App, options: RunOptions) -> None:
         async with _asked(client, options):
             await _warn_of_containers(app, client, contained)
             await client.sessions.check(request)
+            if request.spec.after:
+                return f"it starts after {', '.join(one.session for one in request.spec.after)}"
             request.spec.no_queue = True
             try:
                 await client.sessions.check(request)

@@ -59,7 +59,7 @@ def array_numbers(text: str) -> list[int]:
 def swept_values(text: str) -> tuple[str, list[str]]:
     """Name and values of `lr=0.1,0.01`; a usage error for other texts."""
     name, equals, values = text.partition("=")
-    found = values.split(",")
+    found = [one.strip() for one in values.split(",")]
     if not equals or not _NAME.fullmatch(name) or not all(found):
         raise click.UsageError(
             f"--sweep {text[:80]!r} does not say which values: --sweep lr=0.1,0.01"
