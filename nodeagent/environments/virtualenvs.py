@@ -280,8 +280,11 @@ class Environments:
             raise
 
     def _task(self, place: Path, wanted: _Wanted) -> Task:
-        programs = {"uv": uv_program(), "installer.py": Path(installer.__file__)}
-        kit = shared_copy(self._sandbox.folder, "kit", programs)
+        programs = {"installer.py": Path(installer.__file__)}
+        if wanted.lines:
+            kit = shared_copy(self._sandbox.folder, "uv", programs | {"uv": uv_program()})
+        else:  # without 40 MB that nothing would use
+            kit = shared_copy(self._sandbox.folder, "kit", programs)
         argv = [str(base_python()), "-I", str(kit / "installer.py"), str(place)]
         mounts = [Mount(source=kit, target=str(kit))]
         if not wanted.lines:

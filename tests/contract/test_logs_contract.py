@@ -299,9 +299,8 @@ async def test_without_the_object_store_readers_are_told_so(both: Both) -> None:
     both.objects.is_away = True
     assert (await both.logs.read("kept")).data == b"some\n", "what was read just now is held"
     both.objects.is_away = False
-    for digest in digests:
-        await both.objects.put_aside(digest, lambda: True)
-        await both.objects.delete(digest)
+    await both.objects.put_aside(digests, lambda: True)
+    await both.objects.delete(digests)
     with pytest.raises(LogLost):
         await Logs(history=both.history, objects=both.objects, run=inline).read("kept")
 

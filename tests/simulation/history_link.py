@@ -131,6 +131,7 @@ class HistoryLink:
         self.catalogue: Any = _Part(history.catalogue, way)
         self.media: Any = _Part(history.media, way)
         self.ledger: Any = _Part(history.ledger, way)
+        self.checkpoint_marks: Any = _Part(history.checkpoint_marks, way)
         self.sent: Any = _Part(history.sent, way)
         self.kept: Any = _Part(history.kept, way)
         self._whole = _Part(history, way)
