@@ -61,7 +61,10 @@ def _image(source: Session, made: Session, required: Requirements | None) -> Ite
     asked = made.spec.image or (required.image if required is not None else "") or ""
     ran_in = images_text(source)
     if not asked and not ran_in:
-        yield Unpinned("Python", "that of the node, with its default packages if it has some: neither is recorded")
+        yield Unpinned(
+            "Python",
+            "that of the node, with its default packages if it has some: neither is recorded",
+        )
     elif not asked:
         yield Unpinned("image", f"the node's default; {source.name} ran in {ran_in}")
     elif not _has_digest(asked):
