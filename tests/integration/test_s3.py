@@ -223,7 +223,10 @@ class Hostile(BaseHTTPRequestHandler):
         self._answer(200)
 
     def do_GET(self) -> None:
-        self._answer(200, self.server.kept[self.path])
+        if self.server.fails_reads:
+            self._answer(500)
+        else:
+            self._answer(200, self.server.kept[self.path])
 
     def do_POST(self) -> None:
         asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -250,8 +253,9 @@ class Hostile(BaseHTTPRequestHandler):
 class HostileServer(ThreadingHTTPServer):
     """On a free port."""
 
-    def __init__(self, *, ignores_conditions: bool) -> None:
+    def __init__(self, *, ignores_conditions: bool, fails_reads: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), Hostile)
+        self.fails_reads = fails_reads
         self.kept: dict[str, bytes] = {}
         self.ignores_conditions = ignores_conditions
 
@@ -268,6 +272,20 @@ async def test_a_service_that_ignores_what_is_asked_is_found_out(
         service = S3Service(endpoint=f"http://127.0.0.1:{server.server_port}")
         files = open_shared("s3://bucket", in_thread, service=service, environment=KEYS)
         assert words in await files.unfit()
+        assert server.kept == {}
+        server.shutdown()
+
+
+async def test_a_service_that_fails_while_it_is_tried_is_away_and_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bucket_module, "_RETRIES", 0)
+    with HostileServer(ignores_conditions=False, fails_reads=True) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        service = S3Service(endpoint=f"http://127.0.0.1:{server.server_port}")
+        files = open_shared("s3://bucket", in_thread, service=service, environment=KEYS)
+        with pytest.raises(ObjectsUnavailable):
+            await files.unfit()
         assert server.kept == {}
         server.shutdown()
 
