@@ -233,32 +233,36 @@ def _submit_all(app: App, several: Sequence[Member]) -> int:
         app.say(f"{len(several):,} sessions, of which this is the first")
         _dry_run(app, options[0])
         return ExitCode.OK
-    code = label = ""
-    after: Sequence[Any] = ()
-    is_first = True
+    made: Session | None = None
     for member, one in zip(several, options, strict=True):
-        if not is_first:
-            one = replace(one, sends_code=False)  # noqa: PLW2901 - sent with the first
-            one.spec.bundle_digest = code
-            # As the first one has it: @last is another session by now.
-            del one.spec.after[:]
-            one.spec.after.extend(after)
-        session = submitted(app, one, patience_s=first["patience"])
-        if session is None:
+        made = submitted(
+            app, one if made is None else _beside(one, made), patience_s=first["patience"]
+        )
+        if made is None:
             return ExitCode.INTERRUPTED
-        is_first = False
-        code = session.spec.bundle_digest
-        label, after = session.spec.labels.get(LABEL, ""), session.spec.after
         if app.format in {Format.JSON, Format.JSONL}:
-            write_line(app, _record(session, one))
+            write_line(app, _record(made, one))
         else:
-            write_one(
-                app, _record(session, one), [f"{submitted_text(app, session)}   {member.text}"]
-            )
+            write_one(app, _record(made, one), [f"{submitted_text(app, made)}   {member.text}"])
         app.stdout.flush()
-    if app.is_for_people:
-        app.say(f"  list: nsml ps -a {shell_word(f'label:{LABEL}={label}')}")
+    if app.is_for_people and made is not None:
+        label = f"label:{LABEL}={made.spec.labels.get(LABEL, '')}"
+        app.say(f"  list: nsml ps -a {shell_word(label)}")
     return ExitCode.OK
+
+
+def _beside(options: RunOptions, made: Session) -> RunOptions:
+    """The options of a further session: with the code of one that is made, its commit, and after the same sessions.
+
+    What was typed does not mean these any more: `@last` is another session by now.
+    """
+    request, spec = options.request, options.spec
+    spec.bundle_digest = made.spec.bundle_digest
+    del spec.after[:]
+    spec.after.extend(made.spec.after)
+    if made.HasField("git"):
+        request.git.CopyFrom(made.git)
+    return replace(options, sends_code=False)
 
 
 def submit(context: click.Context, given: dict[str, Any], source: Source | None) -> int:
