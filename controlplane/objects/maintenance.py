@@ -60,7 +60,7 @@ class Maintained:
         adopted: packs that the index did not know.
         lost: blobs of packs that are gone.
         copied, copied_bytes: blobs that were copied into other packs.
-        removed, removed_bytes: packs that were removed.
+        removed: packs that were removed.
     """
 
     moved_in: int = 0
@@ -126,6 +126,8 @@ class Maintenance:
         """See ObjectStore: pack by pack, then what is in none."""
         async for pack in self._packs():
             places = await self._index.entries(pack.name)
+            if not places:
+                continue
             wanted = [(place.start, place.stored) for place in places]
             found = await self._files.ranges(key_of(pack.name), wanted)
             read = partial(_damaged, places, found or [b""] * len(places))

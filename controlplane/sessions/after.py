@@ -77,16 +77,11 @@ class AfterOthers:
 
     async def _state_of(self, after: After) -> SessionState | None:
         """The state of one of the others; None when it was removed."""
-        return await state_of(after, self._state, self._history)
-
-
-async def state_of(after: After, state: LiveState, history: History) -> SessionState | None:
-    """The state of a session that is live or ended; None when it is neither."""
-    # In this order: one that ends is in the history before it leaves what is live.
-    if (live := state.session(after.session_id)) is not None:
-        return live.state
-    row = await history.catalogue.session(after.session_id)
-    return None if row is None else SessionState(row.state)
+        # In this order: one that ends is in the history before it leaves what is live.
+        if (live := self._state.session(after.session_id)) is not None:
+            return live.state
+        row = await self._history.catalogue.session(after.session_id)
+        return None if row is None else SessionState(row.state)
 
 
 def waits_for_others(session: Session) -> bool:

@@ -60,9 +60,7 @@ class ChunkCache:
         kind: what it is called among what may be removed.
     """
 
-    def __init__(
-        self, folder: Path, *, most_bytes: int, floor_bytes: int = 0, kind: str = "chunks"
-    ) -> None:
+    def __init__(self, folder: Path, *, kind: str, most_bytes: int, floor_bytes: int = 0) -> None:
         self._folder = folder
         self._kind = kind
         self._most_bytes = most_bytes

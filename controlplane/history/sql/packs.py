@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from controlplane.history.sql.queries import change, page, select
+from controlplane.history.sql.queries import change, page, select, select_one
 from controlplane.history.values import BlobPlace, ListedBlob, ListedPack
 
 if TYPE_CHECKING:
@@ -66,8 +66,11 @@ class SqlPacks:
 
     async def missing(self, digests: Collection[str]) -> set[str]:
         """Those of the digests that are in no pack, aside, or damaged."""
-        condition = "aside_at IS NULL AND is_damaged = 0"
-        return set(digests) - {row[0] for row in await self._rows("digest", digests, condition)}
+        among = self._database.dialect.among("digest", "digests")
+        statement = (
+            f"SELECT digest FROM packed_blobs WHERE {among} AND aside_at IS NULL AND is_damaged = 0"
+        )
+        return set(digests) - {row[0] for row in await self._many(statement, digests)}
 
     async def locate(self, digests: Collection[str]) -> dict[str, BlobPlace]:
         """Where each of the digests is that is in a pack, also what is aside or was found damaged."""
@@ -135,9 +138,7 @@ class SqlPacks:
 
     async def losses(self) -> str:
         """Another text whenever blobs were found damaged or gone since."""
-        query = "SELECT value FROM properties WHERE name = ?"
-        found = await select(self._database, query, (_LOSSES,), lambda row: str(row[0]))
-        return found[0] if found else ""
+        return await self._property(_LOSSES)
 
     async def put_aside(self, digests: Collection[str], may: Callable[[], bool]) -> set[str]:
         """Put blobs aside; those that were there and were not aside. None where `may` forbids it."""
@@ -237,9 +238,7 @@ class SqlPacks:
 
     async def made_for(self) -> str:
         """The mark of the objects of which `is_made_for` was told; "" before."""
-        query = "SELECT value FROM properties WHERE name = ?"
-        found = await select(self._database, query, (_MADE_FOR,), lambda row: str(row[0]))
-        return found[0] if found else ""
+        return await self._property(_MADE_FOR)
 
     async def is_made_for(self, mark: str) -> None:
         """Note that all packs of the objects with this mark are in the index."""
@@ -254,11 +253,9 @@ class SqlPacks:
         query = self._database.dialect.now
         return float(connection.execute(query).fetchone()[0]) if query else self._clock.time()
 
-    async def _rows(self, columns: str, digests: Collection[str], condition: str) -> list[Any]:
-        among = self._database.dialect.among("digest", "digests")
-        return await self._many(
-            f"SELECT {columns} FROM packed_blobs WHERE {among} AND {condition}", digests
-        )
+    async def _property(self, name: str) -> str:
+        query = "SELECT value FROM properties WHERE name = ?"
+        return await select_one(self._database, query, (name,), lambda row: str(row[0])) or ""
 
     async def _many(self, statement: str, digests: Collection[str]) -> list[Any]:
         """All rows of a query that has a list of digests."""

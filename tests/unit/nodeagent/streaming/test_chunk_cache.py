@@ -16,7 +16,7 @@ NAMES = [digest_of(one) for one in DATA]
 
 
 def made(folder: Path, most: int = 5000) -> ChunkCache:
-    cache = ChunkCache(folder, most_bytes=most)
+    cache = ChunkCache(folder, kind="chunks", most_bytes=most)
     cache.create()
     return cache
 

@@ -60,7 +60,7 @@ def held() -> Held:
 
 @pytest.fixture
 def source(tmp_path: Path, held: Held) -> ChunkSource:
-    cache = ChunkCache(tmp_path, most_bytes=1000)
+    cache = ChunkCache(tmp_path, kind="chunks", most_bytes=1000)
     cache.create()
     return ChunkSource(
         cache, rpc=lambda: cast("Rpc", held), run=in_thread, pause=lambda: asyncio.sleep(0)

@@ -117,7 +117,7 @@ async def node(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
 
         found.endpoints = Endpoints(
             tmp_path / "node",
-            ChunkCache(found.cache, most_bytes=5 << 20),
+            ChunkCache(found.cache, kind="chunks", most_bytes=5 << 20),
             rpc=lambda: Rpc(channel),
             listener=listener,
             run_long=in_own_thread,
