@@ -79,6 +79,8 @@ class App:
         self.stdin = stdin or sys.stdin
         self.flags = flags or Flags()
         self.given_clock = given_clock
+        self.arguments: tuple[str, ...] = ()
+        """The command line, for what is advised again; it may hold values of variables."""
         self._config: contexts.Config | None = None
         self._lost_streams: set[object] = set()
         self._said_once: set[str] = set()

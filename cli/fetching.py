@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError, ExitCode
 from cli.progress import Progress
+from nsml.common.shell import shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -20,12 +21,23 @@ T = TypeVar("T")
 
 
 def fetched(app: App, fetch: Callable[[Client, Callable[[Transfer], None]], Awaitable[T]]) -> T:
-    """What `fetch` gives, to which it tells its progress."""
+    """What `fetch` gives, to which it tells its progress.
+
+    Raises CommandError after Ctrl-C: a folder is there whole or not at all.
+    """
     progress = Progress(app, "fetching")
     try:
         return app.call(
             lambda client: fetch(client, lambda seen: progress.update(seen.bytes, seen.bytes_total))
         )
+    except KeyboardInterrupt:
+        progress.close()
+        raise CommandError(
+            "interrupted",
+            code=ExitCode.INTERRUPTED,
+            why="nothing was written: the folder appears once it is whole",
+            advice=f"{shell_line(['nsml', *app.arguments])}    begins anew",
+        ) from None
     finally:
         progress.close()
 

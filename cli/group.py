@@ -412,7 +412,7 @@ class Group(click.Group):
         name = args[0]
         found = self.get_command(ctx, name)
         if found is None and not ctx.resilient_parsing:
-            raise NoSuchCommand(name, self.suggested(name, ctx), ctx)
+            raise NoSuchCommand(name, self.suggested(name, ctx), ctx, args[1:])
         return name, found, args[1:]
 
     def suggested(self, name: str, ctx: click.Context) -> Sequence[str]:
@@ -425,9 +425,14 @@ class Group(click.Group):
 class NoSuchCommand(click.UsageError):
     """A misspelt command."""
 
-    def __init__(self, name: str, nearest: Sequence[str], ctx: click.Context) -> None:
+    def __init__(
+        self, name: str, nearest: Sequence[str], ctx: click.Context, rest: Sequence[str]
+    ) -> None:
+        from nsml.common.shell import shell_line
+
         meant = f"; did you mean {' or '.join(repr(item) for item in nearest)}?" if nearest else ""
         super().__init__(f"no such command: {name!r}{meant}", ctx)
+        self.advice = "\n".join(f"{ctx.command_path} {shell_line([one, *rest])}" for one in nearest)
 
 
 def near(word: str, known: Sequence[str], *, alike: float = 0.6) -> list[str]:

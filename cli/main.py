@@ -52,6 +52,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str], app: App) -> int:
     """Run one command line and give its exit code; never raises, never exits."""
+    app.arguments = tuple(arguments)
     try:
         # click writes its help texts to sys.stdout.
         with contextlib.redirect_stdout(app.stdout):

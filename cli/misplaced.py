@@ -124,6 +124,8 @@ def _as_option(command: click.Command, words: Sequence[str], message: str) -> li
     for at, word in enumerate(words):
         if repr(word) not in message:
             continue
+        if _names_session(word):
+            return []
         if not any(_REFERENCE.fullmatch(other) for other in words if other != word):
             return []
         return [*words[:at], *option_words(option.opts[0], word), *words[at + 1 :]]

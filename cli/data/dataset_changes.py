@@ -12,6 +12,7 @@ from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.output import write_one
+from nsml.common.shell import shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,7 +35,7 @@ def share(app: App, *, name: str, visibility: str | None) -> None:
 
     if visibility is None:
         raise click.UsageError("say with whom: --public, --team or --private")
-    plain, wanted = _all_versions(name), visibility_named(visibility)
+    plain, wanted = _all_versions(name, "share", f"--{visibility}"), visibility_named(visibility)
     found = app.call(lambda client: client.datasets.update(plain, visibility=wanted))
     write_one(app, record(found), [f"{full_name(found)} is {visibility}"])
 
@@ -57,7 +58,7 @@ def describe(app: App, *, name: str, text: str) -> None:
     """
     from nsml.view.datasets import full_name, record
 
-    plain = _all_versions(name)
+    plain = _all_versions(name, "describe", text)
     found = app.call(lambda client: client.datasets.update(plain, description=text))
     words = "is described" if found.description else "has no description"
     write_one(app, record(found), [f"{full_name(found)} {words}"])
@@ -100,7 +101,7 @@ def tag(app: App, *, name: str, tag: str) -> None:
 @pass_app
 def untag(app: App, *, name: str, tag: str) -> None:
     """Remove a tag of a dataset of yours. The version stays."""
-    plain = _all_versions(name)
+    plain = _all_versions(name, "untag", tag)
     version = app.call(lambda client: client.datasets.untag(plain, tag))
     text = f"{plain}@{version} has no tag {tag} any more"
     write_one(app, {"name": plain, "tag": tag, "version": version}, [text])
@@ -200,13 +201,16 @@ def restore(app: App, *, name: str) -> None:
     )
 
 
-def _all_versions(text: str) -> str:
-    """The name of a dataset; CommandError where a version is named, for what is of all of them."""
+def _all_versions(text: str, verb: str, *words: str) -> str:
+    """The name of a dataset; CommandError where a version is named, for what is of all of them.
+
+    `verb`, `words`: of the command, which is advised with the name alone.
+    """
     name = split_dataset(text)
     if name.version or name.tag:
         raise CommandError(
             f"{text[:80]!r} names one version, and this changes the dataset",
             code=ExitCode.USAGE,
-            advice=name.name,
+            advice=shell_line(["nsml", "dataset", verb, name.name, *words]),
         )
     return name.name

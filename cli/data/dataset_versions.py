@@ -148,7 +148,7 @@ async def _pair(client: Client, before: str, after: str | None) -> tuple[Dataset
     if len(newest) < 2:
         raise CommandError(
             f"{before} has one version only, and nothing to compare it with",
-            advice="nsml dataset diff BEFORE AFTER    of two datasets",
+            advice=f"nsml dataset info {first.name}",
         )
     return newest[1], newest[0]
 

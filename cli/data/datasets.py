@@ -11,13 +11,14 @@ from cli.app import App
 from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
 from cli.data.dataset_changes import describe, restore, rm, share, tag, untag
 from cli.data.dataset_versions import diff, search, versions
-from cli.exits import CommandError
+from cli.exits import CommandError, ExitCode
 from cli.fetching import fetched, target_errors
 from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
 from cli.sessions.file_names import files_text
 from cli.sessions.upload import list_files, made_of, send, stat_cache
 from cli.sessions.written_files import remember_pushed
+from nsml.common.shell import shell_line, shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,13 +92,28 @@ def push(
             app, client, sent.packed, lambda: client.datasets.create_version(request), cache=cache
         )
 
-    sent, answer = app.call(make)
+    try:
+        sent, answer = app.call(make)
+    except KeyboardInterrupt:
+        raise CommandError(
+            "interrupted",
+            code=ExitCode.INTERRUPTED,
+            why=f"{name} has perhaps got its version already"
+            if request.digest
+            else "no version was made; what was sent is kept for now, and not sent again",
+            advice=shell_line(["nsml", *app.arguments]),
+        ) from None
     made = answer.dataset
     remember_pushed(app, path)
     app.say(
         f"packing   {files_text(len(listed.files))} {size_text(sent.packed.manifest.size)}"
         f" · sent {files_text(sent.files_sent)} {size_text(sent.bytes_sent)}"
     )
+    if message and not answer.created:
+        app.say(
+            f"note: nothing changed, so that there is no new version for -m {shell_word(message)}"
+        )
+        app.say(f"  try: nsml dataset describe {shell_line([name, message])}    of all versions")
     words = "is" if answer.created else "already is"
     text = f"Dataset {made.owner}/{made.name} {words} at version {made.version}"
     write_one(app, {**record(made), "created": answer.created}, [text])
@@ -114,10 +130,13 @@ async def _version_before(client: Client, name: str) -> tuple[str, ...]:
 
 
 def _list(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) -> FolderFiles:
+    from nsml.common.text import visible
     from nsml.content.errors import TooLarge
     from nsml.content.ignore import DEFAULT_DATASET_IGNORES, rules_for
     from nsml.content.manifest import DEFAULT_LIMITS
 
+    if exclude and path.is_file():
+        app.say(f"note: --exclude leaves files out of a folder, and {visible(str(path))} is a file")
     folder = path.parent if path.is_file() else path
     rules = rules_for(folder, defaults=DEFAULT_DATASET_IGNORES, exclude=exclude)
     try:

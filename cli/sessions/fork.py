@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cli.arguments import flag_options, session_argument
+from cli.exits import CommandError, ExitCode
 from cli.group import SplitCommand, command
 from cli.sessions.repetition import NEWEST, Source
 from cli.sessions.run import asking_options, staying_options, submit
+from nsml.common.shell import option_words, shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,6 +93,7 @@ def resume(context: click.Context, /, **given: Any) -> int:
     what is given. The same as nsml fork SESSION -c @last. Sessions that have not ended go on by
     themselves: nsml requeue, nsml continue.
     """
+    _refuse_checkpoint("resume", given)
     return _submit(context, given, NEWEST)
 
 
@@ -107,4 +110,25 @@ def rerun(context: click.Context, /, **given: Any) -> int:
     Flags and arguments that are given replace those of SESSION. The same as nsml fork SESSION
     without a checkpoint.
     """
+    _refuse_checkpoint("rerun", given)
     return _submit(context, given)
+
+
+def _refuse_checkpoint(kind: str, given: dict[str, Any]) -> None:
+    """NSML's `resume -c`, and what is typed for `fork -c`: one command has it."""
+    checkpoint = given.pop("checkpoint")
+    if checkpoint is not None:
+        raise CommandError(
+            f"nsml {kind} takes no checkpoint",
+            code=ExitCode.USAGE,
+            why="it begins with the newest one"
+            if kind == "resume"
+            else "it begins as the session did",
+            advice=shell_line(
+                ["nsml", "fork", given["session"], *option_words("-c", checkpoint or NEWEST)]
+            ),
+        )
+
+
+for each in (resume, rerun):
+    each.params.insert(1, click.Option(["-c", "--checkpoint"], hidden=True))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cli.exits import CommandError
 from cli.progress import Progress
 from cli.sessions.file_names import files_text, pattern_of, shortened
-from cli.sessions.written_files import warn_of_sent
+from cli.sessions.written_files import leave_out_line, warn_of_sent
 from nsml._path_text import native_path
 
 if TYPE_CHECKING:
@@ -52,8 +52,26 @@ def list_files(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) -> 
         if names:
             app.say(f"note: {what}: {visible(shortened(names))}")
     _note_ignore_files(app, path, listed)
+    _warn_of_secrets(app, path, listed)
     warn_of_sent(app, path, listed)
     return listed
+
+
+def _warn_of_secrets(app: App, folder: Path, listed: FolderFiles) -> None:
+    """Name the files that look like secrets, and the line that leaves them out: who sees the content reads them."""
+    from nsml.common.text import visible
+    from nsml.content.ignore import IGNORE_FILE
+    from nsml.content.secret_files import looks_secret
+
+    found = [item.path for item in listed.files if looks_secret(item.path)]
+    if not found:
+        return
+    looks = "looks like a secret, and is" if len(found) == 1 else "look like secrets, and are"
+    app.say(
+        f"warning: {files_text(len(found))} {looks} sent: {visible(shortened(found))};"
+        f" {IGNORE_FILE} leaves files out"
+    )
+    app.say(f"  try: {leave_out_line(folder, found)}")
 
 
 @contextmanager

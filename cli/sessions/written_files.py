@@ -73,7 +73,6 @@ def warn_of_pushed(app: App, folder: Path, listed: FolderFiles) -> None:
 
 
 def _warn(app: App, name: str, which: str, folder: Path, listed: FolderFiles) -> None:
-    from nsml.common.shell import shell_line
     from nsml.common.text import visible
     from nsml.common.units import size_text
     from nsml.content.ignore import IGNORE_FILE
@@ -95,9 +94,18 @@ def _warn(app: App, name: str, which: str, folder: Path, listed: FolderFiles) ->
         f"note: {files_text(len(included))} ({size}) {which} {are} sent, too:"
         f" {visible(shortened(names, _SHOWN))}; {IGNORE_FILE} leaves files out"
     )
-    form = _form(folder / IGNORE_FILE)
+    app.say(f"  try: {leave_out_line(folder, names)}")
+
+
+def leave_out_line(folder: Path, names: Iterable[str]) -> str:
+    """A line for a shell that leaves files of the folder out of what is sent."""
+    from nsml.common.shell import shell_line, shell_word
+    from nsml.content.ignore import IGNORE_FILE
+
+    file = folder / IGNORE_FILE
+    place = IGNORE_FILE if folder.resolve() == Path.cwd() else str(file)
     patterns = [pattern_of(one) for one in names]
-    app.say(f"  try: printf '{form}' {shell_line(patterns)} >> {IGNORE_FILE}")
+    return f"printf '{_form(file)}' {shell_line(patterns)} >> {shell_word(place)}"
 
 
 def _written_at(path: str, written: Iterable[str]) -> str:

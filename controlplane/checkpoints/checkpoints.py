@@ -105,8 +105,8 @@ class Checkpoints:
             names = await self._history.catalogue.newest_names(session.id, NAMED)
             raise NotFound(
                 f"{session.name} has no checkpoint {name[:80]!r}",
-                why="" if names else "it has none at all",
-                attempt=", ".join(names),
+                why=f"the newest are {', '.join(names)}" if names else "it has none at all",
+                attempt=f"nsml model ls {session.name}" if names else "",
             )
         return found
 
@@ -120,7 +120,11 @@ class Checkpoints:
         """
         found = await self._history.catalogue.newest_durable(session.id)
         if found is None:
-            raise NotFound(f"{session.name} has no checkpoint that is safe")
+            raise NotFound(
+                f"{session.name} has no checkpoint that is safe",
+                attempt=f"nsml model ls {session.name}    what it has saved\n"
+                f"nsml rerun {session.name}    begins anew",
+            )
         return found
 
     async def begin_with(self, caller: Caller, session: Session) -> None:
@@ -260,8 +264,8 @@ class Checkpoints:
             tags = sorted((await self.marks(session)).tags)
             raise NotFound(
                 f"no checkpoint of {session.name} has the tag {tag[:80]!r}",
-                why="" if tags else "none has a tag",
-                attempt=", ".join(tags[:NAMED]),
+                why=f"there are {', '.join(tags[:NAMED])}" if tags else "none has a tag",
+                attempt=f"nsml model ls {session.name}",
             )
         await self._history.checkpoint_marks.untag(session.id, tag)
         return name

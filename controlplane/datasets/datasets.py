@@ -556,13 +556,16 @@ class Datasets:
         if len(others) > 1:
             raise InvalidRequest(
                 f"{len(others)} users have a dataset {reference.name!r}",
-                attempt=", ".join(f"{o.dataset.owner}/{reference.name}" for o in others[:5]),
+                why=", ".join(f"{o.dataset.owner}/{reference.name}" for o in others[:5]),
+                attempt="\n".join(
+                    f"nsml dataset info {o.dataset.owner}/{reference.name}" for o in others[:5]
+                ),
             )
         if others and await self._is_removed(caller, reference.name):
             other = f"{others[0].dataset.owner}/{reference.name}"
             raise InvalidRequest(
                 f"your dataset {reference.name} is removed, and {other} is another one",
-                attempt=f"nsml dataset restore {reference.name}\n{other}    names the other one",
+                attempt=f"nsml dataset restore {reference.name}\nnsml dataset info {other}    names the other one",
             )
         return others[0] if others else None
 
@@ -585,7 +588,7 @@ class Datasets:
             raise NotFound(
                 f"{full}@{found.version.number} has another content than it had",
                 why="the dataset was removed and pushed again under its name",
-                attempt=f"nsml run --rerun SESSION -d {full}    to take the new one",
+                attempt=f"nsml run -d {full} ...    to take the new one",
             )
         return DatasetVersion(
             owner=found.dataset.owner,

@@ -267,7 +267,7 @@ class Submitter:
             raise NotFound(
                 f"{which} has another content than it had",
                 why="its name was saved again",
-                attempt=f"nsml fork SESSION -c {found.name}    to take the new one",
+                attempt=f"nsml fork {session.name} -c {found.name}    to take the new one",
             )
         return InitialCheckpoint(
             session_id=session.id,
@@ -292,7 +292,7 @@ class Submitter:
                 case Verdict.NEVER:
                     raise StateConflict(
                         f"it would never start: {unmet_words([(one, session.state)])}",
-                        attempt=f"--after {session.name}:any    to start however that one ended",
+                        attempt=f"nsml run --after {session.name}:any ...    to start however that one ended",
                     )
         return tuple(found)
 
@@ -304,7 +304,7 @@ class Submitter:
         if await self._content.is_incomplete(caller, initial.digest):
             raise MissingBlobs(
                 f"checkpoint {initial.name!r} of {initial.session_name} is not kept any more",
-                attempt="another one, with -c",
+                attempt=f"nsml model ls {initial.session_name}    shows others",
             )
         await self._content.borrow(caller, initial.digest)
 

@@ -832,6 +832,13 @@ FLAGS: Final = (
 )
 
 _ASKED: Final = tuple(flag for flag in FLAGS if flag.field)
+RESOLVED_FLAGS: Final = {
+    name: flag
+    for flag in FLAGS
+    if isinstance(flag.kind, (_Datasets, _After))
+    for name in flag.names
+}
+"""Flags whose values the platform resolves at submission, by all their names."""
 
 
 def put_all(request: Any, given: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from nsml.spec.run_flags import (
     DEFAULT_ENTRY,
     FLAGS,
     PRIORITY,
+    RESOLVED_FLAGS,
     TIME_LIMIT,
     Flag,
     asked_record,
@@ -1136,6 +1137,28 @@ def _behind_set(session: Session) -> int:
     return place
 
 
+def _resolved_words(session: Session, words: list[str]) -> list[str]:
+    """The command with what its words meant when it was submitted: versions of datasets, sessions that it starts after.
+
+    A tag or `@last` means something else by now; a session that had ended is left out.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    made: list[str] = []
+    said: set[str] = set()
+    left = iter(words[:end])
+    for word in left:
+        # A value that reads like an option was recorded in one word with its flag.
+        flag = RESOLVED_FLAGS.get(word)
+        if flag is None:
+            made.append(word)
+            continue
+        next(left, "")
+        if flag.parameter not in said:
+            made += flag.words(session)
+        said.add(flag.parameter)
+    return made + words[end:]
+
+
 def repeat_words(session: Session) -> list[str]:
     """The command line that repeats a session: the submitter's own, else one made from the spec.
 
@@ -1154,7 +1177,8 @@ def repeat_words(session: Session) -> list[str]:
     if session.command:
         place = _behind_set(session)
         words = list(session.command)
-        return [*words[:place], *set_words(session.changes), *words[place:]]
+        words[place:place] = set_words(session.changes)
+        return _resolved_words(session, words)
     spec = session.spec
     words = ["nsml", "run", *asked_words(session), *shared]
     if spec.argv:

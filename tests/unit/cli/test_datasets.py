@@ -1,10 +1,12 @@
 """Versions of datasets: listed, compared, tagged, shared, removed and restored."""
 
 import json
+import shlex
 
 import pytest
 
 from nsml.v1 import resources_pb2
+from tests.unit.cli.test_written import pasted
 
 
 @pytest.fixture
@@ -118,3 +120,77 @@ def test_a_removal_names_the_users_and_is_undone(nsml, two, state):
     told = json.loads(nsml("dataset", "restore", "digits", "-j").stdout)
     assert sorted(told["restored"]) == [1, 2]
     assert nsml("dataset", "restore", "digits@gold", check=False).code == 2
+
+
+def test_what_looks_secret_is_named_with_the_line_that_leaves_it_out(nsml, tmp_path, project):
+    data = tmp_path / "my data"
+    for name in (
+        ".env",
+        "a.txt",
+        ".env.example",
+        "deploy/Key.PEM",
+        ".aws/credentials",
+        ".git/HEAD",
+    ):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_text("a")
+    told = nsml("dataset", "push", "d", str(data)).stderr
+    assert "warning: 3 files look like secrets, and are sent: .aws/credentials, .env" in told
+    pasted(project, told)
+    assert "secret" not in nsml("dataset", "push", "d", str(data)).stderr
+    (project / "id_rsa").touch()
+    told = nsml("run", "--dry-run").stderr
+    assert "warning: 1 file looks like a secret, and is sent: id_rsa" in told
+    pasted(project, told)
+    assert "secret" not in nsml("run", "--dry-run").stderr
+
+
+def test_what_a_push_does_not_use_is_said(nsml, two):
+    told = nsml("dataset", "push", "digits", str(two), "-m", "it's 3").stderr
+    assert "nothing changed, so that there is no new version for -m" in told
+    advised = told.partition("  try: nsml ")[2].partition("    ")[0]
+    assert nsml(*shlex.split(advised)).stdout == "kim/digits is described\n"
+    told = nsml("dataset", "push", "one", str(two / "new"), "--exclude", "new", "-m", "x").stderr
+    assert "--exclude leaves files out of a folder" in told
+    assert "nothing changed" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (["describe", "digits@1", "a b"], "names one version, and this changes the dataset"),
+        (["share", "digits@gold", "--team"], "names one version, and this changes the dataset"),
+        (["untag", "digits@2", "gold"], "names one version, and this changes the dataset"),
+        (["descrbe", "digits", "a b"], "no such command: 'descrbe'; did you mean 'describe'?"),
+        (["inof", "digits"], "no such command: 'inof'; did you mean 'info'?"),
+    ],
+)
+def test_what_is_advised_can_be_pasted(nsml, two, words, refused):
+    told = nsml("dataset", *words, check=False).stderr
+    assert refused in told
+    nsml(*shlex.split(told.partition("  try: nsml ")[2].splitlines()[0]))
+
+
+@pytest.mark.parametrize(
+    ("words", "broken", "said"),
+    [
+        (["push", "digits", "DATA"], "nsml.client.uploads.push", "no version was made"),
+        (["push", "digits", "DATA"], "nsml.client.uploads.made_of", "has perhaps got its version"),
+        (["pull", "digits", "there"], "nsml.client.content.download", "nothing was written"),
+    ],
+)
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    nsml, two, project, monkeypatch, words, broken, said
+):
+    async def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    (two / "more").touch()
+    words = ["dataset", *(str(two) if word == "DATA" else word for word in words)]
+    with monkeypatch.context() as patched:
+        patched.setattr(broken, interrupted)
+        done = nsml(*words, check=False)
+    assert done.code == 130
+    assert said in done.stderr
+    assert f"  try: nsml {shlex.join(words)}" in done.stderr
+    nsml(*words)

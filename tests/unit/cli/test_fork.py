@@ -182,3 +182,11 @@ def test_a_dry_run_tells_the_same_and_makes_nothing(nsml, state, source):
     assert json.loads(nsml("resume", "1", "--dry-run", "-j").stdout)["not_pinned"]
     assert nsml("fork", "1", "-c", "none", "--dry-run", check=False).code == 5
     assert len(state.sessions) == 1
+
+
+@pytest.mark.parametrize("command", ["resume", "rerun"])
+def test_a_checkpoint_is_a_forks(nsml, everything, command):
+    done = nsml(command, "mnist/1", "-c", "best", check=False)
+    assert done.code == 2
+    assert f"nsml {command} takes no checkpoint" in done.stderr
+    assert "  try: nsml fork mnist/1 -c best\n" in done.stderr

@@ -44,6 +44,7 @@ def test_the_line_that_was_meant(nsml, everything, project, typed, meant):
         "load kim/mnist/99 @last",
         "memo 99 text",
         "plot val/loss",
+        "diff kim/mnist/1 kim/mnist/99",
         "model pull @last nonono",
         "dataset push digits missing",
         "logs nonono",

@@ -185,6 +185,24 @@ def test_a_command_that_a_client_made_is_shown_as_it_is(nsml, state):
     assert shown.stderr == ""
 
 
+def test_the_line_says_what_tags_and_last_meant_at_submission(nsml, state):
+    spec = pb.SessionSpec(
+        datasets=[
+            pb.DatasetReference(name="mnist", version=3),
+            pb.DatasetReference(name="kim/text", version=1),
+            pb.DatasetReference(name="big", version=7, streamed=True),
+        ],
+        after=[pb.After(session="1a2b", name="kim/prepare/4", any_end=True)],
+    )
+    typed = ["-d", "mnist@gold", "--after", "@last:any", "-m", "of @last", "--dataset", "kim/text"]
+    typed += ["--after", "3", "--stream", "big@v", "train.py", "--", "-d", "mnist@gold"]
+    state.add("kim/mnist/1", command=["nsml", "run", *typed], spec=spec)
+    assert nsml("command", "@last").stdout == (
+        "nsml run -d mnist@3 -d kim/text@1 --after kim/prepare/4:any -m 'of @last'"
+        " --stream big@7 train.py -- -d mnist@gold\n"
+    )
+
+
 def test_a_line_that_not_every_shell_reads_says_so(nsml, state):
     state.add("kim/mnist/1", command=["nsml", "run", "-m", "100%\n"], spec=pb.SessionSpec())
     shown = nsml("command", "@last")

@@ -133,7 +133,7 @@ async def test_a_name_of_several_others_is_ambiguous(datasets: Datasets) -> None
     for version in (0, 9):
         with pytest.raises(InvalidRequest, match="2 users have a dataset 'both'") as refused:
             await datasets.find(KIM, parse_dataset("both", version))
-        assert refused.value.attempt == "lee/both, root/both"
+        assert refused.value.why == "lee/both, root/both"
 
 
 async def test_pages_go_on_where_the_last_one_ended(datasets: Datasets) -> None:

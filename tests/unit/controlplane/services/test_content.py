@@ -252,7 +252,7 @@ async def test_checkpoints_become_durable_and_are_pulled(rig: Rig) -> None:
     assert (await refused(read(lee, manifest.digest)))[0] == "NOT_FOUND"
     missing = checkpoints_pb2.GetCheckpointRequest(session=session.name, name="worst")
     code, _, details = await refused(kim.checkpoints.GetCheckpoint(missing))
-    assert (code, details["try"]) == ("NOT_FOUND", "best")
+    assert (code, details["why"]) == ("NOT_FOUND", "the newest are best")
     # A later one of the name that is lost takes it from nobody.
     loss = checkpoints_pb2.CommitCheckpointRequest(
         session_id=session.id, attempt=1, name="best", why_lost="weights was\0 removed"

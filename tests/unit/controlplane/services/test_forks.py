@@ -111,7 +111,7 @@ async def test_what_cannot_be_begun_with_is_refused(rig: Rig) -> None:
     empty = await kim.submit()
     assert (await refused(fork(kim, empty.id, "fork-1")))[0] == "NOT_FOUND"
     code, _, told = await refused(fork(kim, source.id, "fork-2", name="other"))
-    assert (code, told["try"]) == ("NOT_FOUND", "best")
+    assert (code, told["why"]) == ("NOT_FOUND", "the newest are best")
     assert (await refused(fork(kim, source.id, "fork-3", name="best", digest="x")))[0] == (
         "INVALID_ARGUMENT"
     )
