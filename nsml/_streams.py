@@ -29,7 +29,7 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 _NOTHING = hashlib.sha256(b"").hexdigest()
 _SCHEMES = ("s3://", "/data/")
 _OK, _PARTIAL = (200, 206)
-_GONE, _FORBIDDEN = 404, 403
+_GONE, _FORBIDDEN, _DAMAGED = 404, 403, 410
 _SERVER_ERRORS = 500
 
 
@@ -152,6 +152,12 @@ class StreamedFile(io.RawIOBase):
             return FileNotFoundError(2, "the dataset has no such file", self.name)
         if status == _FORBIDDEN:
             return PermissionError(13, "the endpoint refuses the session's keys", self.name)
+        if status == _DAMAGED:
+            return OSError(
+                5,
+                "its content is damaged in the object store: nsml dataset push of the same files repairs it",
+                self.name,
+            )
         return OSError(5, f"the endpoint answers with status {status}", self.name)
 
     def _request(self, method: str, headers: Dict[str, str]) -> Tuple[int, Any, bytes]:

@@ -151,15 +151,35 @@ def _list(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) 
 
 
 @command(
-    "ls", reads=True, examples=["nsml dataset ls", "nsml dataset ls 'kin_*'", "nsml dataset ls -j"]
+    "ls",
+    reads=True,
+    examples=[
+        "nsml dataset ls",
+        "nsml dataset ls 'kin_*'",
+        "nsml dataset ls -j",
+        "nsml dataset ls --removed",
+    ],
 )
 @click.argument("glob", required=False, default="")
+@click.option(
+    "--removed", is_flag=True, help="List removed versions that you can restore, and until when."
+)
 @pass_app
-def ls(app: App, *, glob: str) -> None:
+def ls(app: App, *, glob: str, removed: bool) -> None:
     """List the datasets that you may use. GLOB filters by name."""
     from nsml.v1 import datasets_pb2
     from nsml.view import datasets as view
 
+    if removed:
+        write_list(
+            app,
+            app.call(lambda client: client.datasets.removed(glob)),
+            columns=view.REMOVED_COLUMNS,
+            record=view.version_record,
+            none="nothing that you can restore",
+            blank=datasets_pb2.Dataset(),
+        )
+        return
     found = app.call(lambda client: client.datasets.every(glob))
     write_list(
         app,

@@ -32,7 +32,7 @@ from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.limits.admission import unlimited
 from controlplane.limits.user_storage import blob_bytes
 from controlplane.objects.checking import check_blobs
-from controlplane.objects.errors import BlobNotFound
+from controlplane.objects.errors import BlobDamaged, BlobNotFound
 from controlplane.objects.pack import PACK_BYTES
 from controlplane.state.lru import LruDict
 from nsml.common.clock import inline
@@ -451,6 +451,7 @@ class Content:
 
         Raises:
             NotFound: the root is not the caller's to see, or a digest is not part of it.
+            BlobDamaged: a blob is not in the store, or not what it was.
         """
         if len(digests) > MOST_ASKED:
             raise TooLarge(f"at most {MOST_ASKED} digests at a time")
@@ -478,7 +479,7 @@ class Content:
                         for data in found:
                             yield left.popleft(), data
                 except BlobNotFound:
-                    raise NotFound(f"a part of {root[:12]} is lost", why=left[0][:12]) from None
+                    raise BlobDamaged(f"blob {left[0]} of {root[:12]} is lost") from None
 
     async def _blobs_of(self, who: str, root: str) -> frozenset[str]:
         return (await self._manifests.listing(who, root)).blobs

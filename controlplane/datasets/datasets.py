@@ -127,6 +127,17 @@ def _after(cursor: str) -> tuple[str, str]:
     return last.name, last.owner
 
 
+def cursor_behind_version(listing: DatasetListing) -> str:
+    """The cursor of a page of versions of several datasets that ended with this one."""
+    return f"{cursor_behind(listing)}@{listing.version.number}"
+
+
+def _after_version(cursor: str) -> tuple[str, str, int]:
+    """Name, owner and number of the last version of the page before."""
+    name, _, number = cursor.partition("@")
+    return *_after(name), _before(number)
+
+
 def _before(cursor: str) -> int:
     """The number of the last version of the page before."""
     if not cursor:
@@ -488,6 +499,26 @@ class Datasets:
         )
         page = found[:size]
         return page, cursor_behind(page[-1]) if len(found) > size else ""
+
+    async def removed_page(
+        self, caller: UserCaller, name_glob: str, *, size: int, cursor: str
+    ) -> tuple[tuple[DatasetListing, ...], str]:
+        """Removed versions that the caller may restore, by name, owner and number; administrators get everybody's.
+
+        Raises as `page`.
+        """
+        if len(name_glob) > MOST_GLOB_CHARS:
+            raise TooLarge(f"a pattern has at most {MOST_GLOB_CHARS} characters")
+        after, size = _after_version(cursor) if cursor else ("", "", 0), page_size(size)
+        found = await self._history.catalogue.every_removed_version(
+            "" if caller.user.role is Role.ADMIN else caller.user.name,
+            since=self._restorable_since(),
+            name_glob=name_glob,
+            after=after,
+            limit=size + 1,
+        )
+        page = found[:size]
+        return page, cursor_behind_version(page[-1]) if len(found) > size else ""
 
     async def find(self, caller: UserCaller, reference: DatasetReference) -> DatasetListing:
         """The caller's own, else one that he may see and that is the only one so named.

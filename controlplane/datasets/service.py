@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.access.current import require_user
-from controlplane.datasets.datasets import cursor_behind, parse_dataset
+from controlplane.datasets.datasets import cursor_behind, cursor_behind_version, parse_dataset
 from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.wire.catalogue import dataset_message
 from controlplane.wire.chunking import beside, parts_of
@@ -56,8 +56,10 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     async def ListDatasets(  # noqa: N802
         self, request: pb.ListDatasetsRequest, _: Context
     ) -> pb.ListDatasetsResponse:
-        """A page of those that the caller may see."""
+        """A page of those that the caller may see, or of removed versions."""
         who = require_user()
+        if request.removed:
+            return await self._removed(who, request)
         async with self._reading.turn(who.user.name):
             page, cursor = await self._datasets.page(
                 who,
@@ -70,6 +72,18 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
             datasets = await beside(lambda: next(parts_of(map(shown, page))), of=len(page))
         if len(datasets) < len(page):
             cursor = cursor_behind(page[len(datasets) - 1])
+        return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)
+
+    async def _removed(
+        self, who: UserCaller, request: pb.ListDatasetsRequest
+    ) -> pb.ListDatasetsResponse:
+        async with self._reading.turn(who.user.name):
+            page, cursor = await self._datasets.removed_page(
+                who, request.name_glob, size=request.page_size, cursor=request.cursor
+            )
+            datasets = next(parts_of(map(self._version, page)))
+        if len(datasets) < len(page):
+            cursor = cursor_behind_version(page[len(datasets) - 1])
         return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)
 
     def _shown(self, who: UserCaller) -> Callable[[DatasetListing], pb.Dataset]:

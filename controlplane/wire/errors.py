@@ -128,8 +128,8 @@ def as_refusal(error: Exception) -> errors.NsmlError:
     if isinstance(error, BlobDamaged):
         return type(error)(
             "a part of this content is damaged in the object store",
-            attempt="the same files again (nsml dataset push), which repairs it; an administrator sees all that is"
-            " damaged with nsml doctor storage",
+            attempt="nsml dataset push NAME PATH    of the same files repairs it\n"
+            "nsml doctor storage    shows administrators all that is damaged",
         )
     if isinstance(error, _INSIDE):
         return type(error)("a part of the platform cannot be used now", attempt=_ASK)

@@ -46,7 +46,7 @@ from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.transfer import uninterrupted
 from nodeagent.streaming.endpoints import Endpoints, Variables
-from nsml.client.errors import ClientError
+from nsml.client.errors import ClientError, ContentDamaged
 from nsml.common.clock import Offload
 from nsml.common.units import ago, counted
 from nsml.content.errors import ContentError
@@ -141,6 +141,15 @@ class ResumeHook:
             raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text)
 
 
+def _damaged(what: str, name: str) -> PreparationFailed:
+    """No further attempt gets it: only a person repairs it."""
+    return PreparationFailed(
+        sessions.CAUSE_START_FAILED,
+        f"{what} is damaged in the object store; nsml dataset push {name} PATH, of the same files, repairs it, and"
+        " nsml doctor storage shows what is damaged",
+    )
+
+
 class DataHook:
     """Datasets from the node's cache."""
 
@@ -165,7 +174,10 @@ class DataHook:
                 tree = await self._trees.get(dataset.digest, owner_of(draft.assignment))
                 await self._admit(tree, draft)
             except (AccountsError, ClientError, ContentError, OSError) as error:
-                text = f"dataset {dataset.name} could not be fetched: {error}"
+                what = f"dataset {dataset.name}@{dataset.version}"
+                if isinstance(error, ContentDamaged):
+                    raise _damaged(what, dataset.name) from error
+                text = f"{what} could not be fetched: {error}"
                 if isinstance(error, NoRoom):
                     text += f"; nsml run --stream {dataset.name} reads it without fetching it"
                 raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
@@ -196,6 +208,8 @@ class StreamHook:
         try:
             await self._endpoints.prepare(assignment.spec)
         except (ClientError, ContentError, OSError) as error:
+            if isinstance(error, ContentDamaged):
+                raise _damaged("a streamed dataset", "NAME") from error
             text = f"a streamed dataset cannot be read: {error}"
             raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
         draft.endpoint = self._endpoints.variables(replica_of(assignment.replica), assignment.spec)
@@ -223,6 +237,9 @@ class CodeHook:
                 copy = partial(_copy, tree, draft.folder, room.look)
                 await uninterrupted(self._run, copy, cancel=room.cancel)
         except (ClientError, ContentError, OSError) as error:
+            if isinstance(error, ContentDamaged):
+                text = "the code is damaged in the object store; nsml run of the same folder repairs it"
+                raise PreparationFailed(sessions.CAUSE_START_FAILED, text) from error
             text = f"the code could not be fetched: {error}"
             raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
 

@@ -18,7 +18,7 @@ from nodeagent.streaming.errors import S3Error, invalid
 from nodeagent.streaming.index import Chunk
 from nodeagent.streaming.requests import Bucket, ByteRange, Reply, answer, check_method, error_reply
 from nodeagent.streaming.signatures import Keys, SignedRequest, check_signature
-from nsml.client.errors import ClientError
+from nsml.client.errors import ClientError, ContentDamaged
 from nsml.common.clock import Clock, Offload
 from nsml.content.errors import ContentError
 
@@ -27,6 +27,8 @@ _CHUNKS_AT_ONCE: Final = 64 << 20
 """Of a file, whose chunks are looked up together, in bytes."""
 _FOLLOWED: Final = 64
 """Files of which it is known where the last request ended."""
+DAMAGED: Final = 410
+"""The status for content that is damaged in the object store."""
 _OF_DATA: Final = (ClientError, ContentError, OSError)
 
 log = structlog.get_logger()
@@ -72,6 +74,10 @@ class Endpoint:
             reply = error_reply(error)
         except NoRoom as error:
             reply = error_reply(S3Error(503, "SlowDown", str(error)))
+        except ContentDamaged as error:
+            # No client tries it again, as it would a server's error.
+            log.warning("stream.damaged", error=str(error))
+            reply = error_reply(S3Error(DAMAGED, "InvalidObjectState", str(error)))
         except _OF_DATA as error:
             log.warning("stream.failed", error=str(error))
             reply = error_reply(S3Error(500, "InternalError", "the dataset cannot be read now"))

@@ -501,6 +501,15 @@ class Datasets:
         pages = _pages(self._rpc, "DatasetService/ListDatasets", request, pb.ListDatasetsResponse)
         return [dataset async for page in pages for dataset in page.datasets]
 
+    async def removed(self, name_glob: str = "") -> list[datasets.Dataset]:
+        """Removed versions that the caller may restore, by name."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        request = pb.ListDatasetsRequest(name_glob=name_glob, removed=True, page_size=_PAGE)
+        pages = _pages(self._rpc, "DatasetService/ListDatasets", request, pb.ListDatasetsResponse)
+        # Control planes of the version before list the datasets that are there.
+        return [one async for page in pages for one in page.datasets if one.HasField("removed_at")]
+
     async def get(self, name: str, version: int = 0, tag: str = "") -> datasets.Dataset:
         """NAME or OWNER/NAME; version 0 without a tag is the newest."""
         found = (await self.look(name, version, tag)).dataset

@@ -162,7 +162,12 @@ class PlatformFault(ClientError):
     """The control plane failed; the fault is not the caller's."""
 
 
+class ContentDamaged(PlatformFault):
+    """A part of the content is damaged, or lost, in the object store: the same answer until somebody repairs it."""
+
+
 BY_REASON: Mapping[str, type[ClientError]] = {
+    "BLOB_DAMAGED": ContentDamaged,
     "AMBIGUOUS_REFERENCE": AmbiguousReference,
     "ALREADY_ENDED": AlreadyEnded,
     "STILL_LIVE": StillLive,

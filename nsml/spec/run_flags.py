@@ -872,6 +872,11 @@ def _fit_together(spec: Any, given: Mapping[str, Any], typed: Collection[str]) -
         spec.ClearField("lost_after")  # a default that follows from the retries
     if "gpus" in typed and not given["gpus"] and "gpu_model" not in typed:
         spec.ClearField("gpu_model")
+    # A dataset is read in the way that was typed of it.
+    if "stream" in typed and "dataset" not in typed:
+        _drop_datasets(spec, given["stream"], streamed=False)
+    elif "dataset" in typed and "stream" not in typed:
+        _drop_datasets(spec, given["dataset"], streamed=True)
     # A variable is what was typed of it: a value, or a secret.
     if "secret" in typed and "env" not in typed:
         for one in spec.secrets:
@@ -880,6 +885,18 @@ def _fit_together(spec: Any, given: Mapping[str, Any], typed: Collection[str]) -
         kept = [one for one in spec.secrets if (one.variable or one.name) not in dict(given["env"])]
         del spec.secrets[:]
         spec.secrets.extend(kept)
+
+
+def _drop_datasets(spec: Any, references: Iterable[str], *, streamed: bool) -> None:
+    """Do not ask for the datasets that these name, in whichever version, in the other way."""
+    named = {dataset_name(one).name.rpartition("/")[2] for one in references}
+    kept = [
+        one
+        for one in spec.datasets
+        if one.streamed != streamed or one.name.rpartition("/")[2] not in named
+    ]
+    del spec.datasets[:]
+    spec.datasets.extend(kept)
 
 
 def asked_words(session: Any) -> list[str]:

@@ -83,16 +83,18 @@ class CreateDatasetVersionResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class ListDatasetsRequest(_message.Message):
-    __slots__ = ("name_glob", "page_size", "cursor", "words")
+    __slots__ = ("name_glob", "page_size", "cursor", "words", "removed")
     NAME_GLOB_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
     name_glob: str
     page_size: int
     cursor: str
     words: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name_glob: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ..., words: _Optional[_Iterable[str]] = ...) -> None: ...
+    removed: bool
+    def __init__(self, name_glob: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ..., words: _Optional[_Iterable[str]] = ..., removed: _Optional[bool] = ...) -> None: ...
 
 class ListDatasetsResponse(_message.Message):
     __slots__ = ("datasets", "next_cursor")

@@ -127,6 +127,25 @@ VERSION_COLUMNS: tuple[Column[Dataset], ...] = (
 )
 
 
+REMOVED_COLUMNS: tuple[Column[Dataset], ...] = (
+    Column(key="name", title="Name", cell=lambda d, _: reference(d), is_name=True),
+    Column(key="size", title="Size", cell=lambda d, _: size_text(d.size_bytes)),
+    Column(key="files", title="Files", cell=lambda d, _: f"{d.file_count:,}"),
+    Column(key="message", title="Message", cell=lambda d, _: d.message, shrinks_to=11),
+    Column(key="removed", title="Removed", cell=_removed),
+    Column(
+        key="restorable_until",
+        title="Restorable until",
+        cell=lambda d, _: (
+            local_moment(seconds_of(d.restorable_until)) if d.HasField("restorable_until") else ""
+        ),
+        is_wide=True,
+    ),
+    Column(key="digest", title="Digest", cell=lambda d, _: d.digest, is_wide=True),
+)
+"""Removed versions of several datasets."""
+
+
 def version_record(version: Dataset) -> dict[str, Any]:
     """Everything of one version in raw values."""
     return {

@@ -489,14 +489,22 @@ def _summary(session: Session, now: float) -> str:
         return told
     if session.waiting:
         return session.waiting
-    return "; ".join(filter(None, (end_text(session), summary_text(session))))
+    return "; ".join(filter(None, (end_text(session), summary_text(session)))) or _never_ran(
+        session
+    )
+
+
+def _never_ran(session: Session) -> str:
+    """Why it was stopped before it ran, which nothing else says; "" of others."""
+    is_one = session.state == sessions_pb2.SESSION_STATE_STOPPED and not session.attempt
+    return session.end.message if is_one else ""
 
 
 def _summary_within(
     session: Session, _now: float, cells: int, own: Collection[str] = frozenset()
 ) -> str:
     is_told = session.state == sessions_pb2.SESSION_STATE_QUEUED or session.HasField("stop")
-    is_told = is_told or session.waiting != "" or end_text(session) != ""
+    is_told = is_told or any((session.waiting, end_text(session), _never_ran(session)))
     return "" if is_told else summary_text(session, cells, own) or fit(_MORE.strip(), cells)
 
 

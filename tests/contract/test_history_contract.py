@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,7 @@ from controlplane.history.values import (
     CheckpointUse,
     Chunk,
     Dataset,
+    DatasetListing,
     DatasetUse,
     Gap,
     Item,
@@ -904,6 +906,25 @@ async def test_removed_versions_are_out_of_sight_and_keep_their_content(history:
     assert (await referred(history))[1] == set()
     assert await catalogue.owned_by("kim") == (0, 0, 0)
     assert await pushed(history, "1a" * 32) == [5]
+
+
+async def test_removed_versions_of_all_datasets_are_listed_in_pages(history: History) -> None:
+    every = history.catalogue.every_removed_version
+    for owner, name in (("kim", "mnist"), ("lee", "mnist"), ("kim", "abc")):
+        dataset = Dataset(owner=owner, name=name, created_at=1.0)
+        for digest in ("1a" * 32, "1b" * 32):
+            await history.catalogue.put_dataset_version(
+                dataset, digest=digest, size_bytes=1, file_count=1
+            )
+        await history.catalogue.remove_dataset(owner, name, at=50.0 if name == "abc" else 60.0)
+
+    def told(found: Sequence[DatasetListing]) -> list[tuple[str, str, int]]:
+        return [(one.version.name, one.version.owner, one.version.number) for one in found]
+
+    of_mnist = [("mnist", owner, number) for owner in ("kim", "lee") for number in (1, 2)]
+    assert told(await every("", since=55.0)) == of_mnist
+    assert told(await every("kim", since=0.0, name_glob="m*")) == of_mnist[:2]
+    assert told(await every("", since=0.0, after=of_mnist[0], limit=2)) == of_mnist[1:3]
 
 
 async def test_the_last_removal_is_undone(history: History) -> None:

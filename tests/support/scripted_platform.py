@@ -13,6 +13,8 @@ from typing import Any
 
 import grpc
 
+from controlplane.objects.errors import BlobDamaged
+from controlplane.wire.errors import as_refusal, refuse
 from nsml.content.digests import digest_of
 from nsml.content.manifest import decode
 from nsml.v1 import agents_pb2 as pb
@@ -86,6 +88,8 @@ class ScriptedPlatform(
         self.checkpoints: dict[tuple[str, str], checkpoints.Checkpoint] = {}
         self.checkpoint_questions: list[tuple[str, str]] = []
         self.has_not_shown = 0
+        self.damaged: set[str] = set()
+        """Blobs of which the store has other bytes."""
         """Questions for content that are refused, as by control planes that have not shown it."""
         self.commits: list[checkpoints.CommitCheckpointRequest] = []
         self.losses: list[checkpoints.CommitCheckpointRequest] = []
@@ -317,6 +321,8 @@ class ScriptedPlatform(
             if digest != request.root and digest not in members:
                 await context.abort(grpc.StatusCode.NOT_FOUND, "no part of the manifest")
             self.asked_for.append(digest)
+            if digest in self.damaged:
+                await refuse(context, as_refusal(BlobDamaged(f"blob {digest} is damaged")))
             data = self.blobs[digest]
             for start in range(0, max(len(data), 1), 1 << 20):
                 part = data[start : start + (1 << 20)]

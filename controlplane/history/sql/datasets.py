@@ -289,6 +289,43 @@ class SqlDatasets:
             lambda connection: _removed(connection, owner, name, number, since)
         )
 
+    async def every_removed_version(
+        self,
+        owner: str,
+        *,
+        since: float,
+        name_glob: str = "",
+        after: tuple[str, str, int] = ("", "", 0),
+        limit: int | None = None,
+    ) -> tuple[DatasetListing, ...]:
+        """Versions of an owner's datasets, or of all ("") that were removed at `since` or later, by name, owner and number.
+
+        `after`: of the last one of the page before.
+        """
+        dialect = self._database.dialect
+        conditions = [
+            "v.removed_at > 0",
+            "v.removed_at >= :since",
+            "(v.name, v.owner, v.number) > (:after_name, :after_owner, :after_number)",
+        ]
+        conditions += ["v.owner = :owner"] if owner else []
+        conditions += [dialect.fits("v.name", "glob")] if name_glob else []
+        return await select(
+            self._database,
+            f"SELECT {_LISTING} WHERE {' AND '.join(conditions)}"
+            " ORDER BY v.name, v.owner, v.number LIMIT :limit",
+            {
+                "since": since,
+                "after_name": after[0],
+                "after_owner": after[1],
+                "after_number": after[2],
+                "owner": owner,
+                "glob": dialect.glob(name_glob),
+                "limit": NO_LIMIT if limit is None else limit,
+            },
+            _dataset_listing,
+        )
+
     async def restore_dataset(
         self, owner: str, name: str, number: int = 0, *, since: float
     ) -> Restored:

@@ -113,6 +113,11 @@ def test_a_removal_names_the_users_and_is_undone(nsml, two, state):
     gone = json.loads(nsml("dataset", "rm", "digits@gold", "-y", "-j").stdout)
     assert (gone["name"], gone["removed"]) == ("kim/digits@2", 1)
     assert gone["restorable_until"]
+    [listed] = json.loads(nsml("dataset", "ls", "--removed", "-j").stdout)["items"]
+    assert (listed["name"], listed["message"]) == ("kim/digits@2", "second")
+    assert None not in {listed["removed_at"], listed["restorable_until"]}
+    assert nsml("dataset", "ls", "--removed", "-o", "name").stdout == "kim/digits@2\n"
+    assert nsml("dataset", "ls", "x*", "--removed").stderr == "nothing that you can restore\n"
     assert nsml("dataset", "info", "digits@2", check=False).code == 5
     back = nsml("dataset", "restore", "digits@2").stdout
     assert back == "restored kim/digits: @2; the newest is @2\n"

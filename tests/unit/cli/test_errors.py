@@ -575,6 +575,7 @@ EXPECTED_CODES = {
     errors.NoCredit: 7,
     errors.TooLarge: 1,
     errors.Unsupported: 1,
+    errors.ContentDamaged: 1,
     errors.PlatformFault: 1,
     TrustError: 1,
 }

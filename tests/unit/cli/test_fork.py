@@ -82,6 +82,14 @@ def test_it_is_the_same_session_again_and_what_may_differ_is_named(nsml, state, 
     assert nsml("command", "2").stdout == "nsml run --rerun kim/mnist/2\n"
 
 
+def test_a_dataset_is_streamed_in_place_of_being_fetched_and_back(nsml, state, source):
+    del source
+    for flag, typed, streamed in (("--stream", "kim/mnist", True), ("-d", "mnist@2", False)):
+        nsml("fork", "@last", flag, typed)
+        [found] = newest(state).spec.datasets
+        assert (found.name.rpartition("/")[2], found.streamed) == ("mnist", streamed)
+
+
 def test_what_is_given_is_told_and_changes_nothing_else(nsml, state, source):
     words = ("fork", "1", "-c", "best", "-g", "2", "--cpu", "8", "--image", "lab/torch:3")
     told = nsml(*words, "--env", "A=1", "--", "--lr", "0.2")

@@ -39,6 +39,7 @@ from nodeagent.runtimes.interface import ImageGone, Isolation, ReplicaHandle, Re
 from nodeagent.storage import reservations as rooms
 from nodeagent.storage.reservations import Disk, Size
 from nsml.common.clock import inline
+from nsml.content.digests import digest_of
 from nsml.content.packing import pack
 from nsml.packages.setup_reader import install_requires
 from nsml.v1 import agents_pb2 as pb
@@ -1342,6 +1343,33 @@ def test_data_that_is_not_there_is_an_end_with_a_reason(tmp_path: Path) -> None:
         assert not world.started
 
     on_virtual_time(tmp_path, test)
+
+
+@pytest.mark.parametrize("is_code", [False, True])
+def test_what_is_damaged_in_the_store_is_no_reason_for_another_attempt(
+    tmp_path: Path, is_code: bool
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "file").write_bytes(b"x" * 100)
+
+    async def test(world: World) -> None:
+        order = assignment(S, "true")
+        digest = put(world.platform, folder)
+        if is_code:
+            order.spec.bundle_digest = digest
+        else:
+            order.spec.datasets.add(name="digits", version=2, digest=digest)
+        world.platform.damaged.add(digest_of(b"x" * 100))
+        async with world.agent():
+            await world.platform.order(order)
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == sessions.CAUSE_START_FAILED
+        assert "damaged in the object store; nsml " in report.exit.message
+        assert is_code or "dataset digits@2" in report.exit.message
+        assert not world.started
+
+    on_virtual_time(tmp_path / "agent", test)
 
 
 def test_data_that_does_not_fit_ends_its_own_session_alone(

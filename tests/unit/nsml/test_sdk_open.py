@@ -68,7 +68,8 @@ class Breaking(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_HEAD(self) -> None:
-        self._head(200 if self.path == "/big/a%20b" else 404, len(TEXT))
+        known = {"/big/a%20b": 200, "/big/damaged": 410}
+        self._head(known.get(self.path, 404), len(TEXT))
 
     def do_GET(self) -> None:
         wanted = self.headers["range"]
@@ -119,6 +120,8 @@ def test_what_is_streamed_is_read_in_ranges_until_they_come_whole(
     assert nsml.open("/data/big/a b").readlines() == TEXT.splitlines(keepends=True)
     with pytest.raises(FileNotFoundError, match="no such file"):
         nsml.open("big/none")
+    with pytest.raises(OSError, match="nsml dataset push of the same files repairs it"):
+        nsml.open("big/damaged")
 
 
 def test_an_endpoint_that_never_answers_is_told_after_a_while(

@@ -13,7 +13,7 @@ from controlplane.content.content import Content
 from controlplane.datasets import datasets as operations
 from controlplane.datasets.datasets import Datasets, parse_dataset
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
-from controlplane.domain.identity import User, UserCaller
+from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.values import Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
@@ -157,3 +157,30 @@ async def test_it_is_known_of_manifests_that_are_read_apart(
     digest = await offer(datasets, [b"xx"] * 50 + [b"y"])
     listing = await datasets._content.listing(KIM, digest)
     assert (listing.size, listing.different) == (101, 3)
+
+
+async def test_what_can_be_restored_is_listed_for_its_owner_and_administrators(
+    datasets: Datasets,
+) -> None:
+    root = UserCaller(user=User(name="root", role=Role.ADMIN))
+    for caller, name in ((KIM, "pub"), (root, "only")):
+        await datasets.remove(caller, parse_dataset(name))
+
+    async def listed(caller: UserCaller) -> list[str]:
+        found: list[str] = []
+        page, cursor = await datasets.removed_page(caller, "", size=2, cursor="")
+        while page:
+            found += [
+                f"{one.version.owner}/{one.version.name}@{one.version.number}" for one in page
+            ]
+            if not cursor:
+                break
+            page, cursor = await datasets.removed_page(caller, "", size=2, cursor=cursor)
+        return found
+
+    of_kim = ["kim/pub@1", "kim/pub@2"]
+    assert await listed(KIM) == of_kim
+    assert await listed(UserCaller(user=User(name="lee"))) == []
+    assert await listed(root) == ["root/only@1", "root/only@2", "root/only@3", *of_kim]
+    with pytest.raises(InvalidRequest):
+        await datasets.removed_page(KIM, "", size=2, cursor="root/only@x")

@@ -210,6 +210,16 @@ async def test_what_comes_damaged_is_cut_off_and_never_passed_on(node: Node) -> 
         assert await read(store, "big.bin") == BIG
 
 
+async def test_what_is_damaged_in_the_store_is_told_and_not_asked_for_again(node: Node) -> None:
+    async with served(node):
+        node.platform.damaged.add(digest_of(b"one"))
+        found = await fails(read(node.store(), "a/one.txt"))
+        assert "InvalidObjectState" in found
+        assert "damaged in the object store" in found
+        node.platform.damaged.clear()
+        assert await read(node.store(), "a/one.txt") == b"one"
+
+
 async def test_a_client_is_told_to_come_again_while_the_disk_is_full(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -951,8 +951,11 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
         return datasets_pb2.CreateDatasetVersionResponse(dataset=made, created=True)
 
     def ListDatasets(self, request, context):
-        newest = {d.name: d for d in self.state.datasets}
         glob = request.name_glob or "*"
+        if request.removed:
+            gone = [d for d in self.state.removed_datasets if fnmatch.fnmatchcase(d.name, glob)]
+            return datasets_pb2.ListDatasetsResponse(datasets=gone)
+        newest = {d.name: d for d in self.state.datasets}
         found = [
             d
             for name, d in sorted(newest.items())
@@ -993,6 +996,8 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
         back = [d for d in self.state.removed_datasets if request.version in {0, d.version}]
         for one in back:
             self.state.removed_datasets.remove(one)
+            one.ClearField("removed_at")
+            one.ClearField("restorable_until")
             self.state.datasets.append(one)
         return datasets_pb2.RestoreDatasetResponse(
             dataset=self.find(datasets_pb2.GetDatasetRequest(name=request.name), context),
@@ -1026,6 +1031,8 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
         ]
         for one in gone:
             self.state.datasets.remove(one)
+            one.removed_at.seconds = EPOCH
+            one.restorable_until.seconds = EPOCH + 86_400
         self.state.removed_datasets += gone
         return datasets_pb2.RemoveDatasetResponse(
             removed=len(gone), live_sessions=1, restorable_until={"seconds": EPOCH}

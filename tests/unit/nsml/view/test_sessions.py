@@ -74,6 +74,19 @@ def test_what_is_queued_again_is_not_said_to_stop(cause, word):
     assert word in state_words(leaving.state), "a filter finds it by that word"
 
 
+def test_one_that_was_stopped_before_it_ran_says_why():
+    [summary] = [one for one in COLUMNS if one.key == "summary"]
+    stopped = session(1840, pb.SESSION_STATE_STOPPED)
+    stopped.attempt = 0
+    stopped.end.cause = pb.CAUSE_STOP_REQUESTED
+    why = "stopped by nsml before it ran: it starts after the success of kim/a/1, which failed"
+    stopped.end.message = why
+    assert summary.cell(stopped, NOW) == why
+    assert summary.within(stopped, NOW, 20) == ""
+    stopped.attempt = 1
+    assert summary.cell(stopped, NOW) == ""
+
+
 def test_an_attempt_that_a_user_had_requeued_was_not_preempted():
     ended = pb.EndedAttempt(number=1, nodes=["vm"], cause=pb.CAUSE_PREEMPTED)
     ended.placed_at.seconds, ended.ended_at.seconds = NOW, NOW + 13
