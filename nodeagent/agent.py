@@ -317,6 +317,7 @@ class Agent:
                 pb.AGENT_ABILITY_NODE_SERVICES,
                 pb.AGENT_ABILITY_SSH_ENTRANCE,
                 pb.AGENT_ABILITY_INITIAL_CHECKPOINTS,
+                pb.AGENT_ABILITY_DATASET_FOLDERS,
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )

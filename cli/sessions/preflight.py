@@ -13,6 +13,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import near
 from nsml.client.errors import Unavailable
 from nsml.common.shell import option_words, shell_line, shell_word
+from nsml.spec.dataset_names import mounted_dataset
 from nsml.spec.run_flags import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
@@ -103,7 +104,16 @@ def check_dataset_name(reference: str) -> None:
             advice=f"nsml dataset push {shell_line([name, reference])}\n"
             f"nsml run -d {shell_word(name)} ...",
         )
-    split_dataset(reference)
+    split_dataset(reference.partition("=")[0])
+    try:
+        mounted_dataset(reference)
+    except ValueError:
+        raise CommandError(
+            f"{reference[:_LONGEST_SHOWN]!r} names no folder of /data",
+            code=ExitCode.USAGE,
+            why="after = comes a name as datasets have them, without a slash",
+            advice=f"nsml run -d {shell_word(reference.partition('=')[0])}=OTHER ...",
+        ) from None
 
 
 def _check_entry(folder: Path, entry: str) -> None:

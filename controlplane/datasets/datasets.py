@@ -25,7 +25,7 @@ from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.sql.datasets import MOST_TAGS, Restored
 from controlplane.history.values import Dataset, DatasetListing
 from nsml.common.units import ago, duration_text, size_text
-from nsml.spec.dataset_names import TAG_RULE, is_tag
+from nsml.spec.dataset_names import TAG_RULE, is_folder, is_tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -56,7 +56,10 @@ _WAITING: Final = frozenset({SessionState.QUEUED, SessionState.HELD})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetReference:
-    """A dataset as a submission names it: owner "" is the caller first, version 0 and tag "" the newest, digest "" any."""
+    """A dataset as a submission names it: owner "" is the caller first, version 0 and tag "" the newest, digest "" any.
+
+    `folder`: of /data, where a session has it; "": its name.
+    """
 
     name: str
     owner: str = ""
@@ -64,6 +67,7 @@ class DatasetReference:
     digest: str = ""
     tag: str = ""
     streamed: bool = False
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +102,13 @@ class Removed:
 
 
 def parse_dataset(
-    text: str, version: int = 0, digest: str = "", tag: str = "", *, streamed: bool = False
+    text: str,
+    version: int = 0,
+    digest: str = "",
+    tag: str = "",
+    *,
+    streamed: bool = False,
+    folder: str = "",
 ) -> DatasetReference:
     """Understand NAME or OWNER/NAME."""
     owner, slash, name = text.rpartition("/")
@@ -106,6 +116,10 @@ def parse_dataset(
         check_user(owner)
     if tag and version:
         raise InvalidRequest("a version is named by its number or by a tag, not by both")
+    if folder and not is_folder(folder):
+        raise InvalidRequest(
+            f"{folder[:80]!r} is no folder for a dataset", why="it has the form of a dataset's name"
+        )
     return DatasetReference(
         name=check_dataset(name),
         owner=owner,
@@ -113,6 +127,7 @@ def parse_dataset(
         digest=digest,
         tag=tag,
         streamed=streamed,
+        folder=folder,
     )
 
 
@@ -627,6 +642,7 @@ class Datasets:
             version=found.version.number,
             digest=found.version.digest,
             streamed=reference.streamed,
+            folder=reference.folder,
         )
 
 

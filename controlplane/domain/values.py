@@ -213,13 +213,17 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetVersion:
-    """A dataset version as a session uses it: mounted at /data/NAME or, `streamed`, read over S3 and not fetched."""
+    """A dataset version as a session uses it: mounted at /data/NAME or, `streamed`, read over S3 and not fetched.
+
+    `folder`: in place of NAME, "" for that.
+    """
 
     owner: str
     name: str
     version: int
     digest: str
     streamed: bool = False
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

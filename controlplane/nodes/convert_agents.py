@@ -301,6 +301,7 @@ class OrdersMessages:
 
     def __init__(self, abilities: Collection[Ability]) -> None:
         self._begins_with_checkpoints = Ability.INITIAL_CHECKPOINTS in abilities
+        self._has_dataset_folders = Ability.DATASET_FOLDERS in abilities
         self._said: dict[tuple[str, int, int], _Said] = {}
 
     def of(
@@ -335,11 +336,14 @@ class OrdersMessages:
 
     def _made(self, assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:
         message = _assignment(assignment, secrets)
+        lacks = ""
         if not self._begins_with_checkpoints and _would_begin_anew(assignment):
+            lacks = "to begin with a checkpoint; the next attempt does"
+        elif not self._has_dataset_folders and _has_folders(assignment):
+            lacks = "to mount a dataset under another name"
+        if lacks:
             message.stop.cause = sessions_pb2.CAUSE_NODE_REFUSED
-            message.stop.reason = (
-                "the nsml of its node is too old to begin with a checkpoint; the next attempt does"
-            )
+            message.stop.reason = f"the nsml of its node is too old {lacks}"
         return message
 
 
@@ -419,10 +423,18 @@ def _would_begin_anew(assignment: Assignment) -> bool:
     """Whether an agent that does not know initial checkpoints would start it without the one that it is to begin with."""
     held, session = assignment.held, assignment.session
     is_first = session.spec.initial_checkpoint is not None and held.attempt == 1
-    if not is_first or session.stop is not None:
-        return False
+    return is_first and _is_to_start(assignment)
+
+
+def _has_folders(assignment: Assignment) -> bool:
+    """Whether one that is still to start has a dataset at a place of its own."""
+    return any(one.folder for one in assignment.session.spec.datasets) and _is_to_start(assignment)
+
+
+def _is_to_start(assignment: Assignment) -> bool:
+    held, session = assignment.held, assignment.session
     phases = [one.phase for one in session.replicas if one.rank == held.rank]
-    return all(phase is ReplicaPhase.PLACED for phase in phases)
+    return session.stop is None and all(phase is ReplicaPhase.PLACED for phase in phases)
 
 
 def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:

@@ -72,7 +72,14 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         digest=hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
         spec=_to_spec(request.spec),
         datasets=tuple(
-            parse_dataset(one.name, one.version, one.digest, one.tag, streamed=one.streamed)
+            parse_dataset(
+                one.name,
+                one.version,
+                one.digest,
+                one.tag,
+                streamed=one.streamed,
+                folder=one.folder,
+            )
             for one in request.spec.datasets
         ),
         no_queue=request.spec.no_queue,
@@ -271,6 +278,7 @@ def _fill_spec(spec: SessionSpec, owner: str, message: sessions_pb2.SessionSpec)
             version=one.version,
             digest=one.digest,
             streamed=one.streamed,
+            folder=one.folder,
         )
     message.preemptible = spec.may_be_preempted
     message.grace.CopyFrom(duration(spec.grace_s))

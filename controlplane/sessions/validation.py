@@ -116,8 +116,11 @@ def validated(submission: Submission, limits: TimeLimits) -> SessionSpec:
     _check_words(submission.command, "command line")
     if len(submission.datasets) > MOST_DATASETS:
         raise TooLarge(f"a session has at most {MOST_DATASETS} datasets")
-    if len({dataset.name for dataset in submission.datasets}) != len(submission.datasets):
-        raise InvalidRequest("two datasets of one name would be mounted at the same place")
+    if len({one.folder or one.name for one in submission.datasets}) != len(submission.datasets):
+        raise InvalidRequest(
+            "two datasets of one name would be mounted at the same place",
+            attempt="nsml run -d NAME@1=OTHER ...    mounts it at /data/OTHER",
+        )
     return _validated(submission.spec, limits)
 
 

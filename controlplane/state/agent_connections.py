@@ -42,6 +42,7 @@ class Ability(enum.Enum):
     RELAY = "tunnels by way of a relay"
     SSH_ENTRANCE = "ssh servers behind a jump host"
     INITIAL_CHECKPOINTS = "checkpoints that sessions begin with"
+    DATASET_FOLDERS = "datasets under other names"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

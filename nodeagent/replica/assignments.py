@@ -28,8 +28,8 @@ def owner_of(assignment: pb.Assignment) -> str:
 
 
 def dataset_name(dataset: sessions.DatasetReference) -> str:
-    """NAME of a reference OWNER/NAME."""
-    return dataset.name.rsplit("/", 1)[-1]
+    """The folder of /data, or the bucket, that a session has it at: its own, else NAME of a reference OWNER/NAME."""
+    return dataset.folder or dataset.name.rsplit("/", 1)[-1]
 
 
 def keep_assignment(folder: ReplicaFolder, assignment: pb.Assignment) -> None:

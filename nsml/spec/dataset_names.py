@@ -9,6 +9,7 @@ MOST_VERSION: Final = 2**31 - 1
 TAG_RULE: Final = "1 to 64 of A-Z a-z 0-9 _ - ., beginning with a letter; not `v3`, which reads as a version, and not `latest`"
 
 _TAG: Final = re.compile(r"(?!latest\Z|[vV][0-9]+\Z)[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_FOLDER: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NUMBER: Final = re.compile("[0-9]{1,10}")
 
 
@@ -23,6 +24,26 @@ class DatasetName(NamedTuple):
 def is_tag(text: str) -> bool:
     """Whether a text may be a tag."""
     return _TAG.fullmatch(text) is not None
+
+
+class MountedDataset(NamedTuple):
+    """A version of a dataset, and the folder of /data that a session has it at; "": the dataset's name."""
+
+    dataset: DatasetName
+    folder: str = ""
+
+
+def mounted_dataset(text: str) -> MountedDataset:
+    """NAME, NAME@VERSION or NAME@TAG, each perhaps with =FOLDER; ValueError for what is none."""
+    name, equals, folder = text.partition("=")
+    if equals and not is_folder(folder):
+        raise ValueError(text)
+    return MountedDataset(dataset_name(name), folder)
+
+
+def is_folder(text: str) -> bool:
+    """Whether a dataset may be mounted under this name: those that datasets may have."""
+    return _FOLDER.fullmatch(text) is not None
 
 
 def dataset_name(text: str) -> DatasetName:

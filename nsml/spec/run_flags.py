@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from nsml.common.shell import option_words, shell_line
 from nsml.common.units import duration_text, exact_size_text, memory_text, thousandths
 from nsml.spec import checkpoint_retention, knobs, labels
-from nsml.spec.dataset_names import dataset_name
+from nsml.spec.dataset_names import mounted_dataset
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
     LEAST_MEMORY_BYTES,
@@ -253,8 +253,8 @@ class _Datasets(Kind):
 
     def put(self, message: Any, field: str, value: Any) -> None:
         for reference in value:
-            named = dataset_name(reference)._asdict()
-            getattr(message, field).add(**named, streamed=self._streamed)
+            named, folder = mounted_dataset(reference)
+            getattr(message, field).add(**named._asdict(), streamed=self._streamed, folder=folder)
 
     def clear(self, message: Any, field: str) -> None:
         datasets = getattr(message, field)
@@ -263,20 +263,32 @@ class _Datasets(Kind):
         datasets.extend(others)
 
     def typed(self, message: Any, field: str) -> Iterable[str]:
-        versions = [(one.name, one.version or one.tag) for one in self._own(message, field)]
-        return [f"{name}@{version}" if version else name for name, version in versions]
+        return [
+            f"{one.name}{f'@{which}' if (which := one.version or one.tag) else ''}{_folder(one)}"
+            for one in self._own(message, field)
+        ]
 
     def text(self, message: Any, field: str) -> str:
-        return " ".join(f"{one.name}@{one.version}" for one in self._own(message, field))
+        own = self._own(message, field)
+        return " ".join(f"{one.name}@{one.version}{_folder(one)}" for one in own)
 
     def raw(self, message: Any, field: str) -> Any:
         return [
-            {"name": one.name, "version": one.version, "digest": one.digest or None}
+            {
+                "name": one.name,
+                "version": one.version,
+                "digest": one.digest or None,
+                "folder": one.folder or one.name.rpartition("/")[2],
+            }
             for one in self._own(message, field)
         ]
 
     def _own(self, message: Any, field: str) -> list[Any]:
         return [one for one in getattr(message, field) if one.streamed == self._streamed]
+
+
+def _folder(dataset: Any) -> str:
+    return f"={dataset.folder}" if dataset.folder else ""
 
 
 class _Pairs(Kind):
@@ -560,7 +572,7 @@ FLAGS: Final = (
     Flag(
         ("-d", "--dataset"),
         _Datasets(streamed=False),
-        "Mount it at /data/NAME; NAME@3 is version 3, NAME@TAG a tag; repeatable.",
+        "Mount it at /data/NAME; NAME@3 is version 3, NAME@TAG a tag, NAME@3=OLD at /data/OLD; repeatable.",
         field="spec.datasets",
         metavar="DATASET",
         record="datasets",
@@ -889,11 +901,12 @@ def _fit_together(spec: Any, given: Mapping[str, Any], typed: Collection[str]) -
 
 def _drop_datasets(spec: Any, references: Iterable[str], *, streamed: bool) -> None:
     """Do not ask for the datasets that these name, in whichever version, in the other way."""
-    named = {dataset_name(one).name.rpartition("/")[2] for one in references}
+    asked = [mounted_dataset(one) for one in references]
+    places = {one.folder or one.dataset.name.rpartition("/")[2] for one in asked}
     kept = [
         one
         for one in spec.datasets
-        if one.streamed != streamed or one.name.rpartition("/")[2] not in named
+        if one.streamed != streamed or (one.folder or one.name.rpartition("/")[2]) not in places
     ]
     del spec.datasets[:]
     spec.datasets.extend(kept)

@@ -25,6 +25,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_RELAY: _ClassVar[AgentAbility]
     AGENT_ABILITY_SSH_ENTRANCE: _ClassVar[AgentAbility]
     AGENT_ABILITY_INITIAL_CHECKPOINTS: _ClassVar[AgentAbility]
+    AGENT_ABILITY_DATASET_FOLDERS: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -58,6 +59,7 @@ AGENT_ABILITY_CHANGES: AgentAbility
 AGENT_ABILITY_RELAY: AgentAbility
 AGENT_ABILITY_SSH_ENTRANCE: AgentAbility
 AGENT_ABILITY_INITIAL_CHECKPOINTS: AgentAbility
+AGENT_ABILITY_DATASET_FOLDERS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase

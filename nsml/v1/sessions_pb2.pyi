@@ -205,18 +205,20 @@ class Origin(_message.Message):
     def __init__(self, kind: _Optional[_Union[OriginKind, str]] = ..., session: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class DatasetReference(_message.Message):
-    __slots__ = ("name", "version", "digest", "tag", "streamed")
+    __slots__ = ("name", "version", "digest", "tag", "streamed", "folder")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
     STREAMED_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     digest: str
     tag: str
     streamed: bool
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., tag: _Optional[str] = ..., streamed: _Optional[bool] = ...) -> None: ...
+    folder: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., tag: _Optional[str] = ..., streamed: _Optional[bool] = ..., folder: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("shm_bytes", "disk_bytes", "process_count")

@@ -344,18 +344,20 @@ class SecretUseRecord(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class DatasetRecord(_message.Message):
-    __slots__ = ("owner", "name", "version", "digest", "streamed")
+    __slots__ = ("owner", "name", "version", "digest", "streamed", "folder")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     STREAMED_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     version: int
     digest: str
     streamed: bool
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., streamed: _Optional[bool] = ...) -> None: ...
+    folder: str
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., streamed: _Optional[bool] = ..., folder: _Optional[str] = ...) -> None: ...
 
 class ResourcesRecord(_message.Message):
     __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes")

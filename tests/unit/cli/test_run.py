@@ -793,3 +793,11 @@ def test_what_only_containers_have_is_warned_of_where_no_node_runs_them(
     for name in ("setup.py", "nsml_package.txt"):
         (project / name).unlink()
     assert told not in nsml("run", *words).stderr
+
+
+@pytest.mark.parametrize("folder", ["", "a/b", "..", "a..b", "x" * 65, "=a"])
+def test_a_dataset_is_mounted_at_no_other_place_than_a_folder_of_data(nsml, state, project, folder):
+    told = nsml("run", "-d", f"mnist@1={folder}", check=False)
+    assert (told.code, "names no folder of /data" in told.stderr) == (2, True)
+    assert "  try: nsml run -d mnist@1=OTHER ...\n" in told.stderr
+    assert not state.sessions

@@ -8,12 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.values import AllocatedReplica, Cause, DeviceShare, Session, Stop
+from controlplane.domain.values import (
+    AllocatedReplica,
+    Cause,
+    DatasetVersion,
+    DeviceShare,
+    Session,
+    Stop,
+)
 from controlplane.nodes import convert_agents as convert
 from controlplane.nodes.convert_agents import OrdersMessages
 from controlplane.secrets.user_secrets import OpenedSecret
 from controlplane.state.agent_connections import Ability
 from controlplane.state.desired_replicas import Assignment, Orders
+from nsml.v1 import sessions_pb2
 from tests.unit.controlplane.builders import session
 
 NOW = 1_000.5
@@ -87,3 +95,15 @@ def test_no_secret_is_kept() -> None:
     assert told.orders.assignments[0].secrets[0].value == "hidden"
     (told,) = stream.of(orders(one), TERM, {}, now=NOW)
     assert not told.orders.assignments[0].secrets
+
+
+def test_an_agent_that_would_mount_a_dataset_elsewhere_is_told_not_to_start() -> None:
+    made = session()
+    old = DatasetVersion(owner="kim", name="mnist", version=1, digest="1" * 64, folder="old")
+    one = assignment(replace(made, spec=replace(made.spec, datasets=(old,))))
+    for abilities in (frozenset(Ability), frozenset(Ability) - {Ability.DATASET_FOLDERS}):
+        (told,) = OrdersMessages(abilities).of(orders(one), TERM, {}, now=NOW)
+        [ordered] = told.orders.assignments
+        assert ordered.spec.datasets[0].folder == "old"
+        is_refused = ordered.stop.cause == sessions_pb2.CAUSE_NODE_REFUSED
+        assert is_refused == (Ability.DATASET_FOLDERS not in abilities)

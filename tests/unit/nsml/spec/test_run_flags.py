@@ -55,7 +55,7 @@ def test_every_flag_is_an_option_of_the_command() -> None:
 
 def test_what_is_asked_for_is_repeated_recorded_and_compared() -> None:
     session = asked(
-        dataset=("mnist@3", "digits"),
+        dataset=("mnist@3", "digits", "mnist@1=old"),
         stream=("images@2",),
         gpus=500,
         gpu_model="A100|H100",
@@ -74,7 +74,7 @@ def test_what_is_asked_for_is_repeated_recorded_and_compared() -> None:
         queue=False,
     )
     assert asked_words(session) == [
-        *("-d", "mnist@3", "-d", "digits", "--stream", "images@2"),
+        *("-d", "mnist@3", "-d", "digits", "-d", "mnist@1=old", "--stream", "images@2"),
         *("-g", "0.5", "--gpu-model", "A100|H100"),
         *("--memory", "24G", "--processes", "64", "--memo=-x", "--nodes", "2"),
         *("--env", "A", "--env", "B=2", "--secret", "TOKEN", "--secret", "KEY=HF", "--refresh"),
