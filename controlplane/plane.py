@@ -18,6 +18,7 @@ from controlplane.compaction import feature as compaction
 from controlplane.content import feature as content
 from controlplane.core.core import Core
 from controlplane.datasets import feature as datasets
+from controlplane.environments import feature as environments
 from controlplane.health import feature as health
 from controlplane.leadership import feature as leadership
 from controlplane.leadership.leader_forwarding import PassingOn
@@ -50,6 +51,7 @@ FEATURES: Final[tuple[Callable[[Core], Feature], ...]] = (
     sessions.wire,
     nodes.wire,
     checkpoints.wire,
+    environments.wire,
     media.wire,
     records.wire,
     usage.wire,

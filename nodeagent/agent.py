@@ -43,6 +43,7 @@ from nodeagent.machine.addresses import is_port_free
 from nodeagent.machine.devices import DeviceWatch
 from nodeagent.reconcile import Replicas
 from nodeagent.replica.assignments import BUNDLE, CHUNKS, DATASET, used_things
+from nodeagent.replica.environment_locks import LockHook, RecordLockHook
 from nodeagent.replica.orders import ProgramOrders
 from nodeagent.replica.preparation_steps import (
     CodeHook,
@@ -420,12 +421,16 @@ class Agent:
             CodeHook(self._bundles, parts.run_long),
             StreamHook(self._endpoints, parts.run),
         ]
+        recording: list[Hook] = []
+        if parts.images is None:  # images have no locks
+            hooks.append(LockHook(self._rpc, self._pause))
+            recording.append(RecordLockHook(self._rpc, self._pause, parts.run))
         if parts.has_sockets:
             # first: it costs nothing, and an attempt that it ends should have cost nothing
             hooks.insert(0, PortHook(self._at_ports_before, is_port_free, parts.run))
         return RunnerContext(
             runtime=parts.runtime,
-            hooks=[*hooks, *parts.hooks],
+            hooks=[*hooks, *parts.hooks, *recording],
             outbox=self._outbox,
             isolation=self._machine.isolation,
             accounts=parts.accounts,

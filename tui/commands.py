@@ -114,6 +114,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         **dict.fromkeys(("push", "pull", "rm"), Way.HANDED),
     },
     "image": {"ls": Way.SHOWN, "pull": Way.HANDED, "rm": Way.HANDED},
+    "env": {"lock": Way.SHOWN},
     "secret": {"ls": Way.SHOWN, "set": Way.HANDED, "rm": Way.HANDED},
     "key": {"ls": Way.SHOWN, "add": Way.HANDED, "rm": Way.HANDED},
     "webhook": {"show": Way.SHOWN, "set": Way.HANDED, "test": Way.ASKED, "rm": Way.HANDED},

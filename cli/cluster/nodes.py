@@ -209,6 +209,7 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
         "usage",
         "episodes",
         "simulated",
+        "environment_lock",
     )
     whole = {key: shown[key] for key in fields} | view.explained_record(answer)
     write_one(app, whole, [visible(line) for line in lines])

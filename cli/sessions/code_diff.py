@@ -13,9 +13,11 @@ from cli.results.metric_options import fits
 from nsml.common.shell import shell_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nsml.client.calls import Client
+    from nsml.packages.locks import LockedPackage
+    from nsml.packages.requirements import Requirements
     from nsml.v1.sessions_pb2 import Session
     from nsml.view.code import Compared
     from nsml.view.compare import Row
@@ -81,14 +83,48 @@ async def code_rows(app: App, client: Client, sessions: Sequence[Session]) -> li
         if asked is None:
             app.say(f"(the requirements of {one.name} cannot be read: packages are not compared)")
         else:
-            required[one.name] = [*asked.lines, *asked.packages]
+            required[one.name] = asked
     files = compare.files(trees) if len(trees) == len(sessions) else []
     if app.is_for_people and len(files) > _MOST_FILES:
         names = shell_line(["nsml", "diff", *(one.name for one in sessions[:2]), "--stat"])
         app.say(f"({len(files) - _MOST_FILES:,} more files differ: {names})")
         del files[_MOST_FILES:]
-    packages = compare.packages(required) if len(required) == len(sessions) else []
-    return [*files, *packages]
+    return [*files, *await _package_rows(app, client, sessions, required)]
+
+
+async def _package_rows(
+    app: App, client: Client, sessions: Sequence[Session], required: Mapping[str, Requirements]
+) -> list[Row]:
+    """The packages that they ran with, by their locks; else those that their code asks for, where that is known."""
+    from nsml.view import compare
+
+    locks = await _locks(client, sessions)
+    of_system = {name: asked.packages for name, asked in required.items()}
+    if len(locks) == len(sessions):
+        rows = compare.locked_packages(locks)
+        return rows + (compare.packages(of_system) if len(required) == len(sessions) else [])
+    if locks:
+        names = ", ".join(one.name for one in sessions if one.name not in locks)
+        app.say(f"(no lock of {names} is kept: packages are compared as the code asks for them)")
+    if len(required) < len(sessions):
+        return []
+    asked = {name: [*one.lines, *of_system[name]] for name, one in required.items()}
+    return compare.packages(asked)
+
+
+async def _locks(client: Client, sessions: Sequence[Session]) -> dict[str, Sequence[LockedPackage]]:
+    """The packages of those whose locks are kept, by name."""
+    from nsml.client.errors import ClientError
+    from nsml.packages.locks import read_lock
+
+    found: dict[str, Sequence[LockedPackage]] = {}
+    for one in sessions:
+        if one.HasField("environment_lock"):
+            try:
+                found[one.name] = read_lock((await client.environments.lock(one.id)).content)
+            except (ClientError, ValueError):
+                continue
+    return found
 
 
 def _check_two(sessions: Sequence[Session]) -> tuple[Session, Session]:

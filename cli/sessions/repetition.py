@@ -186,6 +186,7 @@ class Repetition:
         self._check_known(session)
         self._set_program(request.spec, session)
         self._pin_image(request, known)
+        self._pin_packages(request, known)
         self._required = await _required(client, session)
         request.command[:] = self._command(session)
         return known
@@ -196,6 +197,12 @@ class Repetition:
 
         if {"image", "refresh"}.isdisjoint(self._typed) and (pinned := pinned_image(session)):
             request.spec.image = session.spec.image = pinned
+
+    def _pin_packages(self, request: CreateSessionRequest, session: Session) -> None:
+        """Ask for the packages that it ran with, unless the newest ones, or an image, are asked for."""
+        is_same = {"image", "refresh"}.isdisjoint(self._typed)
+        lock = session.environment_lock.digest or session.spec.environment_lock
+        request.spec.environment_lock = lock if is_same else ""
 
     def _check_known(self, session: Session) -> None:
         """Where values are hidden, all are; one that is three asterisks is a value like any other."""

@@ -73,6 +73,7 @@ HISTORY_WRITES: Final = frozenset(
         "remove_dataset",
         "restore_dataset",
         "lose_checkpoints",
+        "note_lock",
         "charge",
         "audit",
         "remember",
@@ -87,7 +88,7 @@ OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})
 
 _FULL: Final = ConditionName.DISK_FULL
 _HISTORY_PARTS: Final = frozenset(
-    {"streams", "series", "telemetry", "catalogue", "ledger", "sent", "kept"}
+    {"streams", "series", "telemetry", "catalogue", "environment_locks", "ledger", "sent", "kept"}
 )
 
 

@@ -259,7 +259,8 @@ class SessionSpec:
     nodes that give its replicas that one; None: any. `refresh_environment`: what nodes built from its
     requirements before it was submitted is built anew. `labels` are its user's to group sessions by.
     `initial_checkpoint` None: its first attempt begins anew. `after`: the sessions that end before it is queued.
-    `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all.
+    `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all. `environment_lock`: digest of the packages that are
+    installed; "": what the requirements lead to.
     """
 
     entry: str = ""
@@ -289,6 +290,7 @@ class SessionSpec:
     initial_checkpoint: InitialCheckpoint | None = None
     after: tuple[After, ...] = ()
     keep_checkpoints: str = ""
+    environment_lock: str = ""
 
     @property
     def may_be_preempted(self) -> bool:

@@ -636,6 +636,15 @@ class CheckpointUse(NamedTuple):
     used_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class EnvironmentLock:
+    """Packages with versions and hashes: see nsml.packages.locks. `content` is "" where only the rest was asked for."""
+
+    digest: str
+    package_count: int
+    content: str = ""
+
+
 class Retired(NamedTuple):
     """How many checkpoints of a session were removed by its retention, and their bytes."""
 

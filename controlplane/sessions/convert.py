@@ -146,6 +146,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         labels=MappingProxyType(dict(spec.labels)),
         limits=_LIMITS.from_message(spec.limits),
         keep_checkpoints=spec.keep_checkpoints,
+        environment_lock=spec.environment_lock,
         initial_checkpoint=(
             _to_initial(spec.initial_checkpoint) if spec.HasField("initial_checkpoint") else None
         ),
@@ -381,7 +382,7 @@ _SESSION: Final = encoder(
         *("spec", "stop", "command", "usage", "episodes", "progress", "simulated"),
         # What is known of it beside its record.
         *("waiting", "revision", "checkpoint_count", "lost_checkpoint_count"),
-        *("summary", "summary_names", "summary_left_out", "left_out_bytes"),
+        *("summary", "summary_names", "summary_left_out", "left_out_bytes", "environment_lock"),
     ),
     omit=(
         *("spec", "stop", "command", "usage", "episodes", "progress"),

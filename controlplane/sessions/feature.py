@@ -12,6 +12,7 @@ from controlplane.core.core import WAIT_TO_READ
 from controlplane.core.feature import Feature
 from controlplane.core.ids import new_id
 from controlplane.datasets.feature import datasets
+from controlplane.environments.feature import environment_locks
 from controlplane.leadership.feature import relay
 from controlplane.limits.concurrency_limits import Turns
 from controlplane.notices.feature import outbox
@@ -121,6 +122,7 @@ def _submitter(core: Core) -> Submitter:
         datasets=core.shared(datasets),
         content=core.shared(content),
         checkpoints=core.shared(checkpoints),
+        locks=core.shared(environment_locks),
         secrets=core.shared(user_secrets),
         references=core.references,
         clock=core.clock,

@@ -96,7 +96,7 @@ class Presenter:
         )
 
     async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
-        """One session, with its whole summary."""
+        """One session, with its whole summary, and which packages it ran with."""
         revisions = [self._revision(session)]
         if session.state.holds_devices:
             await self._history.telemetry.newest()
@@ -106,7 +106,20 @@ class Presenter:
         if (summary := summaries.get(session.id)) is not None:
             made = partial(_add_summary, message, summary)
             await beside(made, of=entries_of(summary.values))
+        if session.attempt or session.spec.environment_lock:
+            await self._add_lock(message)
         return message
+
+    async def _add_lock(self, message: sessions_pb2.Session) -> None:
+        """Name its lock, where the history can say so now."""
+        try:
+            lock = await self._history.environment_locks.facts_of(message.id)
+        except HistoryUnavailable as error:
+            _log.warning("presenting.without_history", reason=error.why or error.message)
+            return
+        if lock is not None:
+            message.environment_lock.digest = lock.digest
+            message.environment_lock.package_count = lock.package_count
 
     async def sessions(
         self,

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from controlplane.datasets.datasets import Datasets
     from controlplane.domain.identity import User
     from controlplane.domain.values import Allocation, DatasetVersion, SecretUse
+    from controlplane.environments.locks import EnvironmentLocks
     from controlplane.history.sql.history import History
     from controlplane.limits.admission import Admission
     from controlplane.scheduler import QueueQueries
@@ -128,6 +129,7 @@ class Submitter:
         datasets: Datasets,
         content: Content,
         checkpoints: Checkpoints,
+        locks: EnvironmentLocks,
         secrets: Secrets,
         references: References,
         clock: Clock,
@@ -145,6 +147,7 @@ class Submitter:
         self._datasets = datasets
         self._content = content
         self._checkpoints = checkpoints
+        self._locks = locks
         self._secrets = secrets
         self._references = references
         self._clock = clock
@@ -161,7 +164,7 @@ class Submitter:
 
         Raises:
             InvalidRequest, TooLarge: the submission is malformed.
-            NotFound: a dataset, an origin or an initial checkpoint that is not there or not visible, a secret that is
+            NotFound: a dataset, an origin, its lock or an initial checkpoint that is not there or not visible, a secret that is
                 not there, a project that is not there or not the caller's.
             OverQuota: more than the project may have.
             LimitReached, LowOnRoom: the user or the project has as many sessions as it may have, or
@@ -193,6 +196,7 @@ class Submitter:
             await self._secrets.check(submission.owner, spec.secrets)
             await self._check_content(submission.owner, spec, source)
             await self._check_initial(submission.owner, initial)
+            await self._locks.check_same(source, spec.environment_lock)
             entitled = check_entitled(
                 self._state, submission.owner, submission.project, spec, self._nearest(submission)
             )
@@ -215,6 +219,7 @@ class Submitter:
         source = await self._source(submission)
         self._admitted(submission, spec, _origin(submission, source))
         await self._check_initial(submission.owner, await self._initial(submission, source))
+        await self._locks.check_same(source, spec.environment_lock)
         found = await self._found(submission)
         await self._secrets.check(submission.owner, spec.secrets)
         check_entitled(
@@ -309,9 +314,10 @@ class Submitter:
         await self._content.borrow(caller, initial.digest)
 
     async def _begin(self, owner: User, session: Session) -> None:
-        """Have its initial checkpoint among its own; where that cannot be now, its first attempt does it."""
+        """Have its initial checkpoint and its lock as its own; where that cannot be now, its first attempt does it."""
         try:
             await self._checkpoints.begin_with(UserCaller(user=owner), session)
+            await self._locks.inherit(session)
         except NsmlError as error:
             self._log.warning("submission.begins_later", session=session.name, error=str(error))
 

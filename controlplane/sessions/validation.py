@@ -136,6 +136,8 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
     _check_knobs(spec.knobs)
     _check_initial_checkpoint(spec.initial_checkpoint)
     _check_after(spec.after)
+    if spec.environment_lock:
+        check_digest(spec.environment_lock)
     if spec.image and not is_reference(spec.image):
         raise InvalidRequest(f"{spec.image[:80]!r} is not the name of an image", why=RULE)
     if spec.image and (why := why_never_pulled(spec.image)):

@@ -47,6 +47,7 @@ from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.runtimes.interface import Mount, PythonEnvironment
 from nodeagent.safe_paths import remove_tree
 from nsml.common.units import counted
+from nsml.packages.locks import MOST_LOCK_BYTES, LockRefused, locked, read_lock
 from nsml.packages.requirements import name_of
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Environments:
         cancelled: threading.Event | None = None,
         *,
         owner: str,
+        lock: str = "",
         waits: Waits = lambda _: None,
         use: Callable[[str], object] = lambda _: None,
         built_after: float = 0.0,
@@ -124,7 +126,7 @@ class Environments:
     ) -> PythonEnvironment:
         """The environment for `requirements`, built if it is the first time; marks its use.
 
-        For none it is that of the node's default packages, and the bare one where these cannot be had. One that was built before `built_after` is built anew, beside that one. `built` gets when it was built. Both are Unix seconds.
+        With a `lock` it has exactly these packages. Without one, for no requirements it is that of the node's default packages, and the bare one where these cannot be had. One that was built before `built_after` is built anew, beside that one. `built` gets when it was built. Both are Unix seconds.
 
         `owner` is the id of the user whose it is, and whose downloads a build goes on from. `say` gets what is
         to be seen in the session's log, `waits` why its build waits, `use` the key before anybody could remove it. Raises
@@ -140,6 +142,13 @@ class Environments:
             use=use,
             built=built,
         )
+        if lock:
+            wanted = self._wanted(requirements, owner)
+            if self._has(wanted, lock):
+                found = provide(wanted, built_after=0.0)
+                if lock_of(found.folder) == lock:  # it was not removed meanwhile
+                    return found
+            return provide(_locked(requirements, lock, owner), built_after=built_after)
         if requirements.lines or not self._default:
             return provide(self._wanted(requirements, owner), built_after=built_after)
         try:
@@ -203,6 +212,10 @@ class Environments:
         last = last_of(key, (mark.stem for mark in self.folder.glob(f"{key}*.ready")))
         is_good = last is not None and self._built_at(last) >= built_after
         return last if last is not None and is_good else next_of(key, last)
+
+    def _has(self, wanted: _Wanted, lock: str) -> bool:
+        """Whether the environment for what was asked for has these packages as it is."""
+        return lock_of(self.folder / self._current(_key(wanted), 0.0)) == lock
 
     def _built_at(self, key: str) -> float:
         """When it was built: Unix seconds; 0 where that is not known."""
@@ -319,6 +332,29 @@ class Environments:
         with suppress(OSError):
             return (self.folder / key / installer.LOCK).read_bytes()
         return b""
+
+
+def lock_of(environment: Path) -> str:
+    """The lock of an environment; "" where it has none, or one that nobody else takes."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(environment / installer.LOCK, flags)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
+            content = file.read(MOST_LOCK_BYTES + 1).decode()
+        read_lock(content)
+    except (OSError, ValueError):
+        return ""
+    return content
+
+
+def _locked(requirements: Requirements, lock: str, owner: str) -> _Wanted:
+    """Raises EnvironmentFailed where it cannot be the lock of these requirements."""
+    try:
+        return _Wanted(lines=locked(requirements, lock).lines, owner=owner)
+    except LockRefused as error:
+        raise EnvironmentFailed(
+            f"the lock of the session that it comes from cannot be used: {error}"
+        ) from None
 
 
 def _key(wanted: _Wanted) -> str:

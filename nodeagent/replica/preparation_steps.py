@@ -5,8 +5,10 @@ port    in the node's network: the port at which others find the replica is free
 data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
 stream  what the datasets list that it reads without fetching them is known
 code    a working copy of the bundle is in app/
+lock    the packages that a session from the record of another one is to have are known
 python  the environment that the code's requirements ask for exists, where there are no containers
 image   what the session or its code asks for exists as an image, where there are
+record  the packages that were installed are on record with the session, where there are no containers
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ T = TypeVar("T")
 _COPIED_AT_ONCE = 1 << 30
 _OLD_S = 24 * 3600.0
 """What was built longer ago may have other packages than if it was built now."""
+_LOCK_NOT_USED = "the packages of another session are not pinned: this node has containers"
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
@@ -99,6 +102,8 @@ class Draft:
     """Tells what it waits for on this node, from any thread; "": it goes on."""
     resumes_from: str = ""
     """The checkpoint from which the attempt goes on; "": it begins anew."""
+    lock: str = ""
+    """The packages that it is to have (nsml.packages.locks); "": those that the code asks for."""
     endpoint: Variables | None = None
     """What tells its program where it reads streamed datasets."""
 
@@ -278,12 +283,16 @@ class PythonHook:
             wanted = await _required(self._run, self._reader, draft)
             for note in (*wanted.notes, *_not_honoured(wanted)):
                 await self._run(partial(draft.log.note, f"note: {note}"))
-            if wanted.lines or _calls_python(draft.assignment.spec):
+            if wanted.lines or draft.lock or _calls_python(draft.assignment.spec):
                 owner = owner_of(draft.assignment)
-                provide = partial(self._environments.provide, wanted, owner=owner)
+                provide = partial(self._environments.provide, wanted, owner=owner, lock=draft.lock)
                 draft.python = await _provided(self._run, provide, draft, "environment", wanted)
         except (AccountsError, EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
+            if draft.lock:
+                text += (
+                    "; it is to have the packages of another session (--refresh takes the newest)"
+                )
             cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
             raise PreparationFailed(cause, text) from error
 
@@ -317,7 +326,8 @@ class ImageHook:
             asked = draft.assignment.spec.image
             reference, note = self._images.resolve(asked, wanted.image)
             draft.image_name = asked or wanted.image or reference
-            for one in (*wanted.notes, *([note] if note else [])):
+            locked = [_LOCK_NOT_USED] if draft.assignment.spec.environment_lock else []
+            for one in (*wanted.notes, *([note] if note else []), *locked):
                 await self._run(partial(draft.log.note, f"note: {one}"))
             owner = owner_of(draft.assignment)
             provide = partial(
@@ -399,7 +409,7 @@ async def _provided(
 def _tell_age(draft: Draft, wanted: Requirements, built_at: float) -> None:
     """Say in the log how old it is, where it would have other packages if it was built now."""
     age_s = time.time() - built_at
-    if built_at and age_s > _OLD_S and not wanted.are_pinned:
+    if built_at and age_s > _OLD_S and not draft.lock and not wanted.are_pinned:
         draft.log.note(
             f"environment: built {ago(age_s)} from unpinned requirements; nsml run --refresh rebuilds it"
         )

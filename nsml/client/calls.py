@@ -92,6 +92,7 @@ class Client:
         self.sessions = Sessions(self.rpc, self.clock)
         self.datasets = Datasets(self.rpc)
         self.checkpoints = Checkpoints(self.rpc)
+        self.environments = Environments(self.rpc)
         self.media = Media(self.rpc)
         self.nodes = Nodes(self.rpc)
         self.accounts = Accounts(self.rpc)
@@ -671,6 +672,23 @@ class Checkpoints:
             )
             removed += answer.removed
         return removed
+
+
+class Environments:
+    """EnvironmentService, as far as users call it."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def lock(self, reference: str) -> sessions.EnvironmentLock:
+        """The packages that a session ran with; NotFound where no lock of it is kept."""
+        from nsml.v1 import environments_pb2 as pb
+
+        request = pb.GetEnvironmentLockRequest(session=reference)
+        answer = await self._rpc.unary(
+            "EnvironmentService/GetEnvironmentLock", request, pb.GetEnvironmentLockResponse
+        )
+        return answer.lock
 
 
 class Media:

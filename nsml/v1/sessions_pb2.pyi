@@ -263,7 +263,7 @@ class SecretUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class SessionSpec(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs", "initial_checkpoint", "after", "keep_checkpoints")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs", "initial_checkpoint", "after", "keep_checkpoints", "environment_lock")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -306,6 +306,7 @@ class SessionSpec(_message.Message):
     INITIAL_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     KEEP_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_LOCK_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -334,7 +335,8 @@ class SessionSpec(_message.Message):
     initial_checkpoint: InitialCheckpoint
     after: _containers.RepeatedCompositeFieldContainer[After]
     keep_checkpoints: str
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpoint, _Mapping]] = ..., after: _Optional[_Iterable[_Union[After, _Mapping]]] = ..., keep_checkpoints: _Optional[str] = ...) -> None: ...
+    environment_lock: str
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpoint, _Mapping]] = ..., after: _Optional[_Iterable[_Union[After, _Mapping]]] = ..., keep_checkpoints: _Optional[str] = ..., environment_lock: _Optional[str] = ...) -> None: ...
 
 class After(_message.Message):
     __slots__ = ("session", "name", "any_end")
@@ -447,6 +449,16 @@ class Replica(_message.Message):
     image: str
     def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., near_data: _Optional[bool] = ..., use: _Optional[_Union[ReplicaUse, _Mapping]] = ..., image: _Optional[str] = ...) -> None: ...
 
+class EnvironmentLock(_message.Message):
+    __slots__ = ("digest", "package_count", "content")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PACKAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    package_count: int
+    content: str
+    def __init__(self, digest: _Optional[str] = ..., package_count: _Optional[int] = ..., content: _Optional[str] = ...) -> None: ...
+
 class ReplicaUse(_message.Message):
     __slots__ = ("cpu_cores", "memory_used_bytes", "process_count")
     CPU_CORES_FIELD_NUMBER: _ClassVar[int]
@@ -470,7 +482,7 @@ class SessionEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "left_out_bytes", "progress", "avoids", "attempts", "stop", "usage", "episodes", "held_cause", "origin", "changes", "git")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "left_out_bytes", "progress", "avoids", "attempts", "stop", "usage", "episodes", "held_cause", "origin", "changes", "git", "environment_lock")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -506,6 +518,7 @@ class Session(_message.Message):
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     GIT_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_LOCK_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -541,7 +554,8 @@ class Session(_message.Message):
     origin: Origin
     changes: _containers.RepeatedCompositeFieldContainer[ProgramChange]
     git: GitFacts
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., left_out_bytes: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., held_cause: _Optional[_Union[HeldCause, str]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ProgramChange, _Mapping]]] = ..., git: _Optional[_Union[GitFacts, _Mapping]] = ...) -> None: ...
+    environment_lock: EnvironmentLock
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., left_out_bytes: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., held_cause: _Optional[_Union[HeldCause, str]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ProgramChange, _Mapping]]] = ..., git: _Optional[_Union[GitFacts, _Mapping]] = ..., environment_lock: _Optional[_Union[EnvironmentLock, _Mapping]] = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("kind", "since", "until", "reason")

@@ -15,12 +15,20 @@ from nsml.content.digests import digest_of
 from nsml.packages.requirements import name_of
 from nsml.spec.run_flags import asked_rows
 from nsml.view.program_changes import settings
-from nsml.view.sessions import command_words, git_text, images_text, initial_text, plain
+from nsml.view.sessions import (
+    command_words,
+    git_text,
+    images_text,
+    initial_text,
+    lock_text,
+    plain,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nsml.content.manifest import Entry, Manifest
+    from nsml.packages.locks import LockedPackage
     from nsml.v1.sessions_pb2 import Series, Session
 
 _OPTION = re.compile(r"--?[A-Za-z]")
@@ -182,6 +190,15 @@ def packages(required: Mapping[str, Sequence[str]]) -> list[Row]:
     return sorted(_rows(Kind.ENVIRONMENT, found), key=lambda row: row.key)
 
 
+def locked_packages(locks: Mapping[str, Sequence[LockedPackage]]) -> list[Row]:
+    """The packages that sessions ran with, a row each; by the session's name."""
+    found = {
+        session: {f"package {one.name}": one.what for one in packages}
+        for session, packages in locks.items()
+    }
+    return sorted(_rows(Kind.ENVIRONMENT, found), key=lambda row: row.key)
+
+
 def summaries(sessions: Sequence[Session]) -> list[Row]:
     """Their last reports with summary=True, by name."""
     found = {
@@ -322,6 +339,7 @@ def _by_kind(named: Iterable[tuple[str, str]]) -> dict[Kind, dict[str, str | boo
 def _places(session: Session) -> Iterator[tuple[str, str]]:
     models = Counter(device.model for one in session.replicas for device in one.devices)
     yield "ran in", images_text(session)
+    yield "ran with", lock_text(session)
     yield "ran on", ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
 
 

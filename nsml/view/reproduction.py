@@ -49,7 +49,7 @@ def not_pinned(source: Session, made: Session, required: Requirements | None) ->
     """
     return [
         *_image(source, made, required),
-        *_packages(made, required),
+        *_packages(source, made, required),
         *_gpus(source, made),
         *_secrets(source, made),
         Unpinned("network", "what the program fetches while it runs is not recorded"),
@@ -63,7 +63,9 @@ def _image(source: Session, made: Session, required: Requirements | None) -> Ite
     if not asked and not ran_in:
         yield Unpinned(
             "Python",
-            "that of the node, with its default packages if it has some: neither is recorded",
+            "that of the node: its version is not recorded"
+            if made.spec.environment_lock
+            else "that of the node, with its default packages if it has some: neither is recorded",
         )
     elif not asked:
         yield Unpinned("image", f"the node's default; {source.name} ran in {ran_in}")
@@ -79,8 +81,8 @@ def _has_digest(image: str) -> bool:
         return False
 
 
-def _packages(made: Session, required: Requirements | None) -> Iterator[Unpinned]:
-    if not made.spec.bundle_digest:
+def _packages(source: Session, made: Session, required: Requirements | None) -> Iterator[Unpinned]:
+    if not made.spec.bundle_digest or made.spec.environment_lock:
         return
     if required is None:
         yield Unpinned("packages", "the requirements of the code cannot be read")
@@ -88,9 +90,17 @@ def _packages(made: Session, required: Requirements | None) -> Iterator[Unpinned
     if loose := required.loose:
         more = f" and {len(loose) - _SHOWN} more" if len(loose) > _SHOWN else ""
         names = ", ".join(loose[:_SHOWN]) + more
-        yield Unpinned("packages", f"no exact version: {names}")
+        yield Unpinned("packages", f"no exact version: {names}{_without_lock(source)}")
     elif required.lines and not required.are_hashed:
-        yield Unpinned("packages", "those that the requirements need in turn are not locked")
+        text = "those that the requirements need in turn are not locked"
+        yield Unpinned("packages", f"{text}{_without_lock(source)}")
+
+
+def _without_lock(source: Session) -> str:
+    """Why its packages are not those of the other session: containers have no locks, and some are not wanted again."""
+    if images_text(source) or source.HasField("environment_lock"):
+        return ""
+    return f" (no lock of {source.name} is kept)"
 
 
 def _gpus(source: Session, made: Session) -> Iterator[Unpinned]:

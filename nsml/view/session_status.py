@@ -19,6 +19,7 @@ from nsml.view.sessions import (
     git_text,
     images_text,
     initial_text,
+    lock_text,
     log_of_first,
     lost_text,
     origin_text,
@@ -153,6 +154,8 @@ def _place_lines(session: Session) -> list[str]:
         found.append(f"  see: nsml node show {session.replicas[0].node}")
     if image := images_text(session):
         found.append(f"  image: {image}")
+    if packages := lock_text(session):
+        found.append(f"  packages: {packages}")
     return found
 
 

@@ -725,6 +725,14 @@ def placed_text(session: Session) -> str:
     return ", ".join(f"{node} near its data" if node in near else node for node in nodes)
 
 
+def lock_text(session: Session) -> str:
+    """The packages that it ran with: `42 packages, lock 3f9a0c51d2e4`; "" where that is not known."""
+    if not session.HasField("environment_lock"):
+        return ""
+    lock = session.environment_lock
+    return f"{counted(lock.package_count, 'package')}, lock {lock.digest[:12]}"
+
+
 def images_text(session: Session) -> str:
     """The images of its containers, by digest: `python@sha256:...`; "" where there are none."""
     return ", ".join(dict.fromkeys(one.image for one in session.replicas if one.image))
@@ -1107,6 +1115,14 @@ def record(session: Session) -> dict[str, Any]:
         "memo": session.memo,
         "simulated": session.simulated,
         "bundle_digest": spec.bundle_digest or None,
+        "environment_lock": (
+            {
+                "digest": session.environment_lock.digest,
+                "package_count": session.environment_lock.package_count,
+            }
+            if session.HasField("environment_lock")
+            else None
+        ),
         "command": list(session.command),
         "usage": usage_record(session.usage) if session.HasField("usage") else None,
         "episodes": episode_records(session.episodes),

@@ -109,6 +109,34 @@ def test_what_was_built_from_unpinned_requirements_is_built_anew_on_request(plat
     assert platform.nsml("run", "-f", "--", "0", cwd=pinned).stdout == "new\n"
 
 
+def test_a_fork_has_the_packages_of_its_origin_whatever_the_index_has(platform, mirror):
+    if (platform.folder / "data" / "agent" / "engine.mark").exists():
+        return  # images have no locks
+    name = f"locked{uuid.uuid4().hex[:8]}"
+    make_wheel(mirror, name, "TEXT = 'old'")
+    code = code_with(platform, f"import {name}\nprint({name}.TEXT)\n", requirements=f"{name}\n")
+    assert platform.nsml("run", "-f", cwd=code).stdout.endswith("old\n")
+    first = platform.json("ps", "-a", "-n", "1")["items"][0]["name"]
+    lock = platform.nsml("env", "lock", first).stdout
+    assert lock.startswith(f"{name}==1.0 --hash=sha256:")
+    make_wheel(mirror, name, "TEXT = 'new'", version="2.0")
+    assert platform.nsml("run", "--refresh", "-f", cwd=code).stdout.endswith("new\n")
+    newer = platform.json("ps", "-a", "-n", "1")["items"][0]["name"]
+    found = platform.json("diff", first, newer, "--all")["items"]
+    versions = [[*one["values"].values()] for one in found if one["key"] == f"package {name}"]
+    assert versions == [["1.0", "2.0"]]
+    forked = platform.nsml("fork", first, "--wait")
+    assert "not pinned: packages" not in forked.stderr
+    again = platform.json("ps", "-a", "-n", "1")["items"][0]["name"]
+    assert platform.nsml("logs", again).stdout.endswith("old\n")
+    assert platform.nsml("env", "lock", again).stdout == lock
+    assert platform.nsml("fork", first, "--refresh", "-f").stdout.endswith("new\n")
+    # It is of the session's record: neither the node's copy nor the other session is needed.
+    platform.nsml("rm", "-y", first)
+    shutil.rmtree(platform.folder / "data" / "agent" / "environments")
+    assert platform.nsml("fork", again, "-f").stdout.endswith("old\n")
+
+
 def test_what_cannot_be_had_ends_with_the_reason(platform):
     says = "no-such-package"
     code = code_with(platform, "print('not reached')", requirements="no-such-package==3\n")

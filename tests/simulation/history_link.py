@@ -25,6 +25,8 @@ _WRITES = frozenset(
         "delete_session",
         "put_checkpoint",
         "delete_checkpoint",
+        "note_lock",
+        "share_lock",
         "lose_checkpoints",
         "tell",
         "settle",
@@ -132,6 +134,7 @@ class HistoryLink:
         self.media: Any = _Part(history.media, way)
         self.ledger: Any = _Part(history.ledger, way)
         self.checkpoint_marks: Any = _Part(history.checkpoint_marks, way)
+        self.environment_locks: Any = _Part(history.environment_locks, way)
         self.sent: Any = _Part(history.sent, way)
         self.kept: Any = _Part(history.kept, way)
         self._whole = _Part(history, way)

@@ -13,6 +13,7 @@ from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
 from controlplane.history.sql.checkpoint_marks import delete_marks, delete_marks_of, is_retired
 from controlplane.history.sql.datasets import SqlDatasets, forget_uses, note_uses
+from controlplane.history.sql.environment_locks import delete_lock
 from controlplane.history.sql.fence import pass_fence
 from controlplane.history.sql.ledger import insert_charges
 from controlplane.history.sql.media import delete_media, lose_saved, saved_replicas
@@ -130,6 +131,7 @@ class SqlCatalogue(SqlDatasets):
             connection.execute("DELETE FROM checkpoints WHERE session_id = ?", (session_id,))
             forget_uses(connection, session_id)
             delete_marks(connection, session_id)
+            delete_lock(connection, session_id)
             delete_media(connection, session_id)
             delete_streams(connection, session_id)
             return gone > 0

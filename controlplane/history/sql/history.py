@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from controlplane.history.sql import portable
 from controlplane.history.sql.catalogue import SqlCatalogue
 from controlplane.history.sql.checkpoint_marks import SqlCheckpointMarks
+from controlplane.history.sql.environment_locks import SqlEnvironmentLocks
 from controlplane.history.sql.interface import Database
 from controlplane.history.sql.ledger import SqlLedger
 from controlplane.history.sql.media import SqlMedia
@@ -61,6 +62,7 @@ class History:
         self.telemetry = SqlTelemetry(database, clock)
         self.catalogue = SqlCatalogue(database)
         self.checkpoint_marks = SqlCheckpointMarks(database)
+        self.environment_locks = SqlEnvironmentLocks(database)
         self.media = SqlMedia(database)
         self.ledger = SqlLedger(database)
         self.sent = SqlSent(database)

@@ -449,6 +449,15 @@ END $$""",
             is_clustered=True,
         ),
     ),
+    # Which packages sessions ran with; see history.sql.environment_locks.
+    (
+        Table(
+            "environment_locks",
+            "digest text, package_count int, content packed, uses int",
+            key="digest",
+        ),
+        Table("session_locks", "session_id text, digest text", key="session_id", is_clustered=True),
+    ),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

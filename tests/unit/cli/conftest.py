@@ -203,6 +203,8 @@ def everything(state, tmp_path):
     session.checkpoint_count = 1
     session.started_at.seconds = EPOCH + 60
     session.replicas.add(rank=0, node="gpu-1")
+    state.locks[session.id] = f"numpy==2.1.0 --hash=sha256:{'a' * 64}\n"
+    session.environment_lock.digest, session.environment_lock.package_count = "cd" * 32, 1
     state.log(session, b"hello\n")
     for step in range(3):
         state.report(session, "train/loss", 1 / (step + 1), step=step)

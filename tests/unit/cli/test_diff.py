@@ -333,6 +333,26 @@ def test_everything_in_one_output(nsml, state, two, tmp_path):
     assert titles == ["Argument", "Code", "Data", "Environment", "Knob", "Summary", "Metric"]
 
 
+def test_packages_are_those_that_ran_where_locks_are_kept(nsml, state, two, tmp_path):
+    for session, version in zip(two, ("2.1.0", "2.2.0"), strict=True):
+        packages = {"requirements__txt": "numpy\n"}
+        session.spec.bundle_digest = sent(state, tmp_path / version, main__py="", **packages)
+        session.environment_lock.digest, session.environment_lock.package_count = version * 12, 2
+        state.locks[session.id] = "".join(
+            f"{line} --hash=sha256:{'a' * 64}\n" for line in (f"numpy=={version}", "six==1.16.0")
+        )
+    state.locks[two[1].id] += f"zstd==1.0 --hash=sha256:{'b' * 64}\n"
+    items = json.loads(nsml("diff", "1", "2", "--all", "-j").stdout)["items"]
+    found = {one["key"]: one["values"] for one in items if one["kind"] == "environment"}
+    assert [*found["package numpy"].values()] == ["2.1.0", "2.2.0"]
+    assert found["package zstd"] == {two[1].name: "1.0"}
+    assert found.keys() == {"package numpy", "package zstd", "ran with"}
+    del state.locks[two[0].id]
+    told = nsml("diff", "1", "2", "--all")
+    assert f"(no lock of {two[0].name} is kept: packages are compared as the code" in told.stderr
+    assert "package numpy" not in told.stdout
+
+
 def test_code_that_is_not_kept_is_said_and_the_rest_compared(nsml, state, two):
     told = nsml("diff", "1", "2", "--all")
     assert "(the code of kim/mnist/1 cannot be read: its files are not compared)" in told.stderr

@@ -198,3 +198,55 @@ def test_a_checkpoint_is_a_forks(nsml, everything, command):
     assert done.code == 2
     assert f"nsml {command} takes no checkpoint" in done.stderr
     assert "  try: nsml fork mnist/1 -c best\n" in done.stderr
+
+
+LOCK = f"numpy==2.1.0 --hash=sha256:{'a' * 64}\ntorch==2.4.0 --hash=sha256:{'b' * 64}\n"
+
+
+@pytest.fixture
+def locked(state, source):
+    """One that ran without a container, and whose lock is kept."""
+    source.spec.image = source.replicas[0].image = ""
+    source.environment_lock.digest, source.environment_lock.package_count = "c" * 64, 2
+    state.locks[source.id] = LOCK
+    return source
+
+
+def test_the_packages_of_a_lock_are_asked_for_again_and_are_pinned(nsml, state, locked):
+    told = nsml("fork", "1", "--", "--lr", "0.2").stderr
+    assert "not pinned: packages" not in told
+    assert "not pinned: Python: that of the node: its version is not recorded" in told
+    assert newest(state).spec.environment_lock == "c" * 64
+    assert "  packages: 2 packages, lock cccccccccccc\n" in nsml("status", "--explain", "1").stdout
+    facts = {"digest": "c" * 64, "package_count": 2}
+    assert json.loads(nsml("status", "--explain", "1", "-j").stdout)["environment_lock"] == facts
+    # What repeats it has the same packages, though it never ran.
+    nsml("rerun", "2")
+    assert newest(state).spec.environment_lock == "c" * 64
+    for words in (["fork", "1", "--refresh"], ["fork", "1", "--image", "lab/torch@" + DIGEST]):
+        told = nsml(*words).stderr
+        assert newest(state).spec.environment_lock == ""
+        assert "packages: no exact version: torch, pandas>=2\n" in told
+
+
+def test_without_a_lock_that_is_said(nsml, locked):
+    locked.ClearField("environment_lock")
+    told = nsml("fork", "1").stderr
+    text = "no exact version: torch, pandas>=2 (no lock of kim/mnist/1 is kept)"
+    assert f"  not pinned: packages: {text}\n" in told
+
+
+def test_a_lock_is_printed_as_requirements_and_for_programs(nsml, state, locked):
+    assert nsml("env", "lock", "1").stdout == LOCK
+    found = json.loads(nsml("env", "lock", "1", "-j").stdout)
+    assert len(found["digest"]) == 64
+    hashes = [f"sha256:{'a' * 64}"]
+    assert found["items"][0] == {
+        "name": "numpy", "version": "2.1.0", "url": None, "hashes": hashes
+    }  # fmt: skip
+    state.locks[locked.id] = "--index-url https://evil\n"
+    refused = nsml("env", "lock", "1", check=False)
+    assert (refused.code, refused.stdout) == (1, "")
+    assert "cannot be read" in refused.stderr
+    del state.locks[locked.id]
+    assert nsml("env", "lock", "1", check=False).code == 5

@@ -83,7 +83,10 @@ def hostile(state, everything):
     node.host = node.device_note = node.pod = node.agent_version = EVIL
     node.devices[0].device.CopyFrom(resources_pb2.Device(uuid=EVIL, model=EVIL, simulated=True))
     node.not_ready = node.engine_note = EVIL
-    session.replicas[0].image = EVIL
+    session.replicas[0].image = session.environment_lock.digest = EVIL
+    state.locks[session.id] = (
+        f"numpy==1 ; {EVIL.replace(chr(10), '').replace(chr(13), '')} --hash=sha256:{'a' * 64}\n"
+    )
     state.processes.processes[0].command = EVIL
     state.processes.processes.add(pid=8, command=EVIL * 100, is_cut=True)
     process = state.stacks[0].processes[0]

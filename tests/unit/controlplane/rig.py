@@ -31,6 +31,7 @@ from nsml.v1 import (
     checkpoints_pb2_grpc,
     content_pb2_grpc,
     datasets_pb2_grpc,
+    environments_pb2_grpc,
     media_pb2_grpc,
     nodes_pb2_grpc,
     projects_pb2_grpc,
@@ -59,6 +60,9 @@ class Stubs:
         self.content = _As(content_pb2_grpc.ContentServiceStub(channel), self.metadata)
         self.datasets = _As(datasets_pb2_grpc.DatasetServiceStub(channel), self.metadata)
         self.checkpoints = _As(checkpoints_pb2_grpc.CheckpointServiceStub(channel), self.metadata)
+        self.environments = _As(
+            environments_pb2_grpc.EnvironmentServiceStub(channel), self.metadata
+        )
         self.backups = _As(backups_pb2_grpc.BackupServiceStub(channel), self.metadata)
         self.media = _As(media_pb2_grpc.MediaServiceStub(channel), self.metadata)
         self.telemetry = _As(telemetry_pb2_grpc.TelemetryServiceStub(channel), self.metadata)

@@ -54,6 +54,7 @@ DECLARED = {
         "UntagCheckpoint": "u",
         "CommitCheckpoint": "n",
     },
+    "nsml.v1.EnvironmentService": {"GetEnvironmentLock": "un", "RecordEnvironmentLock": "n"},
     "nsml.v1.MediaService": {"ListMedia": "u", "CommitMedia": "n"},
     "nsml.v1.ContentService": {
         "FindMissingBlobs": "un",

@@ -39,6 +39,7 @@ from controlplane.domain.values import (
     SessionSpec,
     Visibility,
 )
+from controlplane.environments.locks import EnvironmentLocks
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.scheduler import ClusterIndex, QueueQueries
@@ -85,10 +86,11 @@ class Desk:
             objects=self.objects, history=self.history, state=state, clock=self.made.clock
         )
         references = References(state=state, history=self.history)
+        rights = Rights(references=references, state=state)
         checkpoints = Checkpoints(
             history=self.history,
             content=content,
-            rights=Rights(references=references, state=state),
+            rights=rights,
             writer=SessionWriter(store=self.made.store, state=state),
             clock=self.made.clock,
         )
@@ -97,6 +99,7 @@ class Desk:
             state=state,
             history=self.history,
             checkpoints=checkpoints,
+            locks=EnvironmentLocks(history=self.history, rights=rights, run=inline),
             datasets=Datasets(history=self.history, content=content, clock=self.made.clock),
             content=content,
             references=references,

@@ -17,7 +17,7 @@ from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.installer import LOCK
 from nodeagent.environments.sandbox import BuildLimits, Task, base_python
-from nodeagent.environments.virtualenvs import Environments
+from nodeagent.environments.virtualenvs import Environments, lock_of
 from nodeagent.runtimes.interface import Isolation
 from nsml.packages.requirements import Requirements
 from tests.support.sandboxes import environments_in, sandbox_here, whole_turn
@@ -250,3 +250,45 @@ def test_without_a_cache_each_environment_has_files_of_its_own(tmp_path: Path, i
     environment = environments.provide(wanted, lambda _: None, owner="kim").folder
     assert (packages(environment) / "greeting.py").stat().st_nlink == 1
     assert not Downloads(tmp_path / "downloads").stored()
+
+
+def locked(tmp_path: Path, lock: str, *lines: str, owner: str = "kim") -> Path:
+    """An environment of exactly these packages for code that asks for `lines`."""
+    wanted = Requirements(lines=lines)
+    return environments_in(tmp_path).provide(wanted, lambda _: None, owner=owner, lock=lock).folder
+
+
+def test_a_lock_gives_the_same_packages_to_whoever_has_it_whatever_the_index_has(
+    tmp_path: Path, index: Path
+) -> None:
+    make_wheel(index, "outer", needs="Requires-Dist: inner>=1\n")
+    make_wheel(index, "inner")
+    first = made(tmp_path, "outer")
+    lock = lock_of(first)
+    make_wheel(index, "inner", version="2.0")
+    # Where it is there already no other one is made.
+    assert locked(tmp_path, lock, "outer") == first
+    again = locked(tmp_path, lock, "outer", owner="lee")
+    assert again != first
+    assert (packages(again) / "inner-1.0.dist-info").is_dir()
+    assert lock_of(again) == lock
+    # An upgrade of the one that the requirements lead to leaves that of the lock alone.
+    newer = made(tmp_path, "outer", "inner>=2")
+    assert (packages(newer) / "inner-2.0.dist-info").is_dir()
+
+
+def test_a_lock_that_lies_installs_nothing_else(tmp_path: Path, index: Path) -> None:
+    make_wheel(index, "outer")
+    right = lock_of(made(tmp_path, "outer"))
+    wrong = f"outer==1.0 --hash=sha256:{'0' * 64}\n"
+    with pytest.raises(EnvironmentFailed, match=r"[Hh]ash"):
+        locked(tmp_path, wrong, "outer")
+    url = f"outer @ https://evil.example/outer-1.0-py3-none-any.whl --hash=sha256:{'0' * 64}\n"
+    with pytest.raises(EnvironmentFailed, match="does not name https://evil"):
+        locked(tmp_path, url, "outer")
+    for bad in (f"--extra-index-url https://evil.example\n{right}", right + right, "outer==1.0\n"):
+        with pytest.raises(EnvironmentFailed, match="cannot be used"):
+            locked(tmp_path, bad, "outer")
+    # What its writer has pinned by hash stays.
+    own = right.strip()
+    assert lock_of(locked(tmp_path, wrong, own)) == right

@@ -42,6 +42,8 @@ from nsml.v1 import (
     content_pb2_grpc,
     datasets_pb2,
     datasets_pb2_grpc,
+    environments_pb2,
+    environments_pb2_grpc,
     media_pb2,
     media_pb2_grpc,
     nodes_pb2,
@@ -120,6 +122,8 @@ class State:
         self.removed_datasets: list[datasets_pb2.Dataset] = []
         self.dataset_users = ["kim/mnist/1"]
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
+        self.locks: dict[str, str] = {}
+        """Contents of locks by the ids of sessions."""
         self.removed_checkpoints = 0
         self.media: dict[str, list[media_pb2.Media]] = {}
         self.is_full_of_media = False
@@ -1092,6 +1096,21 @@ class Checkpoints(checkpoints_pb2_grpc.CheckpointServiceServicer):
         return checkpoints_pb2.RemoveCheckpointsResponse(removed=[one.name for one in gone])
 
 
+class Environments(environments_pb2_grpc.EnvironmentServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def GetEnvironmentLock(self, request, context):
+        session = self.state.find(request.session, context)
+        content = self.state.locks.get(session.id, "")
+        if not content:
+            refuse(context, grpc.StatusCode.NOT_FOUND, f"no lock of {session.name}", "NOT_FOUND")
+        lock = pb.EnvironmentLock(
+            digest=digest_of(content.encode()), package_count=content.count("\n"), content=content
+        )
+        return environments_pb2.GetEnvironmentLockResponse(lock=lock)
+
+
 class Media(media_pb2_grpc.MediaServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -1646,6 +1665,9 @@ class ContractServer:
         datasets_pb2_grpc.add_DatasetServiceServicer_to_server(Datasets(self.state), self.server)
         checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server(
             Checkpoints(self.state), self.server
+        )
+        environments_pb2_grpc.add_EnvironmentServiceServicer_to_server(
+            Environments(self.state), self.server
         )
         media_pb2_grpc.add_MediaServiceServicer_to_server(Media(self.state), self.server)
         nodes_pb2_grpc.add_NodeServiceServicer_to_server(Nodes(self.state), self.server)

@@ -1,0 +1,1 @@
+"""Python environments of sessions: the packages that they ran with."""

@@ -1,0 +1,95 @@
+"""Locks of environments: the packages that sessions ran with, as their nodes report them.
+
+What a node reports is believed of the sessions that ran there, and of those that are made from them by users who see
+them. Hashes hold what is downloaded to it; where packages come from is never part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
+from controlplane.history.values import EnvironmentLock
+from nsml.content.digests import digest_of
+from nsml.packages.locks import MOST_LOCK_BYTES, LockRefused, read_lock
+
+if TYPE_CHECKING:
+    from controlplane.domain.identity import NodeCaller
+    from controlplane.domain.values import Session
+    from controlplane.history.sql.history import History
+    from controlplane.state.replica_rights import Rights
+    from nsml.common.clock import Offload
+
+
+class EnvironmentLocks:
+    """Records and finds locks.
+
+    Args:
+        run: reads long ones.
+    """
+
+    def __init__(self, *, history: History, rights: Rights, run: Offload) -> None:
+        self._history = history
+        self._rights = rights
+        self._run = run
+
+    async def of(self, session: Session) -> EnvironmentLock:
+        """What a session ran with last, or is to run with. Raises NotFound."""
+        locks = self._history.environment_locks
+        found = await locks.of(session.id)
+        if found is None and await self.inherit(session):
+            found = await locks.of(session.id)
+        if found is None:
+            raise NotFound(
+                f"no lock of {session.name} is kept",
+                why="it has not been prepared, or ran in a container or without packages",
+            )
+        return found
+
+    async def inherit(self, session: Session) -> bool:
+        """Have the lock that a session is to run with noted as its own; False where there is none, or it is gone."""
+        digest = session.spec.environment_lock
+        return bool(digest) and await self._history.environment_locks.share_lock(session.id, digest)
+
+    async def check_same(self, source: Session | None, digest: str) -> None:
+        """Raise NotFound unless a session to be made from `source` may have this lock."""
+        if not digest:
+            return
+        known = await self._history.environment_locks.facts_of(source.id) if source else None
+        of_source = {known.digest if known else "", source.spec.environment_lock if source else ""}
+        if digest not in of_source:
+            whose = f"session {source.name} has" if source is not None else "a new session has"
+            raise NotFound(
+                f"{whose} no lock {digest[:12]}", attempt="--refresh takes the newest packages"
+            )
+
+    async def record(
+        self, agent: NodeCaller, session_id: str, attempt: int, content: str
+    ) -> EnvironmentLock:
+        """Note what an attempt on the agent's node is about to run with.
+
+        Raises:
+            NotFound: it has no replica there.
+            TooLarge: more than a lock may have.
+            InvalidRequest: it is no lock.
+        """
+        if len(content) > MOST_LOCK_BYTES:
+            raise TooLarge(f"a lock has at most {MOST_LOCK_BYTES} bytes")
+        session = await self._rights.check(agent.node, session_id, attempt)
+        lock = await self._run(partial(_read, content))
+        if session.spec.environment_lock not in {"", lock.digest}:
+            raise InvalidRequest(
+                "it is another lock", why=f"{session.name} is to run with that of another session"
+            )
+        await self._history.environment_locks.note_lock(session.id, lock)
+        return replace(lock, content="")
+
+
+def _read(content: str) -> EnvironmentLock:
+    try:
+        packages = read_lock(content)
+    except LockRefused as error:
+        raise InvalidRequest("it is no lock", why=str(error)) from None
+    return EnvironmentLock(digest_of(content.encode()), len(packages), content)

@@ -1,0 +1,91 @@
+"""Locks of environments: packages with versions and hashes, in the format of requirements.txt.
+
+A node writes one, and others read it: what is not a package with a hash is refused, so that a lock never names an index.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsml.packages.requirements import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nsml.packages.requirements import Requirements
+
+MOST_LOCK_BYTES: Final = 1 << 20
+_MOST_PACKAGES: Final = 10_000
+_PACKAGE: Final = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,127})(?:\[[A-Za-z0-9._, -]{0,500}\])?"
+    r" ?(?:==(?P<version>[A-Za-z0-9.!+_-]{1,128})|@ (?P<url>https://[^\s?#;]{1,1000}\.whl(?:#[^\s;]{0,500})?))"
+    r"(?: ?; ?[^\r\n]{1,500})?"
+)
+_URL: Final = re.compile(r"https://[^\s;]+")
+_HASH: Final = re.compile(
+    r" --hash=(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})"
+)
+
+
+class LockRefused(ValueError):
+    """What is no lock; the message is for people."""
+
+
+class LockedPackage(NamedTuple):
+    """A package of a lock: `name` in its one form, and its `version`, or the `url` of its wheel."""
+
+    name: str
+    version: str = ""
+    url: str = ""
+
+    @property
+    def what(self) -> str:
+        """Its version or URL."""
+        return self.version or self.url
+
+
+def read_lock(text: str) -> Sequence[LockedPackage]:
+    """The packages of a lock, in their order. Raises LockRefused for everything else than packages with hashes."""
+    if len(text) > MOST_LOCK_BYTES or len(text.encode(errors="replace")) > MOST_LOCK_BYTES:
+        raise LockRefused(f"it has over {MOST_LOCK_BYTES} bytes")
+    lines = text.split("\n")
+    if lines.pop() or not lines:
+        raise LockRefused("its last line has no end, or it has no line")
+    if len(lines) > _MOST_PACKAGES:
+        raise LockRefused(f"it has over {_MOST_PACKAGES:,} lines")
+    packages = tuple(map(_read_line, lines))
+    if len({one.name for one in packages}) < len(packages):
+        raise LockRefused("it names a package twice")
+    return packages
+
+
+def locked(requirements: Requirements, lock: str) -> Requirements:
+    """What to install for exactly the packages of a lock: from where the requirements say, and nothing else.
+
+    Requirements that have hashes themselves stay as they are. Raises LockRefused, also for a URL that they do not name.
+    """
+    packages = read_lock(lock)
+    if requirements.are_hashed:
+        return requirements
+    named = {found[0] for line in requirements.lines if (found := _URL.search(line))}
+    for one in packages:
+        if one.url and one.url not in named:
+            raise LockRefused(f"the code does not name {one.url[:200]}")
+    options = [line for line in requirements.lines if line.startswith("-")]
+    return replace(requirements, lines=(*options, *lock.splitlines()))
+
+
+def versions(packages: Sequence[LockedPackage]) -> Mapping[str, str]:
+    """By the name of each package its version, or the URL of its wheel."""
+    return {one.name: one.what for one in packages}
+
+
+def _read_line(line: str) -> LockedPackage:
+    begin = line.find(" --hash=")
+    what, hashes = (line, "") if begin < 0 else (line[:begin], line[begin:])
+    found = _PACKAGE.fullmatch(what) if len(what) <= 3_000 else None
+    if found is None or not hashes or _HASH.sub("", hashes):
+        raise LockRefused(f"{line[:80]!r} is no package with a version and hashes")
+    return LockedPackage(canonical(found["name"]), found["version"] or "", found["url"] or "")
