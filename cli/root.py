@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "command": ("cli.sessions.ps:repeat", "Show the command line that repeats a session."),
         "media": ("cli.results.media:media", "Show logged media: images, texts, tables."),
         "model": ("cli.results.models:model", "Checkpoints: list, fetch, tag, remove."),
+        "artifact": ("cli.results.artifacts:artifact", "Artifacts: list, fetch, remove."),
         "pull": ("cli.sessions.pull:pull", "Fetch a session's code."),
         "forward": ("cli.sessions.forward:forward", "Forward a local port to a session's service."),
         "sh": ("cli.sessions.sh:sh", "Start a shell, or a program, in a running session."),
@@ -140,8 +141,11 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "compare": ("diff",),
     **dict.fromkeys(("chart", "graph"), ("plot",)),
     **dict.fromkeys(("metric", "metrics", "results"), ("plot", "export")),
-    **dict.fromkeys(("artifact", "artifacts", "checkpoint", "checkpoints", "ckpt"), ("model",)),
-    **dict.fromkeys(("download", "fetch"), ("pull", "model pull", "dataset pull", "cp")),
+    **dict.fromkeys(("checkpoint", "checkpoints", "ckpt"), ("model",)),
+    **dict.fromkeys(("artifacts", "output", "outputs"), ("artifact",)),
+    **dict.fromkeys(
+        ("download", "fetch"), ("pull", "model pull", "artifact pull", "dataset pull", "cp")
+    ),
     "copy": ("cp",),
     **dict.fromkeys(("rsync", "scp", "sftp"), ("cp", "ssh-config")),
     **dict.fromkeys(("data", "datasets"), ("dataset",)),

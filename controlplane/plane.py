@@ -11,6 +11,7 @@ from controlplane.access.access_table import TABLE
 from controlplane.access.incoming_memory import Arriving
 from controlplane.access.interceptor import AccessInterceptor
 from controlplane.accounts import feature as accounts
+from controlplane.artifacts import feature as artifacts
 from controlplane.audit import feature as audit
 from controlplane.backups import feature as backups
 from controlplane.checkpoints import feature as checkpoints
@@ -53,6 +54,7 @@ FEATURES: Final[tuple[Callable[[Core], Feature], ...]] = (
     checkpoints.wire,
     environments.wire,
     media.wire,
+    artifacts.wire,
     records.wire,
     usage.wire,
     accounts.wire,

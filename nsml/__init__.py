@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nsml import constants, decoder, encoder
     from nsml._extras import Visdom, cache, copy
     from nsml._session import (
+        artifact,
         audio,
         bind,
         embedding,
@@ -71,6 +72,7 @@ __all__ = [
     "SESSION_ID",
     "SESSION_NAME",
     "Visdom",
+    "artifact",
     "audio",
     "bind",
     "cache",
@@ -102,6 +104,7 @@ _IMPORTED_AT = time.monotonic()
 _FUNCTIONS = {
     **dict.fromkeys(("audio", "embedding", "feature_map", "histogram"), "_session"),
     **dict.fromkeys(("image", "table", "text", "video"), "_session"),
+    "artifact": "_session",
     "bind": "_session",
     "infer": "_session",
     "knob": "_session",
@@ -139,10 +142,14 @@ _CALLED_ELSEWHERE = {
         ("end_run", "finish", "init", "start_run"), "no call begins or ends a run: leave it out"
     ),
     **dict.fromkeys(
-        ("load_checkpoint", "log_artifact", "log_model", "restore", "resume", "save_checkpoint"),
+        ("load_checkpoint", "log_model", "restore", "resume", "save_checkpoint"),
         "nsml.bind names what saves and loads, nsml.save(STEP) saves a checkpoint",
     ),
     **dict.fromkeys(("add_image", "log_image"), "nsml.image(NAME, PIXELS, STEP) shows an image"),
+    **dict.fromkeys(
+        ("log_artifact", "log_artifacts", "upload_artifact"),
+        "nsml.artifact(NAME, PATH) saves a file or a folder",
+    ),
     "config": "arguments come from the command line: nsml run ... -- --lr 0.1",
 }
 """What other libraries for experiments call things, and what to write here."""

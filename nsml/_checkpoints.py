@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _DRAFT = ".tmp-"
 _LONGEST = 180
+ARTIFACT = "%artifact"
+"""In place of a name: `escape` makes no such text."""
 _MOST_NAMED = 100
 """Of what checkpoints leave out that is named in the log."""
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
@@ -129,8 +131,10 @@ class Draft:
         self._left_out = left_out
         self.model = os.path.join(path, "model")
 
-    def commit(self, name: str) -> Tuple[str, List[Tuple[str, int]]]:
+    def commit(self, name: str, *, is_artifact: bool = False) -> Tuple[str, List[Tuple[str, int]]]:
         """Put it in place, safe from a power cut: its folder below the root, files and sizes.
+
+        An artifact is in place beside the checkpoints, and none of them: no checkpoint replaces it.
 
         A file that the program can still write, since it is open, mapped or linked elsewhere, is replaced
         by a copy.
@@ -148,7 +152,7 @@ class Draft:
         for folder, _, _ in walk(self.model):
             _sync(folder)
         _sync(self._path)
-        entry = f"{self._number}-{escape(name)}"
+        entry = f"{self._number}-{ARTIFACT if is_artifact else escape(name)}"
         os.rename(self._path, os.path.join(self._root, entry))
         _sync(self._root)
         return entry + "/model", files

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import nsml
 from nsml import constants
+from nsml._artifacts import Artifacts
 from nsml._checkpoints import Checkpoints
 from nsml._digests import sha256
 from nsml._frames import MAX_PAYLOAD
@@ -71,6 +72,7 @@ class Session:
         self.reporter = Reporter(self.spool, self.strictness)
         self.media = Media(self.spool, run_dir, self.strictness)
         self._checkpoints = Checkpoints(os.path.join(root, "checkpoints"))
+        self._artifacts = Artifacts(run_dir, root, self._checkpoints, self._keep_artifact)
         self._loads = os.path.join(root, "loads")
         self._kept_from = 0.0  # when the agent is asked again to keep what is saved
         self._model = Model()
@@ -250,6 +252,45 @@ class Session:
             self.points.look()
             if self._leaving.unanswered() is not None:
                 self._saved_on_notice(name)
+
+    def artifact(self, name: Name, path: Any) -> None:
+        """Save a file or a folder under a name: its next version, unless it is equal to the one before.
+
+        On return the files are copied, and may be changed or removed. What is neither a regular file nor a folder,
+        links too, is left out, and named in the log. What cannot be saved is lost, the log says so and training
+        goes on.
+
+        Raises:
+            OSError, TypeError, ValueError: in strict mode, if it cannot be saved.
+        """
+        try:
+            text = _artifact_name(name)
+        except Exception as error:
+            if comes_from_signal(error) or self.strictness.is_on:
+                raise
+            notice(f"an artifact is lost, training goes on: {reason(error)}")
+            return
+        try:
+            self._artifacts.save(text, path)
+        except (OSError, TypeError, ValueError, RecursionError) as error:
+            if comes_from_signal(error):
+                raise
+            is_disks = isinstance(error, OSError) and error.errno in _DISK_ERRORS
+            if self.strictness.is_on and not is_disks:
+                raise
+            notice(f"artifact {text} is lost, training goes on: {reason(error)}")
+            self.spool.append(self._artifacts.lost_record(text, reason(error)), must_arrive=True)
+        self.points.look()
+
+    def _keep_artifact(self, name: str, folder: str, files: List[Tuple[str, int]]) -> None:
+        """Have the agent send what was saved. Raises ValueError: a record has no room for so many files."""
+        self._hand_over(folder)
+        seal = ""
+        with suppress(OSError):  # gone already: the agent will say so
+            seal = self._checkpoints.seal(folder, files)
+        step = self.reporter.last().get("step")
+        record = self._artifacts.record(name, folder, files, seal, step)
+        self.spool.append(record, must_arrive=True)
 
     def _name_of(self, checkpoint: Name) -> str:
         """The name of a checkpoint that is saved; one that cannot be read costs no checkpoint."""
@@ -676,6 +717,14 @@ def _name(checkpoint: Name) -> str:
     return f"{raw[:_KEPT_NAME_BYTES].decode(errors='ignore')}~{sha256(raw).hexdigest()[:32]}"
 
 
+def _artifact_name(name: Name) -> str:
+    """The name as it is recorded. Raises ValueError: there is none."""
+    text = _name(name)
+    if not text:
+        raise ValueError("an artifact needs a name")
+    return text
+
+
 def _error_text(error: Exception) -> str:
     """An error's type and text, whatever its own methods raise."""
     return f"{type(error).__name__}: {reason(error)}"
@@ -718,6 +767,7 @@ if hasattr(os, "register_at_fork"):
 
 bind = _SESSION.bind
 save = _SESSION.save
+artifact = _SESSION.artifact
 load = _SESSION.load
 paused = _SESSION.paused
 report = _SESSION.reporter.report

@@ -108,6 +108,12 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "tag": Way.ASKED,
         "untag": Way.ASKED,
     },
+    "artifact": {
+        "ls": Way.SHOWN,
+        "info": Way.SHOWN,
+        "pull": Way.HANDED,
+        "rm": Way.HANDED,
+    },
     "dataset": {
         **dict.fromkeys(("ls", "search", "info", "versions", "diff"), Way.SHOWN),
         **dict.fromkeys(("share", "describe", "tag", "untag", "restore"), Way.ASKED),
@@ -178,6 +184,7 @@ _OF_SESSIONS: Final = frozenset(
         "command",
         "media",
         "model",
+        "artifact",
         "gpumonitor",
         "top",
         "stacks",
@@ -197,7 +204,9 @@ _OF_SESSIONS: Final = frozenset(
     }
 )
 """Commands that are followed by sessions."""
-_NEEDS_SESSIONS: Final = _OF_SESSIONS - {"model", "gpumonitor", "status", "tensorboard", "visdom"}
+_NEEDS_SESSIONS: Final = _OF_SESSIONS - {
+    *("model", "artifact", "gpumonitor", "status", "tensorboard", "visdom")
+}
 """Those of them that mean nothing without a session, or something else."""
 MOST_OFFERED: Final = 8
 

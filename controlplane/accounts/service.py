@@ -264,6 +264,7 @@ _KINDS = {
     KeptKind.MEDIA.name: accounts_pb2.KEPT_KIND_MEDIA,
     KeptKind.LOGS.name: accounts_pb2.KEPT_KIND_LOGS,
     KeptKind.UNUSED.name: accounts_pb2.KEPT_KIND_UNUSED,
+    KeptKind.ARTIFACTS.name: accounts_pb2.KEPT_KIND_ARTIFACTS,
 }
 
 

@@ -1,4 +1,4 @@
-"""What nodes will not send any more is lost, so that nobody waits for it: checkpoints and media."""
+"""What nodes will not send any more is lost, so that nobody waits for it: checkpoints, media, artifacts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ class Overdue:
     async def settle(self) -> None:
         """Note as lost what no node has reported anything of. A node that does so later is right."""
         catalogue, media = self._history.catalogue, self._history.media
+        artifacts = self._history.artifacts
         for event, unsettled, lose in (
             ("checkpoints.lost", catalogue.unsettled_checkpoints, catalogue.lose_checkpoints),
             ("media.lost", media.unsettled, media.lose),
+            ("artifacts.lost", artifacts.unsettled, artifacts.lose),
         ):
             for one in await unsettled():
                 session = await self._references.by_id(one.session_id)

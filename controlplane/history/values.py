@@ -361,6 +361,7 @@ class KeptKind(enum.IntEnum):
     LOGS = 4
     UNUSED = 5
     """Sent in the last day or two; nothing refers to it yet."""
+    ARTIFACTS = 6
 
 
 class Reference(NamedTuple):
@@ -698,6 +699,49 @@ def _until_durable(later: Checkpoint, earlier: Checkpoint) -> Checkpoint:
     if later.digest and later.content_of >= (attempt, saved_at - SAME_SAVE_S):
         return later
     return replace(later, digest=earlier.digest, content_attempt=attempt, content_saved_at=saved_at)
+
+
+class ArtifactState(enum.StrEnum):
+    """Where the content of an artifact is; UNCHANGED: equal to the version before, REMOVED: by a user."""
+
+    SAVED = "SAVED"
+    DURABLE = "DURABLE"
+    LOST = "LOST"
+    UNCHANGED = "UNCHANGED"
+    REMOVED = "REMOVED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """Files that a session saved under a name, in versions.
+
+    `folder` is where it was on its node, unique in its replica. `version` is 0 until it is DURABLE. `digest` is None
+    unless it can be read.
+    """
+
+    session_id: str
+    attempt: int
+    rank: int
+    folder: str
+    name: str
+    saved_at: float
+    version: int = 0
+    size_bytes: int = 0
+    file_count: int = 0
+    step: float | None = None
+    node: str = ""
+    state: ArtifactState = ArtifactState.SAVED
+    digest: str | None = None
+    why_lost: str = ""
+
+
+class ArtifactKey(NamedTuple):
+    """Where a page of artifacts ends."""
+
+    saved_at: float
+    attempt: int
+    rank: int
+    folder: str
 
 
 class MediaState(enum.StrEnum):

@@ -51,6 +51,7 @@ WORDS: Final[Mapping[str, str]] = {
     KeptKind.MEDIA.name: "media",
     KeptKind.LOGS.name: "logs",
     KeptKind.UNUSED.name: "sent and not used yet",
+    KeptKind.ARTIFACTS.name: "artifacts",
 }
 
 

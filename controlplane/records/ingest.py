@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 import structlog
 
+from controlplane.artifacts.artifacts import artifacts_in
 from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
 from controlplane.domain.errors import NotFound
 from controlplane.domain.names import MOST_CHECKPOINT_NAME
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
+    from controlplane.history.values import Artifact
     from controlplane.records.report_limits import Rationing
     from controlplane.state.replica_rights import Rights
 
@@ -86,6 +88,8 @@ class Ingestor:
         chunks = [chunk for chunk, _ in owned]
         for chunk in chunks:
             await self._note_checkpoints(chunk, caller.node)
+        if saved := [one for chunk in chunks for one in self._artifacts(chunk, caller.node)]:
+            await self._history.artifacts.tell(saved)
         if shown := [one for chunk in chunks for one in media_in(chunk)]:
             self._say_left_out(await self._history.media.tell(shown))
         if self._rationing is not None:
@@ -100,6 +104,11 @@ class Ingestor:
             if self._rationing is None or self._rationing.notes(checkpoint):
                 await self._history.catalogue.put_checkpoint(checkpoint)
                 self._saved(checkpoint.session_id)
+
+    def _artifacts(self, chunk: Chunk, node: str) -> Iterator[Artifact]:
+        for one in artifacts_in(chunk, node):
+            if self._rationing is None or self._rationing.notes(one):
+                yield one
 
     async def _owned(
         self, caller: NodeCaller, chunks: Sequence[Chunk]

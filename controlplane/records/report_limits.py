@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from controlplane.domain.values import Session
-    from controlplane.history.values import Checkpoint, StreamKey
+    from controlplane.history.values import Artifact, Checkpoint, StreamKey
     from controlplane.limits.admission import Admission
 
 _log = structlog.get_logger()
@@ -46,13 +46,11 @@ class Rationing:
         self._admission = admission
         self._cut: LruDict[StreamKey, None] = LruDict(REMEMBERED)
 
-    def notes(self, checkpoint: Checkpoint) -> bool:
-        """Whether one more checkpoint of its session is taken note of: each is a row that listings read."""
-        is_noted = self._admission.checkpoint(checkpoint.session_id)
+    def notes(self, saved: Checkpoint | Artifact) -> bool:
+        """Whether one more thing that its session saved is taken note of: each is a row that listings read."""
+        is_noted = self._admission.checkpoint(saved.session_id)
         if not is_noted:
-            _log.warning(
-                "checkpoint.left_out", session=checkpoint.session_id, name=checkpoint.name[:80]
-            )
+            _log.warning("checkpoint.left_out", session=saved.session_id, name=saved.name[:80])
         return is_noted
 
     def check_room(self) -> None:

@@ -46,7 +46,7 @@ _CHECKPOINTS_PER_S, _CHECKPOINTS_BURST_S = 10.0, 20.0
 """Checkpoints of one replica while it runs, each of which is noted on disk and sent. Reports without a folder are
 dropped before, and after its end nothing waits: nobody is to wait for a backlog longer than it takes to send."""
 _STATES_PER_S = 5.0
-_CONCERNING = (b'"checkpoint"', b'"media"', b'"state"')
+_CONCERNING = (b'"checkpoint"', b'"artifact"', b'"media"', b'"state"')
 """What is in the records that the agent acts on."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
@@ -225,7 +225,7 @@ class Collection:
 class _Noticed:
     """What records say that concerns the agent."""
 
-    checkpoints: dict[str, SavedCheckpoint] = field(default_factory=dict)
+    checkpoints: dict[tuple[bool, str], SavedCheckpoint] = field(default_factory=dict)
     media: list[str] = field(default_factory=list)
     is_paused: bool | None = None
 
@@ -236,11 +236,11 @@ class _Noticed:
         except (ValueError, RecursionError):
             return
         match record:
-            case {"kind": "checkpoint"}:
+            case {"kind": "checkpoint" | "artifact"}:
                 checkpoint = SavedCheckpoint.from_record(record)
                 if checkpoint is not None:
-                    self.checkpoints.pop(checkpoint.name, None)
-                    self.checkpoints[checkpoint.name] = checkpoint
+                    self.checkpoints.pop(checkpoint.key, None)
+                    self.checkpoints[checkpoint.key] = checkpoint
             case {"kind": "media"}:
                 if (file := file_in(record)) is not None:
                     self.media.append(file)

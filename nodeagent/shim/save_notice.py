@@ -81,7 +81,7 @@ def saved_at(folder: int) -> float:
         try:
             with os.scandir(checkpoints) as entries:
                 for entry in entries:
-                    if entry.name[:1].isdigit():
+                    if entry.name[:1].isdigit() and not entry.name.endswith("-%artifact"):
                         newest = max(newest, entry.stat(follow_symlinks=False).st_mtime)
         finally:
             os.close(checkpoints)

@@ -1,14 +1,15 @@
-"""Checkpoints of one replica on their way to the object store.
+"""Checkpoints and artifacts of one replica on their way to the object store.
 
-The SDK saves a checkpoint as a folder and then says so in a record. The record is noted here, on
+The SDK saves either as a folder and then says so in a record. The record is noted here, on
 disk, before it is passed on, so that an agent that dies in between finds what it still has to send.
-Of several checkpoints of one name only the newest is sent.
+Of several checkpoints of one name only the newest is sent; of artifacts each, and then its folder is removed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -27,6 +28,7 @@ from nodeagent.storage.holes import SPARSE_TIMES, data_bytes, may_be_sparse
 from nodeagent.storage.media import MediaUploads
 from nodeagent.storage.sealed_checkpoints import Opened, forget, is_copy, keep, opened
 from nodeagent.storage.transfer import is_passing, put_tree, uninterrupted
+from nsml._checkpoints import ARTIFACT
 from nsml._copies import seal
 from nsml._path_text import recorded_name
 from nsml.client.errors import ClientError
@@ -38,6 +40,7 @@ from nsml.content.errors import ContentError
 from nsml.content.packing import Packed, pack_files
 from nsml.content.paths import native_parts
 from nsml.content.safe_paths import beneath
+from nsml.v1 import artifacts_pb2
 from nsml.v1 import checkpoints_pb2 as pb
 
 _LARGEST = 16 << 40
@@ -59,10 +62,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """What a record says of a checkpoint.
+    """What a record says of a checkpoint, or of an artifact.
 
     `folder` is relative to the replica's checkpoints, `files` to the folder, as text (`nsml._path_text`). `seal` shows whether they were
-    changed since; "" from an older SDK.
+    changed since; "" from an older SDK. `step`: of an artifact.
     """
 
     name: str
@@ -70,14 +73,27 @@ class SavedCheckpoint:
     saved_at: float
     files: tuple[str, ...]
     seal: str = ""
+    is_artifact: bool = False
+    step: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it is in the log."""
+        return "artifact" if self.is_artifact else "checkpoint"
+
+    @property
+    def key(self) -> tuple[bool, str]:
+        """Of two with one key only the newer is sent."""
+        return self.is_artifact, self.folder if self.is_artifact else self.name
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> SavedCheckpoint | None:
-        """The checkpoint of a record, or None for one that no SDK writes."""
+        """The checkpoint or artifact of a record, or None for one that no SDK writes, or that was lost at once."""
         name, folder, saved_at = record.get("name"), record.get("folder"), record.get("time")
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
             return None
-        if not isinstance(folder, str) or not folder:
+        is_artifact = record.get("kind") == "artifact"
+        if not isinstance(folder, str) or not _is_folder(folder, is_artifact=is_artifact):
             return None
         if isinstance(saved_at, bool) or not isinstance(saved_at, int | float):
             return None
@@ -95,6 +111,8 @@ class SavedCheckpoint:
             saved_at=float(saved_at),
             files=paths,
             seal=seal,
+            is_artifact=is_artifact,
+            step=_finite(record.get("step")) if is_artifact else None,
         )
 
 
@@ -107,7 +125,7 @@ class CheckpointChanged(ValueError):
 
 
 class Uploads:
-    """Sends the checkpoints of one replica, one after the other, and beside them its media.
+    """Sends the checkpoints and artifacts of one replica, one after the other, and beside them its media.
 
     Args:
         replica_id: whose.
@@ -137,7 +155,7 @@ class Uploads:
         self._run = run
         self._pause = pause
         self.media = MediaUploads(replica_id, folder, rpc=rpc, run=run, pause=pause, clock=clock)
-        self._pending: dict[str, SavedCheckpoint] = {}
+        self._pending: dict[tuple[bool, str], SavedCheckpoint] = {}
         self._held = 0
         self._unnoted = 0
         self._changed = asyncio.Event()
@@ -160,10 +178,8 @@ class Uploads:
         except ValueError as error:  # cut short by a power loss
             log.warning("uploads.unreadable", replica=str(self._replica_id), error=str(error))
             return
-        self._pending = {
-            item["name"]: SavedCheckpoint(**{**item, "files": tuple(item["files"])})
-            for item in noted
-        }
+        saved = [SavedCheckpoint(**{**item, "files": tuple(item["files"])}) for item in noted]
+        self._pending = {one.key: one for one in saved}
         self._held = sum(map(_size, self._pending.values()))
         self._tell()
 
@@ -176,7 +192,7 @@ class Uploads:
         missing = await uninterrupted(self._run, partial(self._missing, tuple(newest)))
         lost = [(newest.pop(folder), error) for folder, error in missing.items()]
         for checkpoint, error in lost:
-            self._log("checkpoint.lost", checkpoint, error)
+            self._log("lost", checkpoint, error)
         # A program removes one or two; of many false ones the platform hears at the attempt's end.
         with suppress(ClientError):  # as of the many where the platform does not answer
             for checkpoint, error in lost[-_MOST_MISSING:]:
@@ -203,7 +219,7 @@ class Uploads:
         is_noted = True
         for checkpoint in checkpoints:
             await self._keep(checkpoint)
-            before = self._pending.get(checkpoint.name)
+            before = self._pending.get(checkpoint.key)
             while self._held - (_size(before) if before else 0) >= _HELD_BYTES:
                 if not is_noted:
                     await self._note()
@@ -212,9 +228,9 @@ class Uploads:
                     continue
                 self._fewer.clear()
                 await self._fewer.wait()
-                before = self._pending.get(checkpoint.name)
-            self._drop(checkpoint.name)
-            self._pending[checkpoint.name] = checkpoint
+                before = self._pending.get(checkpoint.key)
+            self._drop(checkpoint)
+            self._pending[checkpoint.key] = checkpoint
             self._held += _size(checkpoint)
             is_noted = False
         if not is_noted:
@@ -234,7 +250,7 @@ class Uploads:
         while True:
             await self._changed.wait()
             for checkpoint in tuple(self._pending.values()):
-                if self._pending.get(checkpoint.name) is checkpoint:
+                if self._pending.get(checkpoint.key) is checkpoint:
                     await self._send(checkpoint)
             if self._unnoted:
                 await self._note_ends()
@@ -252,25 +268,27 @@ class Uploads:
             await self._upload(checkpoint)
         except (ClientError, *_NOT_SENDABLE) as error:
             if is_passing(error):
-                self._log("checkpoint.delayed", checkpoint, error)
+                self._log("delayed", checkpoint, error)
                 await self._patience.wait(error, self._pause)
                 return
-            self._log("checkpoint.lost", checkpoint, error)
+            self._log("lost", checkpoint, error)
             is_durable = False
             try:
                 await self._report_loss(checkpoint, error)
             except ClientError as away:
-                self._log("checkpoint.delayed", checkpoint, away)
+                self._log("delayed", checkpoint, away)
                 await self._patience.wait(away, self._pause)
                 return
         self._patience.reset()
-        if self._pending.get(checkpoint.name) is checkpoint:
-            self._drop(checkpoint.name)
+        if self._pending.get(checkpoint.key) is checkpoint:
+            self._drop(checkpoint)
             self._fewer.set()
             self._unnoted += 1
             # What is lost costs a successor a look; what is durable, reading all of it.
             if is_durable or self._unnoted >= _MOST_UNNOTED:
                 await self._note_ends()
+            if checkpoint.is_artifact:
+                await uninterrupted(self._run, partial(self._remove, checkpoint.folder))
 
     async def _note_ends(self) -> None:
         try:
@@ -278,8 +296,8 @@ class Uploads:
         except OSError as error:  # a successor sends it again, which changes nothing
             self._said.say("checkpoint.end_not_noted", error=str(error))
 
-    def _drop(self, name: str) -> None:
-        before = self._pending.pop(name, None)
+    def _drop(self, checkpoint: SavedCheckpoint) -> None:
+        before = self._pending.pop(checkpoint.key, None)
         if before is not None:
             self._held -= _size(before)
 
@@ -300,10 +318,14 @@ class Uploads:
             size_bytes=packed.manifest.size,
             file_count=len(packed.manifest.entries),
         )
-        self._log("checkpoint.durable", checkpoint, None)
-        await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
+        self._log("durable", checkpoint, None)
+        if not checkpoint.is_artifact:
+            await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
 
     async def _commit(self, checkpoint: SavedCheckpoint, **outcome: Any) -> None:
+        if checkpoint.is_artifact:
+            await self._commit_artifact(checkpoint, **outcome)
+            return
         request = pb.CommitCheckpointRequest(
             session_id=self._replica_id.session_id,
             attempt=self._replica_id.attempt,
@@ -315,6 +337,21 @@ class Uploads:
             "CheckpointService/CommitCheckpoint", request, pb.CommitCheckpointResponse
         )
 
+    async def _commit_artifact(self, artifact: SavedCheckpoint, **outcome: Any) -> None:
+        request = artifacts_pb2.CommitArtifactRequest(
+            session_id=self._replica_id.session_id,
+            attempt=self._replica_id.attempt,
+            rank=self._replica_id.rank,
+            folder=artifact.folder,
+            name=artifact.name,
+            step=artifact.step,
+            **outcome,
+        )
+        request.saved_at.FromMicroseconds(round(artifact.saved_at * 1e6))
+        await self._rpc().unary(
+            "ArtifactService/CommitArtifact", request, artifacts_pb2.CommitArtifactResponse
+        )
+
     async def _report_loss(self, checkpoint: SavedCheckpoint, error: Exception) -> None:
         """Tell the platform, and through it the owner; raises what may pass."""
         try:
@@ -322,7 +359,7 @@ class Uploads:
         except ClientError as refused:
             if is_passing(refused):
                 raise
-            self._log("checkpoint.loss_not_reported", checkpoint, refused)
+            self._log("loss_not_reported", checkpoint, refused)
 
     async def _keep(self, checkpoint: SavedCheckpoint) -> None:
         """Take it from the program, where the SDK could not have that done when it was saved."""
@@ -330,6 +367,13 @@ class Uploads:
             await uninterrupted(self._run, partial(_keep_unchanged, self._folder, checkpoint))
         except _NOT_SENDABLE as error:  # then it is looked at when it is sent
             log.debug("checkpoint.not_kept", replica=str(self._replica_id), error=str(error))
+
+    def _remove(self, folder: str) -> None:
+        """Delete the folder of an artifact, which nobody reads any more."""
+        entry = folder.split("/", maxsplit=1)[0]
+        for root, parts in ((self._folder.run, ["checkpoints"]), (self._folder.kept, [])):
+            with suppress(OSError, ValueError), open_folder(root, parts) as above:
+                remove_folder(entry, above)
 
     def _remove_older(self, folder: str) -> None:
         """Delete earlier checkpoints of the same name: `<number>-<escaped name>`, lower numbers."""
@@ -363,7 +407,7 @@ class Uploads:
 
     def _log(self, event: str, checkpoint: SavedCheckpoint, error: Exception | None) -> None:
         told = {} if error is None else {"error": str(error)}
-        self._said.say(event, checkpoint=checkpoint.name, **told)
+        self._said.say(f"{checkpoint.kind}.{event}", **{checkpoint.kind: checkpoint.name}, **told)
 
 
 def _reason(error: Exception) -> str:
@@ -467,6 +511,21 @@ def _keep_unchanged(folder: ReplicaFolder, checkpoint: SavedCheckpoint) -> None:
         except BaseException:
             forget(folder, checkpoint.folder)
             raise
+
+
+def _is_folder(folder: str, *, is_artifact: bool) -> bool:
+    """Whether it may be that of a checkpoint or an artifact: after it is sent, an artifact's is removed, and only that."""
+    return folder.split("/", 1)[0].partition("-")[2] == ARTIFACT if is_artifact else bool(folder)
+
+
+def _finite(number: object) -> float | None:
+    """The number; None for what is none."""
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    try:
+        return float(number) if math.isfinite(number) else None
+    except OverflowError:
+        return None
 
 
 def _is_file(file: object) -> bool:

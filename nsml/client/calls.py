@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
     from nsml.copying.messages import Report
     from nsml.v1 import accounts_pb2 as accounts
+    from nsml.v1 import artifacts_pb2 as artifacts
     from nsml.v1 import audit_pb2 as audit
     from nsml.v1 import backups_pb2 as backups
     from nsml.v1 import checkpoints_pb2 as checkpoints
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         datasets.ListDatasetVersionsResponse,
         nodes.ListNodesResponse,
         checkpoints.ListCheckpointsResponse,
+        artifacts.ListArtifactsResponse,
     )
 
 # The messages of a service are imported by its first call: a command pays for what it calls.
@@ -93,6 +95,7 @@ class Client:
         self.datasets = Datasets(self.rpc)
         self.checkpoints = Checkpoints(self.rpc)
         self.environments = Environments(self.rpc)
+        self.artifacts = Artifacts(self.rpc)
         self.media = Media(self.rpc)
         self.nodes = Nodes(self.rpc)
         self.accounts = Accounts(self.rpc)
@@ -691,6 +694,35 @@ class Environments:
         return answer.lock
 
 
+class Artifacts:
+    """ArtifactService, as far as users call it."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def every(self, reference: str, name: str = "") -> list[artifacts.Artifact]:
+        """The artifacts of a session, oldest first; their content may be read from who answers. With `name` its versions."""
+        from nsml.v1 import artifacts_pb2 as pb
+
+        request = pb.ListArtifactsRequest(session=reference, name=name)
+        pages = _pages(
+            self._rpc, "ArtifactService/ListArtifacts", request, pb.ListArtifactsResponse
+        )
+        return [one async for page in pages for one in page.artifacts]
+
+    async def remove(self, reference: str, versions: Sequence[tuple[str, int]]) -> None:
+        """Remove versions, by name and number. Each call removes _PAGE of them, all or none."""
+        from nsml.v1 import artifacts_pb2 as pb
+
+        for start in range(0, len(versions), _PAGE):
+            request = pb.RemoveArtifactsRequest(session=reference)
+            for name, version in versions[start : start + _PAGE]:
+                request.versions.add(name=name, version=version)
+            await self._rpc.unary(
+                "ArtifactService/RemoveArtifacts", request, pb.RemoveArtifactsResponse
+            )
+
+
 class Media:
     """MediaService, as far as users call it."""
 
@@ -1240,7 +1272,8 @@ async def _pages(
     | datasets.ListDatasetsRequest
     | datasets.ListDatasetVersionsRequest
     | nodes.ListNodesRequest
-    | checkpoints.ListCheckpointsRequest,
+    | checkpoints.ListCheckpointsRequest
+    | artifacts.ListArtifactsRequest,
     response: type[Listed],
 ) -> AsyncGenerator[Listed, None]:
     """Every page of a list, from where `request` begins."""

@@ -26,6 +26,7 @@ class KeptKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KEPT_KIND_MEDIA: _ClassVar[KeptKind]
     KEPT_KIND_LOGS: _ClassVar[KeptKind]
     KEPT_KIND_UNUSED: _ClassVar[KeptKind]
+    KEPT_KIND_ARTIFACTS: _ClassVar[KeptKind]
 ROLE_UNSPECIFIED: Role
 ROLE_MEMBER: Role
 ROLE_ADMIN: Role
@@ -36,6 +37,7 @@ KEPT_KIND_CODE: KeptKind
 KEPT_KIND_MEDIA: KeptKind
 KEPT_KIND_LOGS: KeptKind
 KEPT_KIND_UNUSED: KeptKind
+KEPT_KIND_ARTIFACTS: KeptKind
 
 class User(_message.Message):
     __slots__ = ("name", "role", "team", "created_at")

@@ -55,6 +55,7 @@ COMMANDS: Final[Mapping[str, Rule]] = {
     "memo": Rule(Asks.SEVERAL, "change the memo of", "changed"),
     "rm": Rule(Asks.LOSS, "remove", "removed"),
     "model rm": Rule(Asks.LOSS, "remove", "removed"),
+    "artifact rm": Rule(Asks.LOSS, "remove", "removed"),
     "dataset rm": Rule(Asks.LOSS, "remove", "removed"),
     "secret rm": Rule(Asks.LOSS, "remove", "removed"),
     "key rm": Rule(Asks.LOSS, "remove", "removed"),

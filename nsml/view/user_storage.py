@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsml.common.text import visible
 from nsml.common.units import ago, moment, size_text
 from nsml.v1.accounts_pb2 import (
+    KEPT_KIND_ARTIFACTS,
     KEPT_KIND_CHECKPOINTS,
     KEPT_KIND_CODE,
     KEPT_KIND_DATASETS,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 WORDS: Final = {
     KEPT_KIND_DATASETS: "datasets",
     KEPT_KIND_CHECKPOINTS: "checkpoints",
+    KEPT_KIND_ARTIFACTS: "artifacts",
     KEPT_KIND_CODE: "code",
     KEPT_KIND_MEDIA: "media",
     KEPT_KIND_LOGS: "logs",

@@ -132,6 +132,7 @@ class HistoryLink:
         self.telemetry: Any = history.telemetry
         self.catalogue: Any = _Part(history.catalogue, way)
         self.media: Any = _Part(history.media, way)
+        self.artifacts: Any = _Part(history.artifacts, way)
         self.ledger: Any = _Part(history.ledger, way)
         self.checkpoint_marks: Any = _Part(history.checkpoint_marks, way)
         self.environment_locks: Any = _Part(history.environment_locks, way)

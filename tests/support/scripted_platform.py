@@ -18,7 +18,13 @@ from controlplane.wire.errors import as_refusal, refuse
 from nsml.content.digests import digest_of
 from nsml.content.manifest import decode
 from nsml.v1 import agents_pb2 as pb
-from nsml.v1 import agents_pb2_grpc, checkpoints_pb2_grpc, content_pb2_grpc
+from nsml.v1 import (
+    agents_pb2_grpc,
+    artifacts_pb2,
+    artifacts_pb2_grpc,
+    checkpoints_pb2_grpc,
+    content_pb2_grpc,
+)
 from nsml.v1 import checkpoints_pb2 as checkpoints
 from nsml.v1 import content_pb2 as content
 
@@ -59,6 +65,7 @@ class ScriptedPlatform(
     agents_pb2_grpc.AgentServiceServicer,
     content_pb2_grpc.ContentServiceServicer,
     checkpoints_pb2_grpc.CheckpointServiceServicer,
+    artifacts_pb2_grpc.ArtifactServiceServicer,
 ):
     """All services that an agent calls."""
 
@@ -93,6 +100,7 @@ class ScriptedPlatform(
         """Questions for content that are refused, as by control planes that have not shown it."""
         self.commits: list[checkpoints.CommitCheckpointRequest] = []
         self.losses: list[checkpoints.CommitCheckpointRequest] = []
+        self.artifacts: list[artifacts_pb2.CommitArtifactRequest] = []
         self.asked_for: list[str] = []
         self.authorization: set[str] = set()
         self._down: set[asyncio.Queue[pb.ControlResponse | None]] = set()
@@ -105,6 +113,7 @@ class ScriptedPlatform(
         agents_pb2_grpc.add_AgentServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         content_pb2_grpc.add_ContentServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        artifacts_pb2_grpc.add_ArtifactServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
 
     # What a test says and asks.
 
@@ -337,6 +346,12 @@ class ScriptedPlatform(
         if found is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no checkpoint {request.name}")
         return checkpoints.GetCheckpointResponse(checkpoint=found)
+
+    async def CommitArtifact(
+        self, request: artifacts_pb2.CommitArtifactRequest, _: Any
+    ) -> artifacts_pb2.CommitArtifactResponse:
+        await self._note(self.artifacts.append, request)
+        return artifacts_pb2.CommitArtifactResponse(version=len(self.artifacts))
 
     async def CommitCheckpoint(
         self, request: checkpoints.CommitCheckpointRequest, context: Any

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.domain.policy import SEE
 from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
+from controlplane.history.sql.artifacts import delete_artifacts
 from controlplane.history.sql.checkpoint_marks import delete_marks, delete_marks_of, is_retired
 from controlplane.history.sql.datasets import SqlDatasets, forget_uses, note_uses
 from controlplane.history.sql.environment_locks import delete_lock
@@ -116,7 +117,7 @@ class SqlCatalogue(SqlDatasets):
         )
 
     async def delete_session(self, session_id: str, *, roots: Collection[str] = ()) -> bool:
-        """Remove a session with its streams, summary, checkpoints and media; False when it was not there.
+        """Remove a session with its streams, summary, checkpoints, media and artifacts; False when it was not there.
 
         Charges and audit rows stay. Its manifests, and those of `roots`, are released, and a count is asked for.
         """
@@ -133,6 +134,7 @@ class SqlCatalogue(SqlDatasets):
             delete_marks(connection, session_id)
             delete_lock(connection, session_id)
             delete_media(connection, session_id)
+            delete_artifacts(connection, session_id)
             delete_streams(connection, session_id)
             return gone > 0
 

@@ -20,6 +20,7 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from controlplane.history.sql import portable
+from controlplane.history.sql.artifacts import SqlArtifacts
 from controlplane.history.sql.catalogue import SqlCatalogue
 from controlplane.history.sql.checkpoint_marks import SqlCheckpointMarks
 from controlplane.history.sql.environment_locks import SqlEnvironmentLocks
@@ -64,6 +65,7 @@ class History:
         self.checkpoint_marks = SqlCheckpointMarks(database)
         self.environment_locks = SqlEnvironmentLocks(database)
         self.media = SqlMedia(database)
+        self.artifacts = SqlArtifacts(database)
         self.ledger = SqlLedger(database)
         self.sent = SqlSent(database)
         self.packs = SqlPacks(database, clock)

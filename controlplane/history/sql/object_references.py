@@ -24,12 +24,14 @@ _ROOTS: Final = (
     ("dataset_versions", ("owner", "name", "number"), "digest"),
     ("checkpoints", ("session_id", "name"), "digest"),
     ("media", ("session_id", "attempt", "rank", "file"), "root"),
+    ("artifacts", ("session_id", "attempt", "rank", "folder"), "digest"),
 )
 _TABLES: Final = (_RECORDS, *_ROOTS)
 _KINDS: Final = {
     "dataset_versions": KeptKind.DATASETS,
     "checkpoints": KeptKind.CHECKPOINTS,
     "media": KeptKind.MEDIA,
+    "artifacts": KeptKind.ARTIFACTS,
 }
 
 
@@ -76,11 +78,12 @@ def owners_of(connection: Connection, session_ids: Iterable[str]) -> dict[str, s
 
 
 def roots_of_session(connection: Connection, session_id: str) -> set[str]:
-    """The manifests of a session's checkpoints and media."""
+    """The manifests of a session's checkpoints, media and artifacts."""
     rows = connection.execute(
         "SELECT digest FROM checkpoints WHERE session_id = ?"
-        " UNION SELECT root FROM media WHERE session_id = ?",
-        (session_id, session_id),
+        " UNION SELECT root FROM media WHERE session_id = ?"
+        " UNION SELECT digest FROM artifacts WHERE session_id = ?",
+        (session_id, session_id, session_id),
     )
     return {row[0] for row in rows if row[0]}
 

@@ -458,6 +458,24 @@ END $$""",
         ),
         Table("session_locks", "session_id text, digest text", key="session_id", is_clustered=True),
     ),
+    # What sessions saved in versions; see history.sql.artifacts. `numbered`: the highest version of a name so far.
+    (
+        Table(
+            "artifacts",
+            "session_id text, attempt int, rank int, folder text, name text, saved_at real, version int,"
+            " size_bytes int, file_count int, step real?, node text, state text, digest text?,"
+            " why_lost text",
+            key="session_id, attempt, rank, folder",
+            indexes=("session_id, name, version",),
+        ),
+        Index("artifacts_saved", "artifacts", "session_id, attempt, rank", where="state = 'SAVED'"),
+        Table(
+            "artifact_names",
+            "session_id text, name text, numbered int",
+            key="session_id, name",
+            is_clustered=True,
+        ),
+    ),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

@@ -34,6 +34,7 @@ _RELEASE: Final = (
 _SIZES: Final = (
     "SELECT session_id, size_bytes FROM checkpoints WHERE digest IS NOT NULL"
     " UNION ALL SELECT session_id, size_bytes FROM media WHERE root IS NOT NULL"
+    " UNION ALL SELECT session_id, size_bytes FROM artifacts WHERE digest IS NOT NULL"
 )
 
 

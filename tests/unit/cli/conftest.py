@@ -8,6 +8,7 @@ from cli.app import App
 from cli.main import run
 from nsml.content.packing import pack
 from nsml.v1 import (
+    artifacts_pb2,
     checkpoints_pb2,
     content_pb2,
     datasets_pb2,
@@ -225,6 +226,20 @@ def everything(state, tmp_path):
         media_pb2.Media(name="val/samples", kind="image", state="MEDIA_STATE_SAVED", step=3)
     ]
     state.checkpoints[session.id] = [checkpoint]
+    state.artifacts[session.id] = [
+        artifacts_pb2.Artifact(
+            name="report",
+            version=number,
+            session=session.name,
+            state="ARTIFACT_STATE_DURABLE",
+            digest=digest,
+            size_bytes=7,
+            file_count=1,
+            step=number,
+            attempt=1,
+        )
+        for number in (1, 2)
+    ]
     dataset = datasets_pb2.Dataset(
         name="mnist",
         owner="kim",

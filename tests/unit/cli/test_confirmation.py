@@ -12,7 +12,14 @@ import click
 import pytest
 
 from cli.app import App
-from nsml.v1 import accounts_pb2, checkpoints_pb2, datasets_pb2, nodes_pb2, projects_pb2
+from nsml.v1 import (
+    accounts_pb2,
+    artifacts_pb2,
+    checkpoints_pb2,
+    datasets_pb2,
+    nodes_pb2,
+    projects_pb2,
+)
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.confirmation import COMMANDS
 from tests.unit.cli.test_every_command import ALL
@@ -26,6 +33,7 @@ LINES = {
     "memo": ["kim/mnist/*", "mine"],
     "rm": ["kim/ended/1"],
     "model rm": ["kim/ended/1", "a"],
+    "artifact rm": ["kim/ended/1", "report@1"],
     "dataset rm": ["cifar"],
     "secret rm": ["TOKEN"],
     "key rm": ["laptop"],
@@ -53,6 +61,7 @@ def platform(state):
     state.add("kim/mnist/2")
     state.add("lee/cifar/1")
     ended = state.add("kim/ended/1", pb.SESSION_STATE_SUCCEEDED, checkpoint_count=2)
+    state.artifacts[ended.id] = [artifacts_pb2.Artifact(name="report", version=1, size_bytes=7)]
     state.checkpoints[ended.id] = [
         checkpoints_pb2.Checkpoint(name=name, size_bytes=1_500_000_000) for name in ("a", "b")
     ]
@@ -78,7 +87,8 @@ def platform(state):
 def kept(state):
     """All that a command could have changed."""
     parts = (state.sessions, state.secrets, state.keys, state.webhook, state.projects, state.users)
-    return str((parts, state.nodes, state.tokens, state.datasets, state.checkpoints, state.images))
+    saved = (state.checkpoints, state.artifacts)
+    return str((parts, state.nodes, state.tokens, state.datasets, saved, state.images))
 
 
 def test_the_table_has_every_command_that_ends_or_destroys_something():

@@ -25,6 +25,7 @@ GROUPS = [
     "dataset",
     "model",
     "env",
+    "artifact",
     "node",
     "doctor",
     "admin",
@@ -75,7 +76,7 @@ def in_formats(names):
 
 EXAMPLES = [(name, example) for name, command in ALL.items() for example in command.examples]
 
-PULLS = {"pull", "model pull", "dataset pull"}
+PULLS = {"pull", "model pull", "artifact pull", "dataset pull"}
 """Those that make a folder, below one that is given behind their arguments."""
 ARGUMENTS = {
     "run": ["--argv", "--", "true"],
@@ -96,6 +97,9 @@ ARGUMENTS = {
     "model ls": ["kim/mnist/1"],
     "model info": ["kim/mnist/1", "best"],
     "model pull": ["kim/mnist/1", "best"],
+    "artifact ls": ["kim/mnist/1"],
+    "artifact info": ["kim/mnist/1", "report"],
+    "artifact pull": ["kim/mnist/1", "report@1"],
     "pull": ["kim/mnist/1"],
     "dataset pull": ["mnist"],
     "dataset push": ["digits", "."],

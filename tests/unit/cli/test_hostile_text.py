@@ -8,7 +8,7 @@ import pytest
 
 from nsml.client.contexts import Context, load, save
 from nsml.common.shell import shell_split
-from nsml.v1 import nodes_pb2, resources_pb2
+from nsml.v1 import artifacts_pb2, nodes_pb2, resources_pb2
 from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_LOST
 from tests.unit.cli.conftest import FixedClock
 
@@ -38,6 +38,8 @@ OTHERS = {
     "a load": ["load", "kim/mnist/1", "best"],
     "a program on a node": ["node", "sh", "-T", "gpu-1"],
     "a tagged one": ["model", "rm", "kim/mnist/1", "best"],
+    "artifacts": ["artifact", "rm", "kim/mnist/1", "*", "--dry-run"],
+    "no such artifact": ["artifact", "pull", "kim/mnist/1", EVIL[:-1]],
     "a tag": ["model", "tag", "kim/mnist/1", EVIL, "t"],
     "no such tag": ["model", "untag", "kim/mnist/1", EVIL[:-1]],
     "a dry run": ["model", "rm", "kim/mnist/1", "*", "--dry-run"],
@@ -69,6 +71,9 @@ def hostile(state, everything):
     session.git.CopyFrom(type(session.git)(commit=EVIL, branch=EVIL, remote=EVIL, dirty=True))
     initial = session.spec.initial_checkpoint
     initial.session, initial.session_name, initial.name = session.id, EVIL, EVIL
+    state.artifacts[session.id][0].node = EVIL
+    lost_one = artifacts_pb2.Artifact(name=EVIL, why_lost=EVIL, state="ARTIFACT_STATE_LOST")
+    state.artifacts[session.id] += [lost_one, artifacts_pb2.Artifact(name=EVIL, version=1)]
     best = state.checkpoints[session.id][0]
     best.tags.append(EVIL)
     best.node = EVIL

@@ -26,6 +26,7 @@ from nsml.v1 import (
     accounts_pb2_grpc,
     agents_pb2,
     agents_pb2_grpc,
+    artifacts_pb2_grpc,
     audit_pb2_grpc,
     backups_pb2_grpc,
     checkpoints_pb2_grpc,
@@ -64,6 +65,7 @@ class Stubs:
             environments_pb2_grpc.EnvironmentServiceStub(channel), self.metadata
         )
         self.backups = _As(backups_pb2_grpc.BackupServiceStub(channel), self.metadata)
+        self.artifacts = _As(artifacts_pb2_grpc.ArtifactServiceStub(channel), self.metadata)
         self.media = _As(media_pb2_grpc.MediaServiceStub(channel), self.metadata)
         self.telemetry = _As(telemetry_pb2_grpc.TelemetryServiceStub(channel), self.metadata)
         self.secrets = _As(secrets_pb2_grpc.SecretServiceStub(channel), self.metadata)

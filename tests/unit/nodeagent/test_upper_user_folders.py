@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -112,6 +113,47 @@ async def test_a_checkpoint_is_sent(bench: Bench) -> None:
     assert bench.committed("best") == {"config": b"c", "weights": b"w"}
     commit = bench.platform.commits[0]
     assert (commit.saved_at.seconds, commit.size_bytes, commit.file_count) == (101, 2, 2)
+
+
+def artifact(bench: Bench, number: int, **files: str) -> SavedCheckpoint:
+    made = bench.save("%artifact", number, **files)
+    return replace(made, name="report", is_artifact=True, step=float(number))
+
+
+async def test_each_artifact_of_a_name_is_sent_and_its_folder_removed(bench: Bench) -> None:
+    best = bench.save("best", 1, w="1")
+    first, second = artifact(bench, 2, a="one"), artifact(bench, 3, a="two")
+    for one in (best, first, second):
+        await bench.uploads.add(one)
+    successor = Uploads(REPLICA, bench.folder, rpc=bench.uploads._rpc, run=in_thread, pause=_pause)
+    await successor.restore()
+    bench.uploads = successor
+    await bench.send()
+    told = bench.platform.artifacts
+    assert [(one.name, one.folder, one.step) for one in told] == [
+        ("report", "2-%artifact/model", 2.0),
+        ("report", "3-%artifact/model", 3.0),
+    ]
+    content = [decode(bench.platform.blobs[one.digest]).entries[0].chunks[0] for one in told]
+    assert [bench.platform.blobs[ref.digest] for ref in content] == [b"one", b"two"]
+    assert [path.name for path in bench.folder.checkpoints.iterdir()] == ["1-best"]
+    # Sent again after a kill, it is not there any more: what is durable stays so on the platform.
+    assert await bench.uploads.existing([first]) == []
+    assert bench.platform.artifacts[-1].why_lost == "its folder was removed after it was saved"
+
+
+async def test_no_artifact_leads_out_of_its_folder(bench: Bench) -> None:
+    folder = bench.folder.checkpoints / "1-%artifact" / "model"
+    folder.mkdir(parents=True)
+    (folder / "key").symlink_to(bench.secret / "key")
+    (bench.folder.checkpoints / "2-%artifact").symlink_to(bench.secret)
+    for number, file in ((1, "key"), (1, "../../../secret/key"), (2, "key")):
+        lost = saved("x", f"{number}-%artifact/model", file)
+        await bench.send(replace(lost, is_artifact=True))
+    assert [bool(one.why_lost) for one in bench.platform.artifacts] == [True] * 3
+    assert not any(b"secret" in blob for blob in bench.platform.blobs.values())
+    record = {"kind": "artifact", "time": 1.0, "name": "x", "folder": "1-best/model", "files": []}
+    assert SavedCheckpoint.from_record(record) is None, "a checkpoint's folder is not removed"
 
 
 async def test_one_without_files_is_sent_too(bench: Bench) -> None:

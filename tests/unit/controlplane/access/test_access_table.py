@@ -55,6 +55,11 @@ DECLARED = {
         "CommitCheckpoint": "n",
     },
     "nsml.v1.EnvironmentService": {"GetEnvironmentLock": "un", "RecordEnvironmentLock": "n"},
+    "nsml.v1.ArtifactService": {
+        "ListArtifacts": "u",
+        "RemoveArtifacts": "u",
+        "CommitArtifact": "n",
+    },
     "nsml.v1.MediaService": {"ListMedia": "u", "CommitMedia": "n"},
     "nsml.v1.ContentService": {
         "FindMissingBlobs": "un",

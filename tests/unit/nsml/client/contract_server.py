@@ -32,6 +32,8 @@ from nsml.spec.ssh_keys import parse_public_key
 from nsml.v1 import (
     accounts_pb2,
     accounts_pb2_grpc,
+    artifacts_pb2,
+    artifacts_pb2_grpc,
     audit_pb2,
     audit_pb2_grpc,
     backups_pb2,
@@ -125,6 +127,7 @@ class State:
         self.locks: dict[str, str] = {}
         """Contents of locks by the ids of sessions."""
         self.removed_checkpoints = 0
+        self.artifacts: dict[str, list[artifacts_pb2.Artifact]] = {}
         self.media: dict[str, list[media_pb2.Media]] = {}
         self.is_full_of_media = False
         self.no_processes = ""
@@ -1111,6 +1114,30 @@ class Environments(environments_pb2_grpc.EnvironmentServiceServicer):
         return environments_pb2.GetEnvironmentLockResponse(lock=lock)
 
 
+class Artifacts(artifacts_pb2_grpc.ArtifactServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def ListArtifacts(self, request, context):
+        session = self.state.find(request.session, context)
+        every = self.state.artifacts.get(session.id, [])
+        every = [one for one in every if request.name in {"", one.name}]
+        start = int(request.cursor or 0)
+        return artifacts_pb2.ListArtifactsResponse(
+            artifacts=every[start : start + 1],
+            next_cursor=str(start + 1) if start + 1 < len(every) else "",
+        )
+
+    def RemoveArtifacts(self, request, context):
+        session = self.state.find(request.session, context)
+        gone = {(one.name, one.version) for one in request.versions}
+        there = self.state.artifacts.get(session.id, [])
+        self.state.artifacts[session.id] = [
+            one for one in there if (one.name, one.version) not in gone
+        ]
+        return artifacts_pb2.RemoveArtifactsResponse()
+
+
 class Media(media_pb2_grpc.MediaServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -1669,6 +1696,7 @@ class ContractServer:
         environments_pb2_grpc.add_EnvironmentServiceServicer_to_server(
             Environments(self.state), self.server
         )
+        artifacts_pb2_grpc.add_ArtifactServiceServicer_to_server(Artifacts(self.state), self.server)
         media_pb2_grpc.add_MediaServiceServicer_to_server(Media(self.state), self.server)
         nodes_pb2_grpc.add_NodeServiceServicer_to_server(Nodes(self.state), self.server)
         accounts_pb2_grpc.add_AccountServiceServicer_to_server(Accounts(self.state), self.server)

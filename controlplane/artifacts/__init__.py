@@ -1,0 +1,1 @@
+"""Artifacts: what sessions saved in versions."""

@@ -1,0 +1,155 @@
+"""Artifacts: what sessions saved in versions, and when it became durable."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+import structlog
+
+from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
+from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, StateConflict
+from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
+from controlplane.history.records import LATEST_TIME
+from controlplane.history.sql.artifacts import MOST_OF_SESSION
+from controlplane.history.values import Artifact, ArtifactState, Channel
+from nsml._frames import REPORT
+from nsml._path_text import recorded_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from controlplane.content.content import Content
+    from controlplane.domain.identity import NodeCaller
+    from controlplane.domain.values import Session
+    from controlplane.history.sql.history import History
+    from controlplane.history.values import ArtifactKey, Chunk
+    from controlplane.state.replica_rights import Rights
+
+MOST_A_PAGE: Final = 100
+MOST_REMOVED: Final = 1_000
+"""Versions that one call removes."""
+_MOST_REASON: Final = 2_048
+_SHOWN: Final = 200
+_FOLDER: Final = re.compile("[!-~]{1,200}")
+
+_log = structlog.get_logger()
+
+
+class Artifacts:
+    """Listing, removing, and making durable."""
+
+    def __init__(self, *, history: History, content: Content, rights: Rights) -> None:
+        self._history = history
+        self._content = content
+        self._rights = rights
+
+    async def page(
+        self, session: Session, *, name: str, after: ArtifactKey | None, limit: int
+    ) -> tuple[Artifact, ...]:
+        """Of one session, oldest first; behind the one with this key."""
+        return await self._history.artifacts.list(session.id, name=name, after=after, limit=limit)
+
+    async def remove(self, session: Session, versions: Sequence[tuple[str, int]]) -> None:
+        """Remove versions by name and number.
+
+        Raises:
+            InvalidRequest: no versions, or more than MOST_REMOVED.
+            NotFound: one of them is not there; none is removed.
+        """
+        if not 0 < len(versions) <= MOST_REMOVED:
+            raise InvalidRequest(f"1 to {MOST_REMOVED:,} versions of artifacts at a time")
+        missing = await self._history.artifacts.remove(
+            session.id, session.owner, list(dict.fromkeys(versions))
+        )
+        if missing is not None:
+            name, version = missing
+            raise NotFound(
+                f"{session.name} has no artifact {name[:80]!r} with version {version}",
+                attempt=f"nsml artifact ls {session.name}",
+            )
+
+    async def commit(self, caller: NodeCaller, saved: Artifact) -> int:
+        """Record that one is DURABLE or LOST; its version, 0 for none. Repeating it is harmless.
+
+        Raises:
+            NotFound: the replica neither runs nor ran on the calling node.
+            MissingBlobs: its content has not been sent completely by this node.
+            InvalidRequest: the name, the folder or the digest.
+            StateConflict: the session has as many as are kept.
+        """
+        await self._rights.check(
+            caller.node, saved.session_id, saved.attempt, saved.rank, joined_at=caller.joined_at
+        )
+        if not saved.name or len(saved.name.encode()) > MOST_CHECKPOINT_NAME:
+            raise InvalidRequest(f"an artifact's name has 1 to {MOST_CHECKPOINT_NAME} bytes")
+        if not _FOLDER.fullmatch(saved.folder):
+            raise InvalidRequest(f"{saved.folder[:_SHOWN]!r} is not a folder of an artifact")
+        if saved.state is ArtifactState.LOST:
+            _log.warning(
+                "artifact.lost",
+                session=saved.session_id,
+                node=caller.node,
+                artifact=saved.name[:_SHOWN],
+                reason=saved.why_lost[:_SHOWN],
+            )
+        elif not await self._content.may_use(
+            caller, check_digest(saved.digest or ""), session_id=saved.session_id
+        ) or await self._content.is_incomplete(caller, saved.digest or ""):
+            raise MissingBlobs(f"artifact {saved.name!r} has not been sent completely")
+        stands = await self._history.artifacts.settle(saved)
+        if stands is None:
+            raise StateConflict(f"{MOST_OF_SESSION:,} artifacts are kept of one session")
+        return stands.version
+
+
+class _Told(msgspec.Struct):
+    """A record of an artifact: written by a program, which may lie in every field."""
+
+    kind: Literal["artifact"]
+    time: Annotated[float, msgspec.Meta(ge=0, lt=LATEST_TIME)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_CHECKPOINT_NAME)]
+    folder: str
+    files: list[msgspec.Raw]
+    size: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    step: float | str | None = None
+    lost: Annotated[str, msgspec.Meta(max_length=_MOST_REASON)] = ""
+
+
+_DECODER = msgspec.json.Decoder(_Told)
+
+
+def artifacts_in(chunk: Chunk, node: str) -> Iterator[Artifact]:
+    """The artifacts that a chunk's records tell of."""
+    if chunk.stream.channel is not Channel.METRIC:
+        return
+    for record in chunk.records:
+        if record.startswith(REPORT) or b'"artifact"' not in record:
+            continue
+        try:
+            told = _DECODER.decode(record)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            # Records are user data: a broken one is kept as it is and means nothing.
+            _log.debug(
+                "record.unreadable", session=chunk.stream.session_id, reason=str(error)[:_SHOWN]
+            )
+            continue
+        name = recorded_name(told.name)
+        if not _FOLDER.fullmatch(told.folder) or len(name.encode()) > MOST_CHECKPOINT_NAME:
+            continue
+        yield Artifact(
+            session_id=chunk.stream.session_id,
+            attempt=chunk.stream.attempt,
+            rank=chunk.stream.rank,
+            folder=told.folder,
+            name=name,
+            saved_at=told.time,
+            size_bytes=told.size,
+            file_count=len(told.files),
+            step=told.step if isinstance(told.step, float) and math.isfinite(told.step) else None,
+            node=node,
+            state=ArtifactState.LOST if told.lost else ArtifactState.SAVED,
+            why_lost=plain(told.lost)[:MOST_WORDS],
+        )

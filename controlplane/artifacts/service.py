@@ -1,0 +1,129 @@
+"""ArtifactService."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from controlplane.access.current import note_target, require_agent, require_user
+from controlplane.artifacts.artifacts import MOST_A_PAGE
+from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
+from controlplane.domain.errors import InvalidRequest
+from controlplane.history.values import Artifact, ArtifactKey, ArtifactState
+from controlplane.wire.errors import Context, answering
+from controlplane.wire.times import time_of, timestamp
+from nsml.v1 import artifacts_pb2 as pb
+from nsml.v1 import artifacts_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.artifacts.artifacts import Artifacts
+    from controlplane.content.content import Content
+    from controlplane.limits.concurrency_limits import Turns
+    from controlplane.state.references import References
+
+
+class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
+    """Artifacts, as users see them and nodes bring them."""
+
+    def __init__(
+        self, artifacts: Artifacts, references: References, content: Content, reading: Turns
+    ) -> None:
+        self._artifacts = artifacts
+        self._references = references
+        self._content = content
+        self._reading = reading
+
+    @answering
+    async def ListArtifacts(  # noqa: N802 - named by the contract
+        self, request: pb.ListArtifactsRequest, _: Context
+    ) -> pb.ListArtifactsResponse:
+        """A page, oldest first; their content may be read from then on."""
+        who = require_user()
+        session, after = await self._references.find(who, request.session), _key(request.cursor)
+        size = min(request.page_size or MOST_A_PAGE, MOST_A_PAGE)
+        async with self._reading.turn(who.user.name):
+            found = await self._artifacts.page(
+                session, name=request.name, after=after, limit=size + 1
+            )
+        shown = found[:size]
+        for digest in dict.fromkeys(one.digest for one in shown if one.digest):
+            self._content.show(who, digest)
+        return pb.ListArtifactsResponse(
+            artifacts=[_message(one, session.name) for one in shown],
+            next_cursor=json.dumps(_key_of(shown[-1])) if len(found) > size else "",
+        )
+
+    @answering
+    async def RemoveArtifacts(  # noqa: N802
+        self, request: pb.RemoveArtifactsRequest, _: Context
+    ) -> pb.RemoveArtifactsResponse:
+        """Remove versions."""
+        session = await self._references.find_own(require_user(), request.session)
+        note_target(session.name)
+        await self._artifacts.remove(session, [(one.name, one.version) for one in request.versions])
+        return pb.RemoveArtifactsResponse()
+
+    @answering
+    async def CommitArtifact(  # noqa: N802
+        self, request: pb.CommitArtifactRequest, _: Context
+    ) -> pb.CommitArtifactResponse:
+        """It is durable, or lost."""
+        caller = require_agent()
+        version = await self._artifacts.commit(
+            caller,
+            Artifact(
+                session_id=request.session_id,
+                attempt=request.attempt,
+                rank=request.rank,
+                folder=request.folder,
+                name=plain(request.name),
+                saved_at=time_of(request.saved_at),
+                size_bytes=request.size_bytes,
+                file_count=request.file_count,
+                step=request.step if request.HasField("step") else None,
+                node=caller.node,
+                state=ArtifactState.LOST if request.why_lost else ArtifactState.DURABLE,
+                digest=None if request.why_lost else request.digest,
+                why_lost=plain(request.why_lost)[:MOST_WORDS],
+            ),
+        )
+        return pb.CommitArtifactResponse(version=version)
+
+
+def _message(one: Artifact, session: str) -> pb.Artifact:
+    return pb.Artifact(
+        name=one.name,
+        version=one.version,
+        session=session,
+        state=f"ARTIFACT_STATE_{one.state.value}",
+        digest=one.digest or "",
+        size_bytes=one.size_bytes,
+        file_count=one.file_count,
+        saved_at=timestamp(one.saved_at),
+        step=one.step,
+        attempt=one.attempt,
+        rank=one.rank,
+        node=one.node,
+        why_lost=one.why_lost,
+    )
+
+
+def _key_of(one: Artifact) -> ArtifactKey:
+    return ArtifactKey(one.saved_at, one.attempt, one.rank, one.folder)
+
+
+_KEY = msgspec.json.Decoder(tuple[float, int, int, str])
+
+
+def _key(cursor: str) -> ArtifactKey | None:
+    if not cursor:
+        return None
+    try:
+        key = ArtifactKey._make(_KEY.decode(cursor))
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidRequest("the cursor is not one of this platform's") from error
+    if not 0 <= key.attempt < 1 << 32 or not 0 <= key.rank < 1 << 32 or "\0" in key.folder:
+        raise InvalidRequest("the cursor is not one of this platform's")
+    return key

@@ -1,0 +1,167 @@
+"""Artifacts: what records tell of them, and what becomes of them, in whichever order it is heard."""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from controlplane.history.sql.media import lose_saved, saved_replicas
+from controlplane.history.sql.queries import RowType, page, select
+from controlplane.history.sql.user_storage import add_kept, release
+from controlplane.history.values import Artifact, ArtifactKey, ArtifactState, ReplicaKey
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from controlplane.history.sql.interface import Connection, Database
+
+MOST_OF_SESSION: Final = 10_000
+"""Artifacts of one session that are kept, those that were removed included."""
+
+_ARTIFACT: Final = RowType(Artifact, state=ArtifactState)
+_KEY: Final = ("session_id", "attempt", "rank", "folder")
+_TELL: Final = f"{_ARTIFACT.insert('artifacts')} ON CONFLICT ({', '.join(_KEY)}) DO NOTHING"
+_PUT: Final = _ARTIFACT.upsert("artifacts", _KEY)
+_LISTED: Final = "session_id = ? AND state NOT IN ('UNCHANGED', 'REMOVED')"
+_LOCK: Final = (
+    "INSERT INTO artifact_names (session_id, name, numbered) VALUES (?, ?, 0)"
+    " ON CONFLICT (session_id, name) DO UPDATE SET numbered = artifact_names.numbered"
+)
+
+
+class SqlArtifacts:
+    """What sessions saved in versions; rows go with their session.
+
+    A row stays when its version is removed, or turns out to be equal to the one before: a record that comes again tells
+    of nothing new then.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def tell(self, told: Sequence[Artifact]) -> None:
+        """Store what records tell, the first word on each; nothing beyond MOST_OF_SESSION of a session."""
+
+        def work(connection: Connection) -> None:
+            for one in told:
+                if _count(connection, one.session_id) < MOST_OF_SESSION:
+                    connection.execute(_TELL, _ARTIFACT.values(one))
+
+        await self._database.write(work, touches={one.session_id for one in told})
+
+    async def settle(self, settled: Artifact) -> Artifact | None:
+        """Store that one is DURABLE, with the next version of its name, or LOST; what stands, None: there is no room.
+
+        One that is DURABLE, UNCHANGED or REMOVED stays so.
+        """
+
+        def work(connection: Connection) -> Artifact | None:
+            known = _find(connection, settled)
+            if known is None and _count(connection, settled.session_id) >= MOST_OF_SESSION:
+                return None
+            if known is not None and known.state not in {ArtifactState.SAVED, ArtifactState.LOST}:
+                return known
+            stands = settled
+            if settled.state is ArtifactState.DURABLE:
+                stands = _numbered(connection, settled)
+            if known is not None and stands.step is None:
+                stands = replace(stands, step=known.step)
+            connection.execute(_PUT, _ARTIFACT.values(stands))
+            return stands
+
+        return await self._database.write(work, touches={settled.session_id})
+
+    async def list(
+        self, session_id: str, *, name: str = "", after: ArtifactKey | None = None, limit: int
+    ) -> tuple[Artifact, ...]:
+        """Of one session, oldest first, behind the one with this key; with `name` only its versions."""
+        query = page(
+            _ARTIFACT.columns,
+            "artifacts",
+            ArtifactKey._fields,
+            after=after,
+            limit=limit,
+            where=(_LISTED, *(["name = ?"] if name else [])),
+            values=(session_id, *([name] if name else [])),
+        )
+        return await select(self._database, *query, _ARTIFACT.read)
+
+    async def remove(
+        self, session_id: str, owner: str, versions: Collection[tuple[str, int]]
+    ) -> tuple[str, int] | None:
+        """Remove versions by name and number, all or none; one that is not there, None when all are gone.
+
+        Their content is released, and a count asked for.
+        """
+
+        def work(connection: Connection) -> tuple[str, int] | None:
+            found = []
+            for version in versions:
+                row = connection.execute(
+                    f"SELECT {_ARTIFACT.columns} FROM artifacts WHERE {_LISTED}"
+                    " AND name = ? AND version = ? AND version > 0",
+                    (session_id, *version),
+                ).fetchone()
+                if row is None:
+                    return version
+                found.append(_ARTIFACT.read(row))
+            for one in found:
+                gone = replace(one, state=ArtifactState.REMOVED, digest=None)
+                connection.execute(_PUT, _ARTIFACT.values(gone))
+            release(connection, owner, session_id, [one.digest or "" for one in found])
+            add_kept(connection, owner, asked=1)
+            return None
+
+        return await self._database.write(work, touches={session_id})
+
+    async def unsettled(self) -> tuple[ReplicaKey, ...]:
+        """The replicas of which artifacts are SAVED: no node has reported what became of them."""
+        return await saved_replicas(self._database, "artifacts")
+
+    async def lose(self, replica: ReplicaKey, why: str) -> int:
+        """What is SAVED of a replica is LOST, unless its node reports otherwise later; how many that are."""
+        return await lose_saved(self._database, "artifacts", replica, why)
+
+
+def delete_artifacts(connection: Connection, session_id: str) -> None:
+    """Remove the rows of a session; part of a larger transaction."""
+    for table in ("artifacts", "artifact_names"):
+        connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+
+
+def _numbered(connection: Connection, durable: Artifact) -> Artifact:
+    """With the next version of its name, or UNCHANGED if the newest version has the same content."""
+    name = (durable.session_id, durable.name)
+    connection.execute(_LOCK, name)  # until the transaction ends: two are not given one number
+    newest = connection.execute(
+        "SELECT state, digest FROM artifacts WHERE session_id = ? AND name = ? AND version > 0"
+        " ORDER BY version DESC LIMIT 1",
+        name,
+    ).fetchone()
+    if newest is not None and tuple(newest) == (ArtifactState.DURABLE, durable.digest):
+        return replace(durable, state=ArtifactState.UNCHANGED, digest=None)
+    connection.execute(
+        "UPDATE artifact_names SET numbered = numbered + 1 WHERE session_id = ? AND name = ?", name
+    )
+    (number,) = connection.execute(
+        "SELECT numbered FROM artifact_names WHERE session_id = ? AND name = ?", name
+    ).fetchone()
+    return replace(durable, version=int(number))
+
+
+def _find(connection: Connection, one: Artifact) -> Artifact | None:
+    row = connection.execute(
+        f"SELECT {_ARTIFACT.columns} FROM artifacts"
+        " WHERE session_id = ? AND attempt = ? AND rank = ? AND folder = ?",
+        (one.session_id, one.attempt, one.rank, one.folder),
+    ).fetchone()
+    return None if row is None else _ARTIFACT.read(row)
+
+
+def _count(connection: Connection, session_id: str) -> int:
+    (count,) = connection.execute(
+        "SELECT count(*) FROM artifacts WHERE session_id = ?", (session_id,)
+    ).fetchone()
+    return int(count)

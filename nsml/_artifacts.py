@@ -1,0 +1,156 @@
+"""`nsml.artifact`: files and folders of the program's, copied beside its checkpoints and sent like these."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from nsml._checkpoints import Checkpoints
+from nsml._copies import copy_file
+from nsml._frames import MAX_PAYLOAD
+from nsml._notice import notice
+from nsml._path_text import path_text
+from nsml._report import encode
+from nsml._rights import make_folder, remove_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, NoReturn, Tuple
+
+    Keep = Callable[[str, str, List[Tuple[str, int]]], None]
+
+_NAMED = 3
+_LONGEST_REASON = 500
+
+
+class Artifacts:
+    """What one process saves.
+
+    Args:
+        run_dir: "" outside of a session; then the last of each name stays in `.nsml/artifacts`.
+        root: nsml's own folder, which is never copied.
+        checkpoints: beside which they are put.
+        keep: is told name, folder and files of one that is in place.
+    """
+
+    def __init__(self, run_dir: str, root: str, checkpoints: Checkpoints, keep: Keep) -> None:
+        self._run_dir = run_dir
+        self._root = root
+        self._place = checkpoints if run_dir else Checkpoints(os.path.join(root, "artifacts"))
+        self._keep = keep
+
+    def save(self, name: str, path: Any) -> None:
+        """Copy a file or a folder.
+
+        Raises:
+            OSError: it cannot be read, or the disk refused.
+            TypeError, ValueError: `path` is none, has no files, or has too many.
+            RecursionError: folders in folders without end.
+        """
+        source = os.path.realpath(os.fsdecode(os.fspath(path)))
+        own = os.path.realpath(self._root)
+        if (source + os.sep).startswith(own + os.sep):
+            raise ValueError(f"{source} is in nsml's own folder")
+        draft = self._place.begin()
+        try:
+            left_out, changed = _copy(source, draft.model, own)
+            folder, files = draft.commit(name, is_artifact=bool(self._run_dir))
+        except BaseException:
+            draft.discard()
+            raise
+        _name_them(name, "left out, neither regular files nor folders", left_out)
+        _name_them(name, "changed while they were copied", changed)
+        if not self._run_dir:
+            self._place.keep_newest(name)
+            return
+        try:
+            _check_not_empty(files, source)
+            self._keep(name, folder, files)
+        except BaseException:
+            remove_tree(os.path.join(self._place.root, os.path.dirname(folder)))
+            raise
+
+    def record(
+        self, name: str, folder: str, files: List[Tuple[str, int]], seal: str, step: Any
+    ) -> bytes:
+        """The record of one in place. Raises ValueError: it has no room for so many files."""
+        record = {
+            "kind": "artifact",
+            "time": time.time(),
+            "name": name,
+            "folder": folder,
+            "files": [(path_text(path), size) for path, size in files],
+            "seal": seal,
+            "size": sum(size for _, size in files),
+        }
+        payload = encode({**record, "step": step if isinstance(step, (int, float)) else None})
+        if len(payload) > MAX_PAYLOAD:
+            raise ValueError(
+                f"{len(files):,} files are too many for one artifact: pack them into one"
+            )
+        return payload
+
+    def lost_record(self, name: str, why: str) -> bytes:
+        """The record of one that could not be saved."""
+        # Unique in its replica, as the folders of others are.
+        folder = f"lost-{os.getpid()}-{time.time_ns()}"
+        record = {"kind": "artifact", "time": time.time(), "name": name, "folder": folder}
+        return encode({**record, "files": [], "size": 0, "lost": why[:_LONGEST_REASON]})
+
+
+def _copy(source: str, target: str, own: str) -> Tuple[List[str], List[str]]:
+    """Copy a file or a folder into the folder `target`: what was left out, and what changed meanwhile.
+
+    Links are left out: nothing outside of the folder is copied. Raises OSError.
+    """
+    facts = os.stat(source)
+    if not stat.S_ISDIR(facts.st_mode):
+        if not stat.S_ISREG(facts.st_mode):
+            raise ValueError(f"{source} is neither a regular file nor a folder")
+        name = os.path.basename(source)
+        return [], [path_text(name)] if _copy_one(source, os.path.join(target, name)) else []
+    left_out: List[str] = []
+    changed: List[str] = []
+    for base, folders, names in os.walk(source, onerror=_raise):
+        there = os.path.normpath(os.path.join(target, os.path.relpath(base, source)))
+        for name in list(folders):
+            path = os.path.join(base, name)
+            if path == own:
+                folders.remove(name)
+            elif os.path.islink(path):
+                names.append(name)
+                folders.remove(name)
+            else:
+                make_folder(os.path.join(there, name))
+        for name in names:
+            path = os.path.join(base, name)
+            text = path_text(os.path.relpath(path, source).replace(os.sep, "/"))
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                left_out.append(text)
+            elif _copy_one(path, os.path.join(there, name)):
+                changed.append(text)
+    return left_out, changed
+
+
+def _copy_one(source: str, target: str) -> bool:
+    """Copy a regular file; whether it changed meanwhile. Raises OSError."""
+    before = os.stat(source)
+    copy_file(source, target)
+    after = os.stat(source)
+    return (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns)
+
+
+def _check_not_empty(files: List[Tuple[str, int]], source: str) -> None:
+    if not files:
+        raise ValueError(f"there are no files in {source}")
+
+
+def _name_them(name: str, what: str, paths: List[str]) -> None:
+    if paths:
+        more = f" and {len(paths) - _NAMED} more" if paths[_NAMED:] else ""
+        notice(f"artifact {name}: {what}: {', '.join(paths[:_NAMED])}{more}")
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
