@@ -1,0 +1,63 @@
+"""nsml.artifact on a real platform, while its agent and control plane are killed."""
+
+from pathlib import Path
+
+from tests.e2e.programs import wait_for, write_program
+from tests.support.in_process import Platform
+
+SAVES = """\
+import os, pathlib, time
+import nsml
+
+out = pathlib.Path("out")
+out.mkdir()
+(out / "passwd").symlink_to("/etc/passwd")
+for number in range(12):
+    (out / "report.txt").write_text(f"round {number // 2}")
+    nsml.report(step=number, loss=1.0)
+    nsml.artifact("report", out)
+    pathlib.Path("saved").write_text(str(number))
+    while number == 6 and not os.path.exists("go-on"):
+        time.sleep(0.02)
+nsml.artifact("missing", "nowhere")
+"""
+
+
+def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
+    with Platform(simulate_gpus=1) as platform:
+        folder = write_program(tmp_path / "code", SAVES)
+        platform.nsml("run", "-g", "0", cwd=folder)
+        name = platform.nsml("ps", "-o", "name").stdout.split()[0]
+        session = platform.nsml("getid", name).stdout.strip()
+        replica = platform.folder / "data/agent/replicas" / f"{session}.1.0"
+
+        def saved() -> str:
+            file = replica / "app/saved"
+            return file.read_text() if file.exists() else ""
+
+        wait_for(lambda: saved() == "6", what="half of them are saved")
+        for program in ("agent", "controlplane"):
+            platform.kill(program)
+        (replica / "app/go-on").touch()
+        wait_for(lambda: saved() == "11", what="all are saved while nobody is there")
+        platform.up()
+        wait_for(
+            lambda: platform.json("ps", "-a")["items"][0]["state"] == "SUCCEEDED", what="it ends"
+        )
+        found = platform.json("artifact", "ls", name)["items"]
+        reports = [one for one in found if one["name"] == "report"]
+        assert [(one["version"], one["state"]) for one in reports] == [
+            (number, "DURABLE") for number in range(1, 7)
+        ]
+        assert [one["step"] for one in reports] == [0, 2, 4, 6, 8, 10]
+        [lost] = [one for one in found if one["name"] == "missing"]
+        assert (lost["version"], lost["state"]) == (None, "LOST")
+        for number in (1, 6):
+            words = ("artifact", "pull", name, f"report@{number}", str(tmp_path / "pulled"))
+            pulled = Path(platform.nsml(*words).stdout.strip())
+            assert [path.name for path in pulled.iterdir()] == ["report.txt"]
+            assert (pulled / "report.txt").read_text() == f"round {number - 1}"
+        platform.nsml("artifact", "rm", name, "report@6", "-y")
+        assert platform.json("artifact", "info", name, "report")["version"] == 5
+        refused = platform.nsml("artifact", "pull", name, "missing", check=False)
+        assert (refused.returncode, "is lost" in refused.stderr) == (5, True)
