@@ -288,6 +288,7 @@ UNCOUNTED = {
     "DatasetService/RemoveDataset": "makes room",
     "DatasetService/UntagDatasetVersion": "makes room",
     "CheckpointService/RemoveCheckpoints": "makes room",
+    "ArtifactService/RemoveArtifacts": "makes room",
     "SessionService/CreateSession": "decided with what it asks for",
     "SessionService/StopSession": "frees what is held; repeated ones are counted by the writer",
     "SessionService/RemoveSession": "makes room",

@@ -180,13 +180,16 @@ class Slow:
         self.asked: list[set[str]] = []
         self.counts: dict[str, CheckpointCount] = {}
         self.may_answer = asyncio.Event()
-        self.catalogue = self.streams = self.telemetry = self
+        self.catalogue = self.streams = self.telemetry = self.environment_locks = self
 
     async def checkpoint_counts(self, session_ids: set[str]) -> dict[str, CheckpointCount]:
         self.asked.append(set(session_ids))
         counts = dict(self.counts)
         await self.may_answer.wait()
         return counts
+
+    async def facts_of(self, _: str) -> None:
+        """No lock of an environment is kept."""
 
     async def newest(self) -> dict[str, NodeSample]:
         return self.known()

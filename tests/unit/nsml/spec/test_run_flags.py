@@ -20,7 +20,7 @@ from nsml.v1 import sessions_pb2 as pb
 
 PROGRAM = {"entry", "args", "argv", "bundle_digest"}
 """What a command line names without a flag of its own."""
-UNASKED = {"lost_after", "initial_checkpoint"}
+UNASKED = {"lost_after", "initial_checkpoint", "environment_lock"}
 """What only other clients ask for."""
 
 
