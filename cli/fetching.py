@@ -25,6 +25,9 @@ def fetched(app: App, fetch: Callable[[Client, Callable[[Transfer], None]], Awai
 
     Raises CommandError after Ctrl-C: a folder is there whole or not at all.
     """
+    from nsml.common.c_memory import keep_freed_memory
+
+    keep_freed_memory()
     progress = Progress(app, "fetching")
     try:
         return app.call(

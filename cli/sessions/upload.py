@@ -194,6 +194,9 @@ async def made_of(
 @contextmanager
 def _shown(app: App) -> Iterator[Callable[[Transfer], None]]:
     """Shows how far a transfer has come."""
+    from nsml.common.c_memory import keep_freed_memory
+
+    keep_freed_memory()
     progress = Progress(app, "sending")
     try:
         yield lambda seen: progress.update(seen.bytes, seen.bytes_total)
