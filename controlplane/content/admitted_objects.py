@@ -69,7 +69,7 @@ class AdmittedObjects:
         """See ObjectStore."""
         await self.put_many({digest: data})
 
-    async def put_many(self, blobs: Mapping[str, bytes]) -> None:
+    async def put_many(self, blobs: Mapping[str, bytes | memoryview]) -> None:
         """See ObjectStore.
 
         Raises:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def check_blobs(blobs: Mapping[str, bytes]) -> None:
+def check_blobs(blobs: Mapping[str, bytes | memoryview]) -> None:
     """Return when every blob may be put under its digest."""
     for digest, data in blobs.items():
         check_digest(digest)

@@ -88,7 +88,7 @@ class Files:
         """Whether they lie in a folder: listing is cheap, and what was listed is all."""
         return self._folder is not None
 
-    async def put(self, key: str, pieces: Sequence[bytes]) -> None:
+    async def put(self, key: str, pieces: Sequence[bytes | memoryview]) -> None:
         """Write a new file of these pieces; it survives a power cut once this returns."""
         async with self._at_once:
             if self._folder is None:
@@ -100,7 +100,9 @@ class Files:
                     # A file that is being written cannot be taken back.
                     await to_its_end(self._put_in_folder(self._folder, key, pieces))
 
-    async def _put_in_folder(self, folder: Path, key: str, pieces: Sequence[bytes]) -> None:
+    async def _put_in_folder(
+        self, folder: Path, key: str, pieces: Sequence[bytes | memoryview]
+    ) -> None:
         """Put it, or leave nothing under `incoming/`: a full disk must not stay full of those."""
         incoming, marked = folder / self._incoming, self._marked
         begun = incoming / f"{next(self._numbers)}-{key.rpartition('/')[2]}"
@@ -412,13 +414,11 @@ def _check_folder(folder: Path, marked: str, incoming: Path | None = None) -> No
         incoming.mkdir(mode=0o700, exist_ok=True)
 
 
-def _write_flushed(path: Path, pieces: Iterable[bytes]) -> None:
+def _write_flushed(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """A new file in a folder that is there; nothing above it is made."""
-    with path.open("xb", buffering=0) as file:
-        for piece in pieces:
-            left = memoryview(piece)
-            while left:
-                left = left[file.write(left) :]
+    with path.open("xb") as file:
+        file.writelines(pieces)
+        file.flush()
         os.fsync(file.fileno())
 
 

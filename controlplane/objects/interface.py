@@ -58,7 +58,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def put_many(self, blobs: Mapping[str, bytes]) -> None:
+    async def put_many(self, blobs: Mapping[str, bytes | memoryview]) -> None:
         """Put several, much cheaper than one by one. All are checked before any is written."""
         ...
 

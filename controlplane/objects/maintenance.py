@@ -198,7 +198,7 @@ class Maintenance:
             except BlobDamaged as error:
                 _log.warning("objects.blob_damaged", digest=digest, reason=error.why)
                 continue
-            pack.add(digest, framed, size)
+            pack.add(digest, (framed,), size)
             moved.append(digest)
             if is_aside:
                 aside.add(digest)
@@ -276,9 +276,9 @@ class _Copying:
                 _log.warning("objects.blob_damaged", digest=place.digest, reason=error.why)
                 await self._index.damaged(place)
                 continue
-            if not self._pack.has_room(place.stored, PACK_BYTES):
+            if self._pack.is_full(PACK_BYTES):
                 await self.finish()
-            self._moved.append((place, self._pack.add(place.digest, framed, place.size)))
+            self._moved.append((place, self._pack.add(place.digest, (framed,), place.size)))
 
     async def finish(self) -> None:
         if not self._moved:

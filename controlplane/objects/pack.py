@@ -17,10 +17,10 @@ from controlplane.history.values import PackEntry
 from nsml.content.digests import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 PACK_BYTES: Final = 16 << 20
-"""A pack is not made larger than this, but by one blob that is."""
+"""A pack that has reached this takes no further blob."""
 PACKS: Final = "packs"
 
 MAGIC: Final = b"nsmlpk01"
@@ -48,25 +48,24 @@ class PackWriter:
     """
 
     def __init__(self) -> None:
-        self.pieces: list[bytes] = []
+        self.pieces: list[bytes | memoryview] = []
         self.entries: list[PackEntry] = []
         self.size = 0
 
-    def add(self, digest: str, framed: bytes, size: int) -> PackEntry:
-        """Append a blob of `size` bytes, framed already."""
-        entry = PackEntry(digest, self.size, len(framed), size)
-        self.pieces.append(framed)
+    def add(self, digest: str, framed: Sequence[bytes | memoryview], size: int) -> PackEntry:
+        """Append a blob of `size` bytes, framed already, in pieces."""
+        stored = sum(map(len, framed))
+        entry = PackEntry(digest, self.size, stored, size)
+        self.pieces += framed
         self.entries.append(entry)
-        self.size += len(framed)
+        self.size += stored
         return entry
 
-    def has_room(self, size: int, most_bytes: int) -> bool:
-        """Whether a frame of so many bytes belongs into this pack; into an empty one any does."""
-        return not self.entries or (
-            self.size + size <= most_bytes and len(self.entries) < MOST_BLOBS
-        )
+    def is_full(self, pack_bytes: int) -> bool:
+        """Whether the next blob belongs into another pack."""
+        return self.size >= pack_bytes or len(self.entries) >= MOST_BLOBS
 
-    def finished(self) -> list[bytes]:
+    def finished(self) -> list[bytes | memoryview]:
         """All of the pack's bytes."""
         return [*self.pieces, footer_of(self.entries)]
 

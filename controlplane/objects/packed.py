@@ -37,7 +37,7 @@ from controlplane.objects.interface import StoredBlob, VerifiedBlobs
 from controlplane.objects.loose import LooseBlobs
 from controlplane.objects.maintenance import ADOPT_AFTER_S, Maintained, Maintenance
 from controlplane.objects.pack import PACK_BYTES, PackWriter, key_of
-from nsml.content.framing import frame
+from nsml.content.framing import frame_pieces
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -110,7 +110,7 @@ class PackedObjects:
         """See ObjectStore."""
         await self.put_many({digest: data})
 
-    async def put_many(self, blobs: Mapping[str, bytes]) -> None:
+    async def put_many(self, blobs: Mapping[str, bytes | memoryview]) -> None:
         """See ObjectStore.
 
         All are written, also those that are here: nobody can tell by the time that it takes.
@@ -252,14 +252,13 @@ class PackedObjects:
                 _log.info("objects.maintained", **asdict(done))
 
 
-def _packed(blobs: Mapping[str, bytes]) -> list[PackWriter]:
+def _packed(blobs: Mapping[str, bytes | memoryview]) -> list[PackWriter]:
     check_blobs(blobs)
     packs = [PackWriter()]
     for digest, data in blobs.items():
-        framed = frame(data)
-        if not packs[-1].has_room(len(framed), PACK_BYTES):
+        if packs[-1].is_full(PACK_BYTES):
             packs.append(PackWriter())
-        packs[-1].add(digest, framed, len(data))
+        packs[-1].add(digest, frame_pieces(data), len(data))
     return [pack for pack in packs if pack.entries]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nsml.content.errors import BlobCorrupt
 
 if TYPE_CHECKING:
-    from zstandard import ZstdDecompressor
+    from zstandard import ZstdCompressor, ZstdDecompressor
 
 RAW = 0
 ZSTD = 1
@@ -23,18 +23,21 @@ _PROBE = 64 * 1024
 
 
 _OF_THREAD = threading.local()
-"""Each thread's decompressor: to make one costs more than a small frame, and no two threads may share it."""
+"""What each thread compresses with: to make one costs more than a small frame, and no two threads may share it."""
 
 
 def frame(data: bytes, level: int = _LEVEL) -> bytes:
     """`data` as it is stored; `level` is zstd's, from 1 (fast) to 22."""
-    if len(data) >= _SMALLEST and _seems_compressible(data):
-        import zstandard
+    return b"".join(frame_pieces(data, level))
 
-        packed = zstandard.compress(data, level)
+
+def frame_pieces(data: bytes | memoryview, level: int = _LEVEL) -> tuple[bytes, bytes | memoryview]:
+    """The pieces of `frame`: data that is stored as it is is not copied."""
+    if len(data) >= _SMALLEST and _seems_compressible(data):
+        packed = _compressor(level).compress(data)
         if len(packed) <= len(data) - len(data) // 16:
-            return bytes((ZSTD,)) + packed
-    return bytes((RAW,)) + data
+            return bytes((ZSTD,)), packed
+    return bytes((RAW,)), data
 
 
 def unframe(blob: bytes | memoryview, *, max_bytes: int) -> bytes:
@@ -71,14 +74,24 @@ def _decompress(body: memoryview, max_bytes: int) -> bytes:
     return data
 
 
-def _seems_compressible(data: bytes) -> bool:
+def _seems_compressible(data: bytes | memoryview) -> bool:
     """Judge large data by its first 64 KiB: media would be compressed in vain."""
     if len(data) <= _PROBE:
         return True
-    import zstandard
+    head = memoryview(data)[:_PROBE]
+    return len(_compressor(1).compress(head)) <= len(head) - len(head) // 16
 
-    head = data[:_PROBE]
-    return len(zstandard.compress(head, 1)) <= len(head) - len(head) // 16
+
+def _compressor(level: int) -> ZstdCompressor:
+    name = f"compressor_{level}"
+    try:
+        kept: ZstdCompressor = getattr(_OF_THREAD, name)
+    except AttributeError:
+        import zstandard
+
+        kept = zstandard.ZstdCompressor(level)
+        setattr(_OF_THREAD, name, kept)
+    return kept
 
 
 def _decompressor() -> ZstdDecompressor:

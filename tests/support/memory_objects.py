@@ -36,7 +36,7 @@ class MemoryObjects:
         """See ObjectStore."""
         await self.put_many({digest: data})
 
-    async def put_many(self, blobs: Mapping[str, bytes]) -> None:
+    async def put_many(self, blobs: Mapping[str, bytes | memoryview]) -> None:
         """See ObjectStore."""
         check_blobs(blobs)
         now = self._clock.time()
