@@ -109,7 +109,7 @@ MOST_READING: Final = 16
 
 SEND_IT: Final = "send what FindMissingBlobs names, with the manifest as its root"
 
-Part = tuple[str, bytes, bool]
+Part = tuple[str, bytes | memoryview, bool]
 """Digest of the blob, bytes, whether they are its last."""
 
 
@@ -544,15 +544,15 @@ class _Upload:
         self._objects = objects
         self._note = note
         self._run = run
-        self._batch: dict[str, bytes] = {}
+        self._batch: dict[str, bytes | memoryview] = {}
         self._batch_bytes = 0
         self._stored: set[str] = set()
         self._stored_bytes = 0
 
-    async def add(self, digest: str, data: bytes) -> None:
+    async def add(self, digest: str, data: bytes | memoryview) -> None:
         """Take a blob."""
-        if digest not in self._batch:
-            self._batch_bytes += len(data)
+        # Those that come again, too: all of a message stays in memory while a blob of it does.
+        self._batch_bytes += len(data)
         self._batch[digest] = data
         if len(self._batch) >= BATCH_BLOBS or self._batch_bytes >= BATCH_BYTES:
             await self._store()
@@ -631,7 +631,7 @@ def _check_members(root: str, known: Collection[str], digests: Sequence[str]) ->
 
 async def _whole(
     parts: AsyncIterable[Part], large: asyncio.Lock
-) -> AsyncGenerator[tuple[str, bytes], None]:
+) -> AsyncGenerator[tuple[str, bytes | memoryview], None]:
     """Blobs put together from parts that follow one another.
 
     Holds `large` from when a blob is a large one until the next one is asked for.

@@ -8,11 +8,10 @@ from controlplane.content.admitted_objects import AdmittedObjects
 from controlplane.content.content import Content
 from controlplane.content.object_gc import Collector
 from controlplane.content.object_gc_loop import Collecting, Forgetting, Maintaining
-from controlplane.content.service import ContentServicer
+from controlplane.content.service import ContentServicer, add_content_service
 from controlplane.content.user_storage_loop import CountingKept
 from controlplane.content.verification import Verification
 from controlplane.core.feature import Feature
-from nsml.v1 import content_pb2_grpc
 
 if TYPE_CHECKING:
     from controlplane.core.core import Core
@@ -61,7 +60,7 @@ def wire(core: Core) -> Feature:
     )
     servicer = ContentServicer(found, verification, core.shared(admitted_objects))
     return Feature(
-        services=((content_pb2_grpc.add_ContentServiceServicer_to_server, servicer),),
+        services=((add_content_service, servicer),),
         leader_loops=(
             maintaining.run,
             *((collecting.run,) if core.config.collect_after_s else ()),

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from nsml.client.errors import NotFound, PlatformFault, Unavailable
+from nsml.content.blob_messages import GetBlobsResponse
 from nsml.v1 import content_pb2 as pb
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ async def _read_blobs(
 ) -> AsyncGenerator[tuple[str, bytes], None]:
     """Like `read_blobs`, from one control plane."""
     request = pb.GetBlobsRequest(root=root, digests=digests)
-    stream = client.rpc.stream("ContentService/GetBlobs", request, pb.GetBlobsResponse)
-    parts: list[bytes] = []
+    stream = client.rpc.stream("ContentService/GetBlobs", request, GetBlobsResponse)
+    parts: list[bytes | memoryview] = []
     async with aclosing(stream):
         async for answer in stream:
             for blob in answer.blobs:

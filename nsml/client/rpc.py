@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import grpc
 
@@ -27,7 +27,21 @@ MESSAGE_LIMIT = 4 << 20
 DEADLINE_S = 30.0
 """For one answer, where the caller names no other."""
 
-R = TypeVar("R", bound="Message")
+
+class Encoded(Protocol):
+    """A message of protobuf, or one that encodes itself."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - named by protobuf
+        """The message as it is sent."""
+        ...
+
+    @classmethod
+    def FromString(cls, message: bytes, /) -> Self:  # noqa: N802 - named by protobuf
+        """The message that was received."""
+        ...
+
+
+R = TypeVar("R", bound=Encoded)
 
 
 def pinging(*, every_s: float, within_s: float) -> tuple[tuple[str, int], ...]:
@@ -184,7 +198,7 @@ class Rpc:
             self.ways.failed(address)
         return failure
 
-    async def upload(self, method: str, requests: AsyncIterable[Message], response: type[R]) -> R:
+    async def upload(self, method: str, requests: AsyncIterable[Encoded], response: type[R]) -> R:
         """Send many requests, with no deadline of their own, and return the one response.
 
         What `requests` raises ends the call and is raised here. (Given to gRPC, an iterator that

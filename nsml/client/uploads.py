@@ -17,6 +17,7 @@ from nsml.client.content import Transfer
 from nsml.client.errors import MissingBlobs, Unavailable
 from nsml.common.clock import in_thread, inline
 from nsml.common.concurrency import to_its_end
+from nsml.content.blob_messages import Blob, PutBlobsRequest
 from nsml.content.digests import digest_of
 from nsml.content.packing import batches_of
 from nsml.v1 import content_pb2 as pb
@@ -293,7 +294,7 @@ class _Sending:
             if error is not None:
                 raise error
 
-    async def _put(self, requests: Callable[[], AsyncIterator[pb.PutBlobsRequest]]) -> None:
+    async def _put(self, requests: Callable[[], AsyncIterator[PutBlobsRequest]]) -> None:
         """One call, once more to each further control plane while the last one is away."""
         rpc = self._client.rpc
         for further in reversed(range(len(rpc.ways.addresses))):
@@ -305,7 +306,7 @@ class _Sending:
             else:
                 return
 
-    async def _requests(self, pieces: Sequence[Piece]) -> AsyncIterator[pb.PutBlobsRequest]:
+    async def _requests(self, pieces: Sequence[Piece]) -> AsyncIterator[PutBlobsRequest]:
         batches = batches_of(self._folder, pieces, max_bytes=_MESSAGE_BYTES)
         run = inline if all(piece.data is not None for piece in pieces) else self._run
         while batch := await run(partial(next, batches, ())):
@@ -320,29 +321,23 @@ class _Sending:
             self._progress(Transfer(bytes=min(self._done, self._total), bytes_total=self._total))
 
 
-async def _in_messages(batch: Batch) -> AsyncIterator[pb.PutBlobsRequest]:
+async def _in_messages(batch: Batch) -> AsyncIterator[PutBlobsRequest]:
     for message in _messages(batch):
         yield message
 
 
-def _messages(batch: Batch) -> Iterator[pb.PutBlobsRequest]:
+def _messages(batch: Batch) -> Iterator[PutBlobsRequest]:
     """A batch of small blobs as one message; a large blob as parts of at most PART_BYTES."""
-    small = pb.PutBlobsRequest()
-    for digest, data in batch:
-        if len(data) <= _MESSAGE_BYTES:
-            # A message that is given blobs encodes and decodes them; one that makes them copies them once.
-            small.blobs.add(digest=digest, data=data, last=True)
-    if small.blobs:
-        yield small
+    small = [Blob(digest, data, last=True) for digest, data in batch if len(data) <= _MESSAGE_BYTES]
+    if small:
+        yield PutBlobsRequest(small)
     for digest, data in batch:
         if len(data) <= _MESSAGE_BYTES:
             continue
         for start in range(0, len(data), _MESSAGE_BYTES):
-            message = pb.PutBlobsRequest()
             part = data[start : start + _MESSAGE_BYTES]
             last = start + _MESSAGE_BYTES >= len(data)
-            message.blobs.add(digest=digest, data=part, last=last)
-            yield message
+            yield PutBlobsRequest([Blob(digest, part, last)])
 
 
 def _batched(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from controlplane.content import content as contents
 from controlplane.content.content import (
     BATCH_BLOBS,
+    BATCH_BYTES,
     LARGE_BYTES,
     MOST_SENDING,
     PERIOD_S,
@@ -265,6 +266,23 @@ async def test_one_caller_brings_one_large_blob_at_a_time(content: Content) -> N
 async def test_a_call_may_bring_several_large_blobs(content: Content) -> None:
     blobs = [bytes([number]) * (LARGE_BYTES + 1) for number in range(3)]
     assert await content.put(KIM, parts([blobs[0], b"small", *blobs[1:]])) == 4
+
+
+async def test_blobs_that_come_again_count_as_long_as_their_message_is_in_memory(
+    content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = []
+    put_many = content._objects.put_many
+
+    async def noted(blobs: Mapping[str, bytes | memoryview]) -> None:
+        batches.append(len(blobs))
+        await put_many(blobs)
+
+    monkeypatch.setattr(content._objects, "put_many", noted)
+    messages = 3 * BATCH_BYTES // MIB
+    blobs = [one for number in range(messages) for one in (b"%d" % number, bytes(MIB))]
+    assert await content.put(KIM, parts(blobs)) == messages + 1
+    assert len(batches) == 3
 
 
 @pytest.mark.parametrize("before", [0, BATCH_BLOBS])
