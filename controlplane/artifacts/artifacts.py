@@ -21,6 +21,7 @@ from nsml._path_text import recorded_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from controlplane.artifacts.output_datasets import OutputDatasets
     from controlplane.content.content import Content
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
@@ -41,7 +42,10 @@ _log = structlog.get_logger()
 class Artifacts:
     """Listing, removing, and making durable."""
 
-    def __init__(self, *, history: History, content: Content, rights: Rights) -> None:
+    def __init__(
+        self, *, history: History, content: Content, rights: Rights, outputs: OutputDatasets
+    ) -> None:
+        self._outputs = outputs
         self._history = history
         self._content = content
         self._rights = rights
@@ -74,13 +78,16 @@ class Artifacts:
     async def commit(self, caller: NodeCaller, saved: Artifact) -> int:
         """Record that one is DURABLE or LOST; its version, 0 for none. Repeating it is harmless.
 
+        An output folder of a session that succeeds becomes a version of its dataset.
+
         Raises:
             NotFound: the replica neither runs nor ran on the calling node.
             MissingBlobs: its content has not been sent completely by this node.
             InvalidRequest: the name, the folder or the digest.
             StateConflict: the session has as many as are kept.
+            Unavailable: it is an output folder, and whether its session succeeds is not known.
         """
-        await self._rights.check(
+        session = await self._rights.check(
             caller.node, saved.session_id, saved.attempt, saved.rank, joined_at=caller.joined_at
         )
         if not saved.name or len(saved.name.encode()) > MOST_CHECKPOINT_NAME:
@@ -99,9 +106,12 @@ class Artifacts:
             caller, check_digest(saved.digest or ""), session_id=saved.session_id
         ) or await self._content.is_incomplete(caller, saved.digest or ""):
             raise MissingBlobs(f"artifact {saved.name!r} has not been sent completely")
+        self._outputs.check_over(session, saved)
         stands = await self._history.artifacts.settle(saved)
         if stands is None:
             raise StateConflict(f"{MOST_OF_SESSION:,} artifacts are kept of one session")
+        if saved.digest and stands.state in {ArtifactState.DURABLE, ArtifactState.UNCHANGED}:
+            await self._outputs.make(session, saved, saved.digest)
         return stands.version
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.artifacts.artifacts import Artifacts
+from controlplane.artifacts.output_datasets import OutputDatasets
 from controlplane.artifacts.service import ArtifactServicer
 from controlplane.content.feature import content
 from controlplane.core.feature import Feature
+from controlplane.datasets.feature import datasets
 from nsml.v1 import artifacts_pb2_grpc
 
 if TYPE_CHECKING:
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
 
 def wire(core: Core) -> Feature:
     """Offer ArtifactService."""
-    artifacts = Artifacts(history=core.history, content=core.shared(content), rights=core.rights)
+    outputs = OutputDatasets(
+        history=core.history,
+        datasets=core.shared(datasets),
+        content=core.shared(content),
+        accounts=core.accounts,
+    )
+    artifacts = Artifacts(
+        history=core.history, content=core.shared(content), rights=core.rights, outputs=outputs
+    )
     servicer = ArtifactServicer(artifacts, core.references, core.shared(content), core.reading)
     return Feature(services=((artifacts_pb2_grpc.add_ArtifactServiceServicer_to_server, servicer),))

@@ -260,7 +260,8 @@ class SessionSpec:
     requirements before it was submitted is built anew. `labels` are its user's to group sessions by.
     `initial_checkpoint` None: its first attempt begins anew. `after`: the sessions that end before it is queued.
     `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all. `environment_lock`: digest of the packages that are
-    installed; "": what the requirements lead to.
+    installed; "": what the requirements lead to. `output_datasets`: see
+    nsml.spec.output_datasets.
     """
 
     entry: str = ""
@@ -291,6 +292,7 @@ class SessionSpec:
     after: tuple[After, ...] = ()
     keep_checkpoints: str = ""
     environment_lock: str = ""
+    output_datasets: tuple[str, ...] = ()
 
     @property
     def may_be_preempted(self) -> bool:

@@ -30,7 +30,7 @@ from controlplane.domain.values import (
 from controlplane.projects.projects import check_keep
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml.common.units import duration_text
-from nsml.spec import git_facts, knobs, labels, variables
+from nsml.spec import git_facts, knobs, labels, output_datasets, variables
 from nsml.spec.images import RULE, is_reference, whole_reference, why_never_pulled
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
@@ -46,7 +46,7 @@ from nsml.spec.request_limits import (
 from nsml.spec.run_flags import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from controlplane.domain.identity import User
     from controlplane.domain.program_changes import KnobValue
@@ -162,7 +162,21 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
         lost_after_s=_check_span(lost_after_s, "lost_after", LONGEST_S, "{}, or leave it out"),
         gpu_model=" ".join(spec.gpu_model.split()),
         keep_checkpoints=check_keep(spec.keep_checkpoints),
+        output_datasets=_check_outputs(spec.output_datasets),
     )
+
+
+def _check_outputs(texts: Sequence[str]) -> tuple[str, ...]:
+    """The output datasets, each as it is written."""
+    try:
+        found = [output_datasets.output_dataset(text) for text in texts]
+    except ValueError as error:
+        raise InvalidRequest(f"no output dataset: {error}") from error
+    if len({one.name for one in found}) < len(found) or len(found) > output_datasets.MOST:
+        raise InvalidRequest(
+            f"a session has at most {output_datasets.MOST} output datasets, of different names"
+        )
+    return tuple(map(str, found))
 
 
 def check_supposed(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:

@@ -47,9 +47,11 @@ from nodeagent.runtimes.interface import (
 )
 from nodeagent.runtimes.shares import is_kept_by_mps, mps_mount
 from nodeagent.safe_paths import open_folder
-from nodeagent.storage.checkpoints import Uploads
+from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
+from nodeagent.storage.outputs import take_outputs
 from nsml.common.clock import Clock, Offload
 from nsml.common.concurrency import TaskGroup
+from nsml.spec.output_datasets import output_dataset
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.times import seconds_of
@@ -231,9 +233,10 @@ class Runner:
         if self.stop_order is not None:
             await self._insist_on_stop(self.stop_order)
         record = await self._linger()
+        has_outputs = bool(self.assignment.spec.output_datasets)
         if record is None:
             await self._collect(None)
-        elif is_new and self._left_nothing(record):
+        elif is_new and not has_outputs and self._left_nothing(record):
             self._end(pb.REPLICA_PHASE_FINALIZED, exit_of(record, self.stop_order))
         else:
             await self._collect(exit_of(record, self.stop_order))
@@ -388,12 +391,22 @@ class Runner:
             if end is None:
                 end = await self._watch(group)
             self._end(pb.REPLICA_PHASE_EXITED, end)
+            if not self.replica_id.rank and end.cause == sessions.CAUSE_COMPLETED:
+                await uploads.add(*await self._outputs(end))
             await self._free()
             collection.finish()
             await collection.finished()
             await uploads.finished()
             uploading.cancel()
         self._end(pb.REPLICA_PHASE_FINALIZED, end)
+
+    async def _outputs(self, end: pb.ReplicaExit) -> list[SavedCheckpoint]:
+        """The folders of a program that ended well which are to become versions of datasets."""
+        outputs = [output_dataset(one) for one in self.assignment.spec.output_datasets]
+        if not outputs:
+            return []
+        at = end.ended_at.ToMicroseconds() / 1e6
+        return await self.place.run_long(partial(take_outputs, self.folder, outputs, at=at))
 
     async def _free(self) -> None:
         """Give back the room of what nobody needs any more: it may be what the rest waits for."""

@@ -65,7 +65,7 @@ class SavedCheckpoint:
     """What a record says of a checkpoint, or of an artifact.
 
     `folder` is relative to the replica's checkpoints, `files` to the folder, as text (`nsml._path_text`). `seal` shows whether they were
-    changed since; "" from an older SDK. `step`: of an artifact.
+    changed since; "" from an older SDK. `step`: of an artifact. `lost`: why there is nothing to send.
     """
 
     name: str
@@ -75,6 +75,7 @@ class SavedCheckpoint:
     seal: str = ""
     is_artifact: bool = False
     step: float | None = None
+    lost: str = ""
 
     @property
     def kind(self) -> str:
@@ -302,6 +303,8 @@ class Uploads:
             self._held -= _size(before)
 
     async def _upload(self, checkpoint: SavedCheckpoint) -> None:
+        if checkpoint.lost:
+            raise CheckpointChanged(checkpoint.lost)
         # Opened for as long as it is read: what user code puts in its place is another folder.
         with ExitStack() as stack:
             opening = opened(self._folder, checkpoint.folder)
@@ -515,7 +518,8 @@ def _keep_unchanged(folder: ReplicaFolder, checkpoint: SavedCheckpoint) -> None:
 
 def _is_folder(folder: str, *, is_artifact: bool) -> bool:
     """Whether it may be that of a checkpoint or an artifact: after it is sent, an artifact's is removed, and only that."""
-    return folder.split("/", 1)[0].partition("-")[2] == ARTIFACT if is_artifact else bool(folder)
+    number, _, name = folder.split("/", 1)[0].partition("-")
+    return (number[:1] != "0" and name == ARTIFACT) if is_artifact else bool(folder)
 
 
 def _finite(number: object) -> float | None:

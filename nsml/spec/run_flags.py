@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from nsml.common.shell import option_words, shell_line
 from nsml.common.units import duration_text, exact_size_text, memory_text, thousandths
 from nsml.spec import checkpoint_retention, knobs, labels
-from nsml.spec.dataset_names import mounted_dataset
+from nsml.spec.dataset_names import dataset_name, mounted_dataset
+from nsml.spec.output_datasets import output_dataset
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
     LEAST_MEMORY_BYTES,
@@ -454,6 +455,34 @@ class _Keep(Kind):
             ) from None
 
 
+class _OutputDatasets(Kind):
+    """NAME, or NAME=FOLDER."""
+
+    is_repeated = True
+
+    def read(self, text: str) -> Any:
+        try:
+            return str(output_dataset(text))
+        except ValueError as error:
+            raise Unreadable(
+                f"{text[:80]!r} is no output dataset",
+                why=str(error),
+                advice="nsml run --output-dataset predictions=out/predictions ...",
+            ) from None
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        getattr(message, field).extend(dict.fromkeys(value))
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        return list(getattr(message, field))
+
+    def text(self, message: Any, field: str) -> str:
+        return " ".join(getattr(message, field))
+
+    def raw(self, message: Any, field: str) -> Any:
+        return list(getattr(message, field))
+
+
 class _Secrets(Kind):
     """NAME, or NAME=VARIABLE."""
 
@@ -787,6 +816,16 @@ FLAGS: Final = (
         record="keep_checkpoints",
         compared="keep",
         status_title="checkpoints",
+    ),
+    Flag(
+        ("--output-dataset",),
+        _OutputDatasets("output dataset"),
+        "If it succeeds, make its folder NAME, or FOLDER, a version of your dataset NAME; repeatable.",
+        field="spec.output_datasets",
+        metavar="NAME[=FOLDER]",
+        record="output_datasets",
+        compared="output datasets",
+        status_title="output datasets",
     ),
     Flag(
         ("--pod",),

@@ -65,7 +65,7 @@ COLUMNS: tuple[Column[Artifact], ...] = (
         title="State",
         cell=lambda a, _: state_text(a),
         is_wide=True,
-        is_worth=lambda a: a.state != pb.ARTIFACT_STATE_DURABLE,
+        is_worth=lambda a: a.state != pb.ARTIFACT_STATE_DURABLE or bool(a.why_lost),
         shrinks_to=12,
         colour=lambda a: "red" if is_lost(a) else "",
     ),

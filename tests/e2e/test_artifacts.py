@@ -26,7 +26,7 @@ nsml.artifact("missing", "nowhere")
 def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
     with Platform(simulate_gpus=1) as platform:
         folder = write_program(tmp_path / "code", SAVES)
-        platform.nsml("run", "-g", "0", cwd=folder)
+        platform.nsml(*("run", "-g", "0", "--output-dataset", "reports=out"), cwd=folder)
         name = platform.nsml("ps", "-o", "name").stdout.split()[0]
         session = platform.nsml("getid", name).stdout.strip()
         replica = platform.folder / "data/agent/replicas" / f"{session}.1.0"
@@ -52,6 +52,10 @@ def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
         assert [one["step"] for one in reports] == [0, 2, 4, 6, 8, 10]
         [lost] = [one for one in found if one["name"] == "missing"]
         assert (lost["version"], lost["state"]) == (None, "LOST")
+        [made] = platform.json("dataset", "versions", "reports")["items"]
+        assert made["message"].startswith(f"output of {name}, code ")
+        pulled = platform.nsml("dataset", "pull", "reports", str(tmp_path / "data")).stdout.strip()
+        assert [path.name for path in Path(pulled).iterdir()] == ["report.txt"]
         for number in (1, 6):
             words = ("artifact", "pull", name, f"report@{number}", str(tmp_path / "pulled"))
             pulled = Path(platform.nsml(*words).stdout.strip())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.history.sql.media import lose_saved, saved_replicas
-from controlplane.history.sql.queries import RowType, page, select
+from controlplane.history.sql.queries import RowType, change, page, select
 from controlplane.history.sql.user_storage import add_kept, release
 from controlplane.history.values import Artifact, ArtifactKey, ArtifactState, ReplicaKey
 
@@ -72,6 +72,16 @@ class SqlArtifacts:
             return stands
 
         return await self._database.write(work, touches={settled.session_id})
+
+    async def remark(self, artifact: Artifact, why: str) -> None:
+        """Say with one that is in the object store what did not become of it."""
+        await change(
+            self._database,
+            "UPDATE artifacts SET why_lost = ? WHERE session_id = ? AND attempt = ? AND rank = ?"
+            " AND folder = ?",
+            (why, artifact.session_id, artifact.attempt, artifact.rank, artifact.folder),
+            touches={artifact.session_id},
+        )
 
     async def list(
         self, session_id: str, *, name: str = "", after: ArtifactKey | None = None, limit: int

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nsml.v1 import artifacts_pb2 as pb
+from nsml.v1 import datasets_pb2
 from tests.unit.controlplane.rig import Rig, Stubs, platform
 from tests.unit.controlplane.services.test_content import read, send, tree
 from tests.unit.controlplane.services.test_media import chunk
@@ -141,3 +142,79 @@ async def test_a_node_cannot_commit_anything(rig: Rig, given: dict[str, Any]) ->
     await send(agent.stubs, blobs)
     bad = commit(session.id, 1, **{"digest": manifest.digest, **given})
     assert (await refused(agent.stubs.artifacts.CommitArtifact(bad)))[0] == "INVALID_ARGUMENT"
+
+
+async def versions(who: Stubs, name: str) -> list[tuple[int, str, str]]:
+    request = datasets_pb2.ListDatasetVersionsRequest(name=name)
+    every = await who.datasets.ListDatasets(datasets_pb2.ListDatasetsRequest())
+    if name not in {one.name for one in every.datasets}:
+        return []
+    found = (await who.datasets.ListDatasetVersions(request)).versions
+    return [(one.version, one.digest, one.message) for one in found]
+
+
+def output(session: str, name: str, digest: str) -> pb.CommitArtifactRequest:
+    return commit(session, 0, folder="00-%artifact/model", name=name, digest=digest)
+
+
+async def test_the_output_of_a_session_that_succeeds_becomes_a_version(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit(output_datasets=["made=out", "other"])
+    assert session.spec.output_datasets == ["made=out", "other"]
+    [order] = await agent.assignments(1)
+    assert order.spec.output_datasets == ["made=out", "other"]
+    manifest, blobs = tree(a=b"content")
+    await send(agent.stubs, blobs)
+    whole = output(session.id, "made", manifest.digest)
+    assert (await refused(agent.stubs.artifacts.CommitArtifact(whole)))[0] == "UNAVAILABLE"
+    await agent.report(order.replica, "EXITED", cause="COMPLETED")
+    await kim.reaches(session.name, "FINALIZING")
+    assert await versions(kim, "made") == []
+    for _ in range(2):
+        await agent.stubs.artifacts.CommitArtifact(whole)
+    message = f"output of {session.name}"
+    assert await versions(kim, "made") == [(1, manifest.digest, message)]
+    assert await versions(lee, "made") == []
+    # What the program saves under the name of an output is none.
+    await agent.stubs.artifacts.CommitArtifact(
+        commit(session.id, 3, name="other", digest=manifest.digest)
+    )
+    assert await versions(kim, "other") == []
+    # A lost answer makes no second one when there is a newer version meanwhile.
+    newer, more = tree(a=b"newer")
+    await send(kim, more)
+    await kim.datasets.CreateDatasetVersion(
+        datasets_pb2.CreateDatasetVersionRequest(name="made", digest=newer.digest)
+    )
+    await agent.stubs.artifacts.CommitArtifact(whole)
+    assert [number for number, _, _ in await versions(kim, "made")] == [2, 1]
+    await agent.report(order.replica, "FINALIZED", cause="COMPLETED")
+    await kim.reaches(session.name, "SUCCEEDED")
+
+
+@pytest.mark.parametrize("why", ["failed", "empty"])
+async def test_an_output_that_makes_no_version_says_why(rig: Rig, why: str) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit(output_datasets=["made"])
+    [order] = await agent.assignments(1)
+    manifest, blobs = tree(**({"a": b"content"} if why == "failed" else {}))
+    await send(agent.stubs, blobs)
+    cause = "PROGRAM_FAILED" if why == "failed" else "COMPLETED"
+    await agent.report(order.replica, "EXITED", cause=cause, code=int(why == "failed"))
+    await kim.reaches(session.name, "FINALIZING")
+    await agent.stubs.artifacts.CommitArtifact(output(session.id, "made", manifest.digest))
+    assert await versions(kim, "made") == []
+    [one] = await listed(kim, session.name)
+    assert one.why_lost == "no version of the dataset: " + (
+        "the session did not succeed" if why == "failed" else "a dataset has at least one file"
+    )
+
+
+@pytest.mark.parametrize(
+    "texts", [["../x"], ["a=/etc"], ["a=b/../.."], ["a=b", "a=c"], ["a\0=b"], ["x" * 65], ["None"]]
+)
+async def test_an_output_dataset_that_is_none_is_refused(rig: Rig, texts: list[str]) -> None:
+    kim = await rig.user("kim")
+    assert (await refused(kim.submit(output_datasets=texts)))[0] == "INVALID_ARGUMENT"

@@ -1,0 +1,114 @@
+"""Output folders of sessions that succeeded become versions of datasets of their owners."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.domain.errors import NsmlError, Unavailable
+from controlplane.domain.identity import UserCaller
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import Cause
+from nsml.spec.output_datasets import output_dataset
+
+if TYPE_CHECKING:
+    from controlplane.access.accounts import Accounts
+    from controlplane.content.content import Content
+    from controlplane.datasets.datasets import Datasets
+    from controlplane.domain.values import Session
+    from controlplane.history.sql.history import History
+    from controlplane.history.values import Artifact
+
+_RETRY_AFTER_S: Final = 1.0
+_LOOKED_AT: Final = 100
+"""Newest versions of a dataset among which one is looked for that this session has made already."""
+
+_log = structlog.get_logger()
+
+
+class OutputDatasets:
+    """Makes the versions, before their session counts as ended: its last replica waits for the answer."""
+
+    def __init__(
+        self, *, history: History, datasets: Datasets, content: Content, accounts: Accounts
+    ) -> None:
+        self._history = history
+        self._datasets = datasets
+        self._content = content
+        self._accounts = accounts
+
+    def check_over(self, session: Session, artifact: Artifact) -> None:
+        """Raise Unavailable for an output folder while it is not known whether its session succeeds."""
+        is_current = session.attempt == artifact.attempt and not session.state.is_ended
+        if (
+            is_output(session, artifact)
+            and is_current
+            and session.state is not SessionState.FINALIZING
+        ):
+            raise Unavailable(
+                f"{session.name} has not ended yet",
+                why="its output becomes a dataset when it has",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+
+    async def make(self, session: Session, artifact: Artifact, digest: str) -> None:
+        """Make an output folder, in the object store now, a version of its dataset; repeating it makes no other.
+
+        What cannot be made is noted with the artifact. Raises Unavailable, StoreError: what may pass.
+        """
+        if not is_output(session, artifact):
+            return
+        end = session.end
+        if session.attempt != artifact.attempt or end is None or end.cause is not Cause.COMPLETED:
+            await self._refused(session, artifact, "the session did not succeed")
+            return
+        try:
+            await self._make(session, artifact.name, digest)
+        except Unavailable:
+            raise
+        except NsmlError as error:
+            await self._refused(session, artifact, error.message)
+
+    async def _make(self, session: Session, name: str, digest: str) -> None:
+        caller = UserCaller(user=await self._accounts.get_user(session.owner))
+        message = made_by(session)
+        known = await self._history.catalogue.dataset_versions(
+            session.owner, name, limit=_LOOKED_AT
+        )
+        if any(one.version.digest == digest and one.version.message == message for one in known):
+            return  # the answer was lost, and others came since
+        self._content.show(caller, digest)
+        listing, is_new = await self._datasets.create_version(
+            caller, name=name, digest=digest, visibility=None, message=message
+        )
+        _log.info(
+            "output_dataset.made",
+            session=session.name,
+            dataset=name,
+            version=listing.version.number,
+            is_new=is_new,
+        )
+
+    async def _refused(self, session: Session, artifact: Artifact, why: str) -> None:
+        _log.warning(
+            "output_dataset.not_made", session=session.name, dataset=artifact.name, reason=why
+        )
+        await self._history.artifacts.remark(artifact, f"no version of the dataset: {why}")
+
+
+def is_output(session: Session, artifact: Artifact) -> bool:
+    """Whether it is an output folder of its session: agents number these from 00 on, programs from 1."""
+    outputs = {output_dataset(one).name for one in session.spec.output_datasets}
+    return artifact.rank == 0 and artifact.folder.startswith("0") and artifact.name in outputs
+
+
+def made_by(session: Session) -> str:
+    """What made a version: the session, its code, its data."""
+    data = [
+        f"{one.name if one.owner == session.owner else f'{one.owner}/{one.name}'}@{one.version}"
+        for one in session.spec.datasets
+    ]
+    code = session.spec.bundle_digest[:12]
+    facts = [f"code {code}" if code else "", f"data {' '.join(data)}" if data else ""]
+    return ", ".join([f"output of {session.name}", *filter(None, facts)])

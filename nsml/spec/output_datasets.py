@@ -1,0 +1,36 @@
+"""Folders of a session that become versions of datasets when it succeeds: NAME, or NAME=FOLDER."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+MOST: Final = 8
+"""Output datasets of one session."""
+_MOST_FOLDER_CHARS: Final = 1_024
+_MOST_DEPTH: Final = 32
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class OutputDataset(NamedTuple):
+    """The folder, relative to the session's working folder, that becomes a version of the dataset `name`."""
+
+    name: str
+    folder: str
+
+    def __str__(self) -> str:
+        return self.name if self.folder == self.name else f"{self.name}={self.folder}"
+
+
+def output_dataset(text: str) -> OutputDataset:
+    """Read NAME, whose folder has that name, or NAME=FOLDER. Raises ValueError that says what is wrong."""
+    name, equals, folder = text.partition("=")
+    if not _NAME.fullmatch(name) or ".." in name or name == "None":
+        raise ValueError(f"{name[:80]!r} cannot be the name of a dataset of yours")
+    folder = folder.removesuffix("/") if equals else name
+    parts = folder.split("/")
+    if len(folder) > _MOST_FOLDER_CHARS or len(parts) > _MOST_DEPTH or not folder.isprintable():
+        raise ValueError(f"{folder[:80]!r} is too long, or cannot be shown")
+    if any(part in {"", ".", ".."} for part in parts):
+        raise ValueError(f"{folder[:80]!r} is not a folder below the session's working folder")
+    return OutputDataset(name, folder)

@@ -1,0 +1,65 @@
+"""Output folders: what is moved out of a working folder and sent, and what never is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeagent.folders import ReplicaFolder
+from nodeagent.storage.outputs import take_outputs
+from nsml.spec.output_datasets import OutputDataset
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ReplicaFolder:
+    made = ReplicaFolder(tmp_path / "replica")
+    made.create()
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/key").write_text("secret")
+    return made
+
+
+def write(folder: ReplicaFolder, **files: str) -> None:
+    for path, text in files.items():
+        place = folder.app / path.replace("__", "/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+
+def test_a_folder_is_moved_and_listed_again_after_a_kill(
+    folder: ReplicaFolder, tmp_path: Path
+) -> None:
+    write(folder, out__pred__a="1", out__pred__deep__b="2", out__other="3")
+    (folder.app / "out/pred/key").symlink_to(tmp_path / "secret/key")
+    (folder.app / "out/pred/folder").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder.app / "out/pred/pipe")
+    wanted = [OutputDataset("made", "out/pred")]
+    first = take_outputs(folder, wanted, at=5.0)
+    assert take_outputs(folder, wanted, at=5.0) == first
+    [one] = first
+    assert (one.name, one.folder, one.files, one.lost) == (
+        "made",
+        "00-%artifact/model",
+        ("a", "deep/b"),
+        "",
+    )
+    assert (folder.checkpoints / one.folder / "a").read_text() == "1"
+    assert [path.name for path in (folder.app / "out").iterdir()] == ["other"]
+
+
+def test_what_is_no_folder_of_the_program_is_lost_and_says_why(
+    folder: ReplicaFolder, tmp_path: Path
+) -> None:
+    write(folder, file="1", deep__file="2")
+    (folder.app / "empty").mkdir()
+    (folder.app / "link").symlink_to(tmp_path / "secret")
+    (folder.app / "above").symlink_to(tmp_path)
+    names = ["missing", "file", "file/x", "empty", "link", "above/secret"]
+    found = take_outputs(folder, [OutputDataset("d", name) for name in names], at=5.0)
+    assert [one.files for one in found] == [()] * len(names)
+    assert all(one.lost for one in found)
+    assert found[0].lost == "there is no folder missing in its working folder"
+    assert found[3].lost == "there are no files in its folder empty"
+    assert (tmp_path / "secret/key").read_text() == "secret"
