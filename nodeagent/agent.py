@@ -41,6 +41,7 @@ from nodeagent.link.stack_service import PythonStacks
 from nodeagent.link.tunnels import Tunnels
 from nodeagent.machine.addresses import is_port_free
 from nodeagent.machine.devices import DeviceWatch
+from nodeagent.peers.exchange import Exchange
 from nodeagent.reconcile import Replicas
 from nodeagent.replica.assignments import BUNDLE, CHUNKS, DATASET, used_things
 from nodeagent.replica.environment_locks import LockHook, RecordLockHook
@@ -173,11 +174,20 @@ class Agent:
             # Programs that are the agent's user could write through a link into another version.
             "may_link": self._machine.isolation is not Isolation.NONE,
         }
+        self._exchange = Exchange(
+            parts.peers,
+            listen=settings.listen_peers,
+            host=parts.machine.host,
+            bytes_per_s=settings.peer_bytes_per_s,
+            asked=self._outbox.wake.set,
+            clock=parts.clock,
+        )
         self._datasets = Trees(
             settings.data / "datasets",
             stock=self._stock,
             kind=DATASET,
             accounts=parts.accounts,
+            peers=self._exchange.peers,
             **of_trees,  # type: ignore[arg-type]
         )
         # Code is small, often new, and sent again at once: no session waits for a flush of it.
@@ -240,6 +250,7 @@ class Agent:
         try:
             async with (
                 self._tunnels,
+                self._exchange.serving(self._datasets, self._parts.run),
                 self._replicas,
                 self._image_orders or nullcontext(),
                 TaskGroup() as group,
@@ -301,7 +312,7 @@ class Agent:
             only_owner=machine.only_owner,
             device_note=offer.device_note,
             isolation_note=machine.isolation_note,
-            setting_note=machine.setting_note,
+            setting_note="; ".join(filter(None, [machine.setting_note, self._exchange.problem])),
             highest_term=self._replicas.highest[0],
             highest_revision=self._replicas.highest[1],
             gang_network=machine.gangs.mode,
@@ -311,6 +322,7 @@ class Agent:
             limits=machine.limits,
             not_ready=offer.not_ready,
             engine_note=offer.engine_note,
+            peer_offer=self._exchange.offer,
             abilities=[
                 pb.AGENT_ABILITY_IMAGES,
                 pb.AGENT_ABILITY_PORTS,
@@ -342,8 +354,17 @@ class Agent:
         """See control.Node."""
         return self._stock.message
 
+    def questions(self) -> list[pb.FindPeers]:
+        """See control.Node."""
+        return [pb.FindPeers(root=root) for root in self._exchange.finder.take_questions()]
+
+    def found_peers(self, answer: pb.FoundPeers) -> None:
+        """See control.Node."""
+        self._exchange.finder.answered(answer)
+
     async def registered(self, answer: pb.Registered) -> None:
         """See control.Node."""
+        self._exchange.finder.is_answered = answer.finds_peers
         if self._cluster_id not in {"", answer.cluster_id}:
             raise WrongPlatform(f"obeyed {self._cluster_id}, this is {answer.cluster_id}")
         if not self._cluster_id:
@@ -538,6 +559,7 @@ class Agent:
         sequence = 0
         while True:
             await self._parts.clock.sleep(self._settings.sample_interval_s)
+            self._stock.gave(self._exchange.given_bytes, self._exchange.dropped)
             if not self._link.up.is_set():
                 continue
             running = {one.replica_id: one.folder for one in self._replicas.running()}

@@ -227,6 +227,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How much of the datasets that sessions stream (`nsml run --stream`) is kept on the node's disk, least recently
     used first to go."""
 
+    listen_peers: str = ""
+    """Where other nodes of the platform may fetch datasets that this one has (HOST:PORT, mutual TLS), instead of from
+    the control plane: `0.0.0.0:18558`, for example. For nodes with a certificate (`nsml join`). Empty: nowhere."""
+
+    peer_bytes_per_s: int = 250_000_000
+    """The most that other nodes get from this one in a second, all together; 0: no limit."""
+
     shm_bytes: int = 1 << 30
     """Size of /dev/shm in a session that asks for none."""
 
@@ -377,6 +384,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 all(re.fullmatch(r"[A-Za-z_]\w*=.*", one) for one in self.gang_environment),
                 "NAME=VALUE",
             ),
+            (
+                "listen_peers",
+                not self.listen_peers or _is_listener(self.listen_peers),
+                "HOST:PORT",
+            ),
+            ("peer_bytes_per_s", self.peer_bytes_per_s >= 0, "not negative"),
             ("shm_bytes", self.shm_bytes > 0, "more than 0"),
             ("disk_bytes", self.disk_bytes >= 0, "not negative"),
             ("disk_floor_bytes", (self.disk_floor_bytes or 0) >= 0, "not negative"),
@@ -407,6 +420,11 @@ def _is_network(text: str, *, version: int | None = None, longest: int = 128) ->
     except ValueError:
         return False
     return network.version == (version or network.version) and network.prefixlen <= longest
+
+
+def _is_listener(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and int(port) < 65536
 
 
 def _is_network_name(name: str) -> bool:

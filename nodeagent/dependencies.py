@@ -18,6 +18,7 @@ from nodeagent.link.renewal import Renew
 from nodeagent.machine.accounts import Accounts
 from nodeagent.network.gang_network import GangNetwork
 from nodeagent.network.host_network import NetworkOffer
+from nodeagent.peers.network import PeerNetwork
 from nodeagent.probes.interface import DeviceProbe
 from nodeagent.reconcile import Memory
 from nodeagent.replica.preparation_steps import Hook
@@ -109,6 +110,7 @@ class Dependencies:
     `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
     where it cannot become so.
     `engine` watches the engine of containers, where programs run in some.
+    `peers` is how other nodes are met; None where they are not.
     `writes` tells when programs have written; without, their files are looked at now and then.
     Without `has_sockets` user code cannot make requests (the simulation).
     """
@@ -135,6 +137,7 @@ class Dependencies:
     images: Callable[[], Mapping[str, int]] | None = None
     image_orders: MakeImageOrders | None = None
     has_grown: Callable[[], Awaitable[bool]] | None = None
+    peers: PeerNetwork | None = None
     engine: EngineWatch | None = None
     load: Callable[[Mapping[str, float]], object] = lambda _: None
     touch: Callable[[ReplicaFolder, ReplicaId], None] = lambda folder, _: folder.touch_contact()

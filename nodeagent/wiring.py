@@ -57,6 +57,7 @@ from nodeagent.network.session_network import (
     SessionNetwork,
     probe_network,
 )
+from nodeagent.peers.network import NodeProof, PeerNetwork
 from nodeagent.probes.host import HostFacts, HostProbe
 from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
@@ -223,6 +224,7 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
                 else _image_orders(settings, images, folders, clock),
                 writes=writes,
                 engine=watch,
+                peers=_peers(settings),
                 has_grown=_has_containers_now(containers, pull)
                 if engine_place is None and settings.isolation == "auto"
                 else None,
@@ -295,6 +297,22 @@ def _renewal(settings: Settings, clock: Clock) -> Renew | None:
         return await renew_when_due(address, settings.node, files, now=clock.time())
 
     return renew
+
+
+def _peers(settings: Settings) -> PeerNetwork | None:
+    """How other nodes are met; None for an agent that has no certificate to prove itself by."""
+    key, certificate, authority = (
+        settings.key_file,
+        settings.certificate_file,
+        settings.authority_file,
+    )
+    if key is None or certificate is None or authority is None:
+        return None
+
+    def proof() -> NodeProof:
+        return NodeProof(_read(authority), _read_secret(key), _read(certificate))
+
+    return PeerNetwork(proof)
 
 
 def _open_as_many_files_as_allowed() -> None:

@@ -17,10 +17,13 @@ from controlplane.nodes.convert_agents import (
     OrdersMessages,
     acknowledged_message,
     image_message,
+    peers_message,
     stream_message,
     to_abilities,
     to_changed_offer,
     to_chunk,
+    to_fetched,
+    to_peer_offer,
     to_progress,
     to_registration,
     to_report,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from controlplane.leadership.leader_forwarding import Relay
     from controlplane.nodes.convert_agents import Secrets
     from controlplane.nodes.node_images import NodeImages
+    from controlplane.nodes.peering import Peering
     from controlplane.nodes.registration import Registrar
     from controlplane.records.ingest import Ingestor
     from controlplane.secrets.user_secrets import UserSecrets
@@ -84,6 +88,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         images: NodeImages,
         secrets: UserSecrets,
         changes: ProgramChanges,
+        peering: Peering,
         relay: Relay,
     ) -> None:
         self._core = core
@@ -93,6 +98,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         self._images = images
         self._secrets = secrets
         self._changes = changes
+        self._peering = peering
         self._relay = relay
 
     @streaming
@@ -137,6 +143,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         link.abilities = to_abilities(first.register.abilities)
         link.agent_version = said.node.agent_version
         link.boot_id = said.node.boot_id
+        link.peer_offer = to_peer_offer(first.register)
         for report in said.replicas:
             link.acknowledge(report)
         _log.info("agent.registered", node=who.node, replicas=len(said.replicas))
@@ -149,6 +156,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             silent_after=duration(self._core.config.silent_after_s),
             term=self._core.term(),
             starts_anew=link.starts_anew,
+            finds_peers=True,
         )
         link.control_planes = link.told_control_planes = self._addresses()
         if link.control_planes:
@@ -225,17 +233,26 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                     case "progress":
                         said = to_progress(request.progress, link.node)
                         group.create_task(self._progress(said), name="control.progress")
-                    case "image_report":
-                        answer = request.image_report
-                        self._images.answered(link.node, answer.order_id, answer.status)
-                    case "change":
-                        self._heard(link, request.change)
-                    case "stock":
-                        self._core.contacts.stocks(link, to_stock(request.stock))
                     case "orders_accepted":
                         # With what it was sent since: that came with its secrets, too.
                         link.given = link.ordered
                         group.create_task(self._registrar.obeyed(link), name="control.obeyed")
+                    case _:
+                        self._take(link, request)
+
+    def _take(self, link: AgentConnection, request: agents_pb2.ControlRequest) -> None:
+        """Take what nothing has to be written for."""
+        match request.WhichOneof("kind"):
+            case "image_report":
+                answer = request.image_report
+                self._images.answered(link.node, answer.order_id, answer.status)
+            case "change":
+                self._heard(link, request.change)
+            case "stock":
+                self._core.contacts.stocks(link, to_stock(request.stock))
+                link.fetched = to_fetched(request.stock.fetched)
+            case "find_peers":
+                link.answer_peers(self._peering.find(link.node, request.find_peers.root))
 
     def _heard(self, link: AgentConnection, report: agents_pb2.ChangeReport) -> None:
         """Note what programs say of a change, of replicas that are on the node; the leader's loop decides on it."""
@@ -327,6 +344,8 @@ def _news(link: AgentConnection) -> Iterator[agents_pb2.ControlResponse]:
         yield tunnel_message(link.tunnels.pop(0))
     while link.image_orders:
         yield image_message(link.image_orders.pop(0))
+    while link.found_peers:
+        yield peers_message(link.found_peers.pop(0))
     if link.control_planes != link.told_control_planes:
         link.told_control_planes = link.control_planes
         yield _control_planes(link.control_planes)

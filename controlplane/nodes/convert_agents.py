@@ -37,21 +37,22 @@ from controlplane.history.values import (
 from controlplane.nodes.registration import ChangedOffer, Registration
 from controlplane.secrets.user_secrets import OpenedSecret
 from controlplane.sessions.convert import CAUSES, change_message, knob_message, spec_message
-from controlplane.state.agent_connections import Ability, ImageAction
+from controlplane.state.agent_connections import Ability, FetchedBytes, ImageAction, PeerOffer
 from controlplane.state.progress import ProgressReport
 from controlplane.state.replica_reports import Report
 from controlplane.wire.chunking import parts_of
 from controlplane.wire.resources import to_device, to_isolation, to_kept, to_networks
 from controlplane.wire.times import duration, seconds_of, time_of
+from nsml.common.peer_capabilities import KEY_BYTES
 from nsml.content.digests import is_digest
 from nsml.spec import knobs
 from nsml.spec.images import is_reference, whole_reference
-from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
+from nsml.v1 import agents_pb2, peers_pb2, resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from controlplane.state.agent_connections import ImageOrder, TunnelOrder
+    from controlplane.state.agent_connections import FoundPeers, ImageOrder, TunnelOrder
     from controlplane.state.desired_replicas import Assignment, Orders
 
 Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret]]"
@@ -63,6 +64,7 @@ MOST_WAITING_CHARS: Final = 256
 MOST_IMAGE_CHARS: Final = 512
 MOST_NODE_DEVICES: Final = 256
 MOST_STOCKED: Final = 256
+MOST_CERTIFICATE_BYTES: Final = 4096
 """Things that a node may say that it has."""
 MOST_FACT_BYTES: Final = 256
 """In each text that a node says of itself: sessions keep those of their devices, in one record."""
@@ -126,6 +128,43 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
 def to_abilities(given: Iterable[int]) -> frozenset[Ability]:
     """What an agent can be asked; what we do not know ourselves is passed over."""
     return frozenset(_ABILITIES[one] for one in given if one in _ABILITIES)
+
+
+def to_peer_offer(message: agents_pb2.Register) -> PeerOffer | None:
+    """Where an agent serves datasets to others; None: nowhere."""
+    if not message.HasField("peer_offer"):
+        return None
+    offer = message.peer_offer
+    _check_facts([offer.address])
+    if len(offer.key) != KEY_BYTES or len(offer.certificate) > MOST_CERTIFICATE_BYTES:
+        raise InvalidRequest("what the agent says of its listener for other nodes cannot be")
+    return PeerOffer(address=offer.address, certificate=offer.certificate, key=offer.key)
+
+
+def to_fetched(message: agents_pb2.FetchedBytes) -> FetchedBytes:
+    """What an agent has fetched since its start."""
+    return FetchedBytes(
+        from_platform=message.from_platform,
+        from_peers=message.from_peers,
+        to_peers=message.to_peers,
+        dropped_peers=message.dropped_peers,
+    )
+
+
+def peers_message(found: FoundPeers) -> agents_pb2.ControlResponse:
+    """Nodes from which an agent may fetch a dataset."""
+    answer = agents_pb2.FoundPeers(root=found.root)
+    for one in found.peers:
+        capability = peers_pb2.PeerCapability(
+            root=found.root, expires_at=one.expires_at, mac=one.mac
+        )
+        answer.peers.add(
+            node=one.node,
+            address=one.offer.address,
+            certificate=one.offer.certificate,
+            capability=capability,
+        )
+    return agents_pb2.ControlResponse(found_peers=answer)
 
 
 def to_devices(messages: Iterable[resources_pb2.Device]) -> tuple[Device, ...]:

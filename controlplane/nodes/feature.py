@@ -15,6 +15,7 @@ from controlplane.nodes.node_images import NodeImages
 from controlplane.nodes.node_maintenance_loop import Upkeep
 from controlplane.nodes.node_states import NodeStates
 from controlplane.nodes.nodes import NodeKeeper
+from controlplane.nodes.peering import Peering
 from controlplane.nodes.registration import Registrar
 from controlplane.nodes.service import NodeServicer
 from controlplane.records.ingest import Ingestor
@@ -99,6 +100,7 @@ def _agents(core: Core) -> AgentServicer:
         images=core.shared(node_images),
         secrets=core.shared(user_secrets),
         changes=core.shared(program_changes),
+        peering=Peering(state=core.state, contacts=core.contacts, clock=core.clock),
         relay=core.shared(relay),
     )
 

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from controlplane.nodes.node_images import NodeImages
     from controlplane.nodes.node_states import NodeStates
     from controlplane.nodes.nodes import NodeKeeper
+    from controlplane.state.agent_connections import AgentConnection
     from controlplane.tunnels.tunnels import Tunnels
     from controlplane.usage.usage import Usages
 
@@ -139,6 +140,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
                 pb.NodeImage(name=name, bytes=size)
                 for name, size in sorted(self._core.state.stock(request.name).images().items())
             ],
+            transfers=_transfers(self._core.contacts.link(request.name)),
         )
 
     @answering
@@ -429,6 +431,18 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
 
     def _state_of(self, node: Node) -> str:
         return f"NODE_STATE_{self._states.of(node)}"
+
+
+def _transfers(link: AgentConnection | None) -> pb.NodeTransfers | None:
+    if link is None:
+        return None
+    fetched = link.fetched
+    return pb.NodeTransfers(
+        from_platform=fetched.from_platform,
+        from_peers=fetched.from_peers,
+        to_peers=fetched.to_peers,
+        dropped_peers=fetched.dropped_peers,
+    )
 
 
 def _names(sessions: Iterable[Session], who: UserCaller) -> list[str]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from controlplane.limits.admission import Admission
     from controlplane.limits.user_storage import Kept, KeptUse
     from controlplane.nodes.node_states import NodeStates
+    from controlplane.state.agent_connections import FetchedBytes
     from controlplane.state.committer import Committer
     from controlplane.state.conditions import Conditions
     from controlplane.state.live_state import LiveState
@@ -74,6 +75,7 @@ class FigureSources:
         kept: what the object store keeps for users.
         certificate_ends: of nodes, Unix seconds; 0: not known.
         clocks_ahead_s: of nodes, over this control plane's.
+        fetched: datasets of nodes since their agents started.
         joins_refused: how many machines tried to join in vain here.
         leader, leads: who decides, and whether that is this control plane.
         scheduling, committer, collector: what they did since the start, as plain counts.
@@ -96,6 +98,7 @@ class FigureSources:
     kept: Kept
     certificate_ends: Callable[[], Mapping[str, float]]
     clocks_ahead_s: Callable[[], Mapping[str, float]]
+    fetched: Callable[[], Mapping[str, FetchedBytes]]
     joins_refused: Callable[[], int]
     clock: Clock
 
@@ -112,7 +115,7 @@ class Taken:
         refused: how often something of users was refused or left out, by the name of the limit.
         room: bytes that users may still fill, by store, where that is known.
         kept: what is kept for each user.
-        certificate_ends, clocks_ahead_s: by node, as `FigureSources` has them.
+        certificate_ends, clocks_ahead_s, fetched: by node, as `FigureSources` has them.
         ended, durations: of calls, as `CallCounts` has them.
     """
 
@@ -134,6 +137,7 @@ class Taken:
     kept: Sequence[KeptUse]
     certificate_ends: Mapping[str, float]
     clocks_ahead_s: Mapping[str, float]
+    fetched: Mapping[str, FetchedBytes]
     ended: Mapping[tuple[str, str], int]
     durations: Mapping[str, Durations]
 
@@ -183,6 +187,7 @@ def take(known: FigureSources, calls: CallCounts) -> Taken:
         kept=known.kept.everybody(),
         certificate_ends=known.certificate_ends(),
         clocks_ahead_s=known.clocks_ahead_s(),
+        fetched=known.fetched(),
         ended=dict(calls.ended),
         durations={
             method: replace(one, buckets=list(one.buckets))
@@ -393,17 +398,32 @@ def _machines(taken: Taken) -> Iterator[Metric]:
         "How far its clock is ahead of this control plane's; negative for behind.",
         labels=["node"],
     )
+    fetched = CounterMetricFamily(
+        "nsml_node_dataset_bytes",
+        "Datasets since its agent started: fetched from control planes or other nodes, or sent to others.",
+        labels=["node", "way"],
+    )
+    dropped = CounterMetricFamily(
+        "nsml_node_dropped_peers",
+        "How often it dropped another node that sent it datasets, since its agent started.",
+        labels=["node"],
+    )
     for node, state in taken.nodes[:MOST_DEVICES]:
         states.add_metric([node.name, state.value], 1)
         if end := taken.certificate_ends.get(node.name):
             ends.add_metric([node.name], end)
         if (ahead_s := taken.clocks_ahead_s.get(node.name)) is not None:
             ahead.add_metric([node.name], ahead_s)
+        if (of_datasets := taken.fetched.get(node.name)) is not None:
+            fetched.add_metric([node.name, "from-platform"], of_datasets.from_platform)
+            fetched.add_metric([node.name, "from-nodes"], of_datasets.from_peers)
+            fetched.add_metric([node.name, "to-nodes"], of_datasets.to_peers)
+            dropped.add_metric([node.name], of_datasets.dropped_peers)
         sample = taken.sample(node)
         if sample is not None:
             cpu.add_metric([node.name], sample.cpu_percent / _PERCENT)
             memory.add_metric([node.name], sample.memory_used_bytes)
-    yield from (states, cpu, memory, ends, ahead)
+    yield from (states, cpu, memory, ends, ahead, fetched, dropped)
 
 
 def _devices(taken: Taken) -> Iterator[Metric]:

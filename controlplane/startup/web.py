@@ -124,6 +124,7 @@ def known_of(core: Core) -> FigureSources:
         kept=core.kept,
         certificate_ends=lambda: certificate_ends(core),
         clocks_ahead_s=core.contacts.clocks_ahead_s,
+        fetched=core.contacts.fetched,
         joins_refused=lambda: core.shared(joining).refused,
         clock=core.clock,
     )

@@ -97,6 +97,47 @@ class ImageOrder:
     owner_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOffer:
+    """Where an agent serves datasets to others, and the key by which it knows who may have which."""
+
+    address: str
+    """HOST:PORT."""
+    certificate: bytes
+    """DER."""
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPeer:
+    """A node to fetch from, and what lets the one that asked do so."""
+
+    node: str
+    offer: PeerOffer
+    expires_at: int
+    """Unix seconds, by that node's clock."""
+    mac: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPeers:
+    """Nodes from which an agent may fetch a dataset version, best first."""
+
+    root: str
+    peers: tuple[FoundPeer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedBytes:
+    """Where the datasets came from that an agent has fetched since its start, and what it gave to others, in bytes."""
+
+    from_platform: int = 0
+    from_peers: int = 0
+    to_peers: int = 0
+    dropped_peers: int = 0
+    """How often another node was not asked any more."""
+
+
 class AgentConnection:
     """One agent's Control stream: what is to be sent down next.
 
@@ -107,6 +148,9 @@ class AgentConnection:
         image_orders: what the agent is asked about images.
         abilities: what it can be asked, as it said when it connected.
         boot_id: of its machine; empty until it is known.
+        peer_offer: where it serves datasets to others; None: nowhere.
+        found_peers: answers to what it has asked of others.
+        fetched: what it has fetched, as it said last.
         control_planes: where all control planes serve agents, as far as we know.
         told_control_planes: what the agent was last told of that.
         ordered: what it was last told to run: session id, attempt, rank.
@@ -127,6 +171,9 @@ class AgentConnection:
         self.abilities: frozenset[Ability] = frozenset()
         self.agent_version = ""
         self.boot_id = ""
+        self.peer_offer: PeerOffer | None = None
+        self.found_peers: list[FoundPeers] = []
+        self.fetched = FetchedBytes()
         self.control_planes: tuple[str, ...] = ()
         self.told_control_planes: tuple[str, ...] = ()
         self.ordered: frozenset[tuple[str, int, int]] = frozenset()
@@ -155,6 +202,11 @@ class AgentConnection:
     def order_image(self, order: ImageOrder) -> None:
         """Ask the agent something about an image."""
         self.image_orders.append(order)
+        self._wake.set()
+
+    def answer_peers(self, found: FoundPeers) -> None:
+        """Tell the agent from which nodes it may fetch a dataset."""
+        self.found_peers.append(found)
         self._wake.set()
 
     def check(self, ability: Ability) -> None:
@@ -243,6 +295,19 @@ class AgentConnections:
         A message that was late makes a clock seem behind: of the last ones the quickest counts.
         """
         return {node: max(said) for node, said in self._ahead_s.items() if node in self._links}
+
+    def clock_ahead_s(self, node: str) -> float:
+        """The same of one node; 0 where it is not known."""
+        said = self._ahead_s.get(node)
+        return max(said) if said else 0.0
+
+    def fetched(self) -> dict[str, FetchedBytes]:
+        """Where the datasets of each connected node came from, as far as there are any."""
+        return {
+            node: link.fetched
+            for node, link in self._links.items()
+            if link.fetched != FetchedBytes()
+        }
 
     def last_heard(self, node: str) -> float:
         """Monotonic seconds of its last word, or of the election if that was later."""

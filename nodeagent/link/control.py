@@ -66,6 +66,14 @@ class Node(Protocol):
         """What it has of what sessions need."""
         ...
 
+    def questions(self) -> list[pb.FindPeers]:
+        """What is to be asked, each once."""
+        ...
+
+    def found_peers(self, answer: pb.FoundPeers) -> None:
+        """Take the answer to one of them."""
+        ...
+
     async def registered(self, answer: pb.Registered) -> None:
         """The control plane took the node; raises WrongPlatform when it must not be obeyed."""
         ...
@@ -290,6 +298,8 @@ class Control:
                 self._node.open_tunnel(message.open_tunnel)
             case "image_order":
                 self._node.order_image(message.image_order)
+            case "found_peers":
+                self._node.found_peers(message.found_peers)
             case "control_planes":
                 await self._learn(message.control_planes)
             case kind:
@@ -338,6 +348,7 @@ class Control:
             messages.append(pb.ControlRequest(devices_changed=devices))
             stream.offered = devices
         messages += [pb.ControlRequest(image_report=one) for one in self._node.image_reports()]
+        messages += [pb.ControlRequest(find_peers=one) for one in self._node.questions()]
         messages += [pb.ControlRequest(report=report) for report in self._outbox.take()]
         if stream.accepted is not None:
             messages.append(pb.ControlRequest(orders_accepted=stream.accepted))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,6 +11,7 @@ from functools import cached_property
 
 import structlog
 
+from nodeagent.link.own_certificate import make_own_certificate
 from nsml.client.direct_tunnels import DirectCall, LoopConnection, Reader
 from nsml.client.relayed_tunnels import at_relay
 from nsml.client.tls_connections import TlsConnection
@@ -101,38 +101,12 @@ class Relays:
 
 
 def _made_identity() -> tuple[bytes, ssl.SSLContext]:
-    # Only who is met at a relay needs these, and they take a moment to import.
-    from cryptography import x509  # noqa: PLC0415
-    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
-    from cryptography.x509.oid import NameOID  # noqa: PLC0415
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nsml-agent")])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        # It lives as long as this process, whatever clocks show: who is told of it is told now.
-        .not_valid_before(dt.datetime(2000, 1, 1))  # noqa: DTZ001
-        .not_valid_after(dt.datetime(2100, 1, 1))  # noqa: DTZ001
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    own = make_own_certificate()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # nobody comes again
     with tempfile.NamedTemporaryFile(prefix="nsml-relay-") as file:  # for its owner alone
-        file.write(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-            + certificate.public_bytes(serialization.Encoding.PEM)
-        )
+        file.write(own.key + own.certificate)
         file.flush()
         context.load_cert_chain(file.name)
-    return certificate.public_bytes(serialization.Encoding.DER), context
+    return own.der, context

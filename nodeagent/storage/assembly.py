@@ -15,8 +15,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
+from nodeagent.peers.sources import ChunkLocation
 from nodeagent.safe_paths import path_of
-from nodeagent.storage.donors import placed, read_chunk
+from nodeagent.storage.donors import placed, read_chunk, read_written
 from nodeagent.storage.reservations import Size
 from nsml.content.errors import BlobCorrupt, TargetExists
 from nsml.content.extract import naming
@@ -75,6 +76,14 @@ class Batch:
             self.size += ref.size
         places.append((file, offset))
         self.count += 1
+
+    def first_places(self, refs: Iterable[ChunkRef]) -> list[ChunkLocation]:
+        """Where each of these chunks is for the first time."""
+        found = []
+        for ref in refs:
+            file, offset = self.places[ref][0]
+            found.append(ChunkLocation(ref, file.path, offset))
+        return found
 
     @property
     def is_full(self) -> bool:
@@ -234,7 +243,7 @@ class Assembly:
             for ref, offset in placed(entry):
                 if not file.is_made and ref.size < entry.size:
                     self._make(file, entry.size)
-                if before is not None and _is_there(before, ref, offset):
+                if before is not None and read_written(before, ref, offset) is not None:
                     self._reservation.spend(ref.size)
                     self._count(file, ref.size, before)
                 elif (data := self._donors.read(ref)) is not None:
@@ -375,17 +384,6 @@ def _is_sealed(facts: os.stat_result, mode: int, size: int) -> bool:
 def _is_own(facts: os.stat_result) -> bool:
     """Whether it is a regular file of the agent's own."""
     return stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
-
-
-def _is_there(opened: int, ref: ChunkRef, offset: int) -> bool:
-    """Whether an earlier attempt wrote the chunk; holes are not read."""
-    try:
-        if os.lseek(opened, offset, os.SEEK_DATA) >= offset + ref.size:
-            return False
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
-            return False
-    return read_chunk(opened, ref, offset) is not None
 
 
 def _exists(name: str, folder: int) -> bool:

@@ -37,6 +37,7 @@ class Stock:
         self._trees: dict[str, int] = {}
         self._images: Mapping[str, int] = {}
         self._bytes_per_s = 0.0
+        self._fetched = pb.FetchedBytes()
 
     def found(self, trees: Iterable[tuple[str, int]]) -> None:
         """These dataset versions, and bytes of each, are here from earlier: the one used last comes last."""
@@ -68,6 +69,18 @@ class Stock:
         rate, before = size / max(seconds, _LEAST_S), self._bytes_per_s
         self._bytes_per_s = before + _WEIGHT * (rate - before) if before else rate
 
+    def came(self, from_platform: int, from_peers: int) -> None:
+        """So many bytes more came from there; told with the next news."""
+        self._fetched.from_platform += from_platform
+        self._fetched.from_peers += from_peers
+
+    def gave(self, to_peers: int, dropped_peers: int) -> None:
+        """What other nodes got from here, in all, and how often one was dropped."""
+        if (to_peers, dropped_peers) != (self._fetched.to_peers, self._fetched.dropped_peers):
+            self._fetched.to_peers = to_peers
+            self._fetched.dropped_peers = dropped_peers
+            self._tell()
+
     def _tell(self) -> None:
         images = sorted(self._images.items(), key=lambda one: (-one[1], one[0]))[:_MOST_IMAGES]
         trees = islice(reversed(self._trees.items()), MOST_TOLD - len(images))
@@ -81,6 +94,8 @@ class Stock:
         # Two digits: that it is never twice the same is no news.
         rate = int(float(f"{self._bytes_per_s:.1e}"))
         message = pb.StockReport(things=things, bytes_per_second=rate if things else 0)
+        if self._fetched.ListFields():
+            message.fetched.CopyFrom(self._fetched)
         if message != self.message:
             self.message = message
             self._changed()

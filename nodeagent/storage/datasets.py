@@ -23,6 +23,7 @@ Manifests come from users. They are read piece by piece, so that one of a millio
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import threading
@@ -38,11 +39,12 @@ import structlog
 
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.machine.accounts import Accounts
+from nodeagent.peers.sources import Peers
 from nodeagent.safe_paths import remove_tree
 from nodeagent.storage.assembly import Assembly
 from nodeagent.storage.attempts import STAGED, Attempts, Unfinished
 from nodeagent.storage.cached_content import MOST_TOLD, Stock
-from nodeagent.storage.donors import LARGEST_MANIFEST_BYTES, Donors
+from nodeagent.storage.donors import LARGEST_MANIFEST_BYTES, Donors, read_written
 from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.filling import Filling, Tally
 from nodeagent.storage.reservations import Kept, Reservation, Room, Size
@@ -51,8 +53,12 @@ from nsml.client.errors import Unavailable
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Clock, Offload, SystemClock, inline
 from nsml.content.digests import digest_of, is_digest
-from nsml.content.errors import ContentError
+from nsml.content.errors import ContentError, PathRefused
+from nsml.content.manifest import ChunkRef
+from nsml.content.paths import native_parts
+from nsml.content.safe_paths import ByDescriptor
 from nsml.content.stored_manifest import StoredManifest
+from nsml.v1.peers_pb2 import WantedChunk
 
 _DONORS = 8
 _LARGE_BYTES = 1 << 20
@@ -133,6 +139,7 @@ class Trees:
         kind: what they are called among what replicas use.
         accounts: has groups of trees, which are given back with them.
         may_link: trees may share files: only where no program can write to a file of a tree, whatever it does.
+        peers: other nodes, which may have trees; None: they come from the control plane alone.
     """
 
     def __init__(
@@ -150,7 +157,9 @@ class Trees:
         kind: str = "tree",
         accounts: Accounts | None = None,
         may_link: bool = False,
+        peers: Peers | None = None,
     ) -> None:
+        self._peers = peers
         self._accounts = accounts
         self._may_link = may_link
         self._clock = clock or SystemClock()
@@ -261,6 +270,39 @@ class Trees:
             removed, self._removed = self._removed, []
         for digest in removed:
             self._stock.gone(digest)
+
+    # A `Shelf` of peers/server.py.
+
+    def read_first(self, root: str, wanted: Sequence[WantedChunk], most_bytes: int) -> list[bytes]:
+        """See there. Of a tree that is being fetched what is right already."""
+        found: list[bytes] = []
+        size = 0
+        try:
+            with ByDescriptor(self._place_of(root)) as tree:
+                for one in wanted:
+                    if found and size + one.size > most_bytes:
+                        break
+                    data = _read_at(tree, one)
+                    if data is None:
+                        break
+                    found.append(data)
+                    size += len(data)
+        except (OSError, PathRefused):
+            pass  # it is not here, or not so far
+        return found
+
+    def is_fetching(self, root: str) -> bool:
+        """See there."""
+        return root in self._fetches
+
+    def _place_of(self, root: str) -> Path:
+        """Where a tree is, or is growing. FileNotFoundError: nowhere."""
+        if not is_digest(root):
+            raise FileNotFoundError(errno.ENOENT, "it is no tree", root[:80])
+        whole = self._folder / root
+        if root in self._trees:
+            return whole
+        return next(iter(self._attempts.of(root)), whole)
 
     # A `Cache` of eviction.py: blocking, from any thread.
 
@@ -555,18 +597,23 @@ class Trees:
             )
             try:
                 await uninterrupted(self._run, assembly.__enter__)
-                await self._filling.fill(digest, assembly, reservation, tally)
+                async with (
+                    nullcontext() if self._peers is None else self._peers.of(digest) as peers
+                ):
+                    await self._filling.fill(digest, assembly, reservation, tally, peers)
                 await uninterrupted(run_whole, assembly.seal, cancel=reservation.cancel)
                 yield assembly
             finally:
                 await uninterrupted(self._run, partial(assembly.__exit__, None, None, None))
         if not tally.is_interrupted and read_only and tally.size >= _RATED_SHARE * manifest.size:
             self._stock.fetched(tally.size, self._clock.monotonic() - began)
+        self._stock.came(tally.size - tally.from_peers, tally.from_peers)
         log.info(
             "tree.fetched",
             digest=digest[:16],
             size=manifest.size,
             received=tally.size,
+            from_peers=tally.from_peers,
             linked=assembly.linked_bytes,
         )
         await self._tell_damage(donors)
@@ -638,6 +685,15 @@ class Trees:
                 if facts.st_size <= LARGEST_MANIFEST_BYTES:
                     found.append((facts.st_mtime, path))
         return [path for _, path in sorted(found, reverse=True)[:_DONORS]]
+
+
+def _read_at(tree: ByDescriptor, one: WantedChunk) -> bytes | None:
+    """A chunk of a tree, or of what is there of it; None: it is not there. Raises OSError, PathRefused."""
+    opened = tree.open_file(native_parts(one.path))
+    try:
+        return read_written(opened, ChunkRef(one.digest.hex(), one.size), one.offset)
+    finally:
+        os.close(opened)
 
 
 def _is_tree(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -125,6 +126,17 @@ def read_chunk(opened: int, ref: ChunkRef, offset: int) -> bytes | None:
     except OSError:
         return None
     return data if len(data) == ref.size and digest_of(data) == ref.digest else None
+
+
+def read_written(opened: int, ref: ChunkRef, offset: int) -> bytes | None:
+    """As `read_chunk`, of a file that is being filled: a hole is not read."""
+    try:
+        if os.lseek(opened, offset, os.SEEK_DATA) >= offset + ref.size:
+            return None
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+            return None
+    return read_chunk(opened, ref, offset)
 
 
 def _key(entry: StoredEntry) -> _FileKey | None:

@@ -1,9 +1,8 @@
-"""Brings the chunks of trees that are laid out, by a few calls at once."""
+"""Brings the chunks of trees that are laid out, by a few calls at once: from other nodes, and else from the control plane."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from nsml.common.concurrency import beside_each_other
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from nodeagent.peers.sources import Sources
     from nodeagent.storage.assembly import Assembly, Batch
     from nodeagent.storage.reservations import Reservation
     from nsml.client.rpc import Rpc
@@ -35,14 +35,15 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Tally:
-    """What came from the control plane, and whether that was interrupted."""
+    """Bytes that came, how many of them from other nodes, and whether that was interrupted."""
 
     size: int = 0
+    from_peers: int = 0
     is_interrupted: bool = False
 
 
 class Filling:
-    """Fills trees with chunks from the control plane.
+    """Fills trees with chunks.
 
     Args:
         rpc: gives the connection of the moment.
@@ -59,13 +60,21 @@ class Filling:
         self._streams = asyncio.Semaphore(STREAMS)
 
     async def fill(
-        self, root: str, assembly: Assembly, reservation: Reservation, tally: Tally
+        self,
+        root: str,
+        assembly: Assembly,
+        reservation: Reservation,
+        tally: Tally,
+        peers: Sources | None = None,
     ) -> None:
         """Have all content of the tree `root` written. Raises what its disk and the control plane do, but Unavailable."""
 
         async def take(batch: Batch) -> None:
             async with self._streams:
-                await self._take(root, assembly, batch, reservation, tally)
+                writing = _Writing(assembly, batch, self._run, reservation, tally)
+                if peers is not None:
+                    await _take_from(peers, writing)
+                await self._take(root, writing)
 
         taking: set[asyncio.Task[None]] = set()
         async with beside_each_other() as group:
@@ -78,38 +87,66 @@ class Filling:
                 if len(taking) > STREAMS:
                     _, taking = await asyncio.wait(taking, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _take(
+    async def _take(self, root: str, writing: _Writing) -> None:
+        """Fetch what is left of a batch, going on where a broken connection stopped."""
+        while writing.left:
+            refs = tuple(writing.left)
+            try:
+                blobs = get_blobs(self._rpc(), root, [ref.digest for ref in refs])
+                async with aclosing(blobs):
+                    coming = iter(refs)
+                    async for _, data in blobs:
+                        await writing.add(next(coming), data)
+            except Unavailable as error:
+                writing.tally.is_interrupted = True
+                log.warning("tree.interrupted", digest=root[:16], error=error.message)
+                await writing.flush()
+                await self._pause()
+        await writing.flush()
+
+
+async def _take_from(peers: Sources, writing: _Writing) -> None:
+    """Take what other nodes have of a batch."""
+    wanted = writing.batch.first_places(writing.left)
+    async with aclosing(peers.bring(wanted)) as chunks:
+        async for ref, data in chunks:
+            writing.tally.from_peers += len(data)
+            await writing.add(ref, data)
+
+
+class _Writing:
+    """Writes the chunks of a batch as they come; `left` are those that have not."""
+
+    def __init__(
         self,
-        root: str,
         assembly: Assembly,
         batch: Batch,
+        run: Offload,
         reservation: Reservation,
         tally: Tally,
     ) -> None:
-        """Fetch the chunks of a batch and write them, going on where a broken connection stopped."""
-        left = deque(batch.places)
-        held: list[tuple[ChunkRef, bytes]] = []
+        self.batch = batch
+        self.left = dict.fromkeys(batch.places)
+        self.tally = tally
+        self._assembly = assembly
+        self._run = run
+        self._cancel = reservation.cancel
+        self._held: list[tuple[ChunkRef, bytes]] = []
+        self._size = 0
 
-        async def write() -> None:
-            work = partial(assembly.write, batch, tuple(held))
-            held.clear()
-            await uninterrupted(self._run, work, cancel=reservation.cancel)
+    async def add(self, ref: ChunkRef, data: bytes) -> None:
+        """Take a chunk, which is what its digest says."""
+        del self.left[ref]
+        self._held.append((ref, data))
+        self._size += len(data)
+        self.tally.size += len(data)
+        if self._size >= _HELD_BYTES or len(self._held) >= _HELD_CHUNKS:
+            await self.flush()
 
-        while left:
-            size = 0
-            try:
-                digests = [ref.digest for ref in left]
-                async with aclosing(get_blobs(self._rpc(), root, digests)) as blobs:
-                    async for _, data in blobs:
-                        held.append((left.popleft(), data))
-                        tally.size += len(data)
-                        size += len(data)
-                        if size >= _HELD_BYTES or len(held) >= _HELD_CHUNKS:
-                            await write()
-                            size = 0
-            except Unavailable as error:
-                tally.is_interrupted = True
-                log.warning("tree.interrupted", digest=root[:16], error=error.message)
-                await self._pause()
-            if held:
-                await write()
+    async def flush(self) -> None:
+        """Write what came."""
+        if self._held:
+            work = partial(self._assembly.write, self.batch, tuple(self._held))
+            self._held.clear()
+            self._size = 0
+            await uninterrupted(self._run, work, cancel=self._cancel)

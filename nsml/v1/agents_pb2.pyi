@@ -2,6 +2,7 @@ import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from nsml.v1 import peers_pb2 as _peers_pb2
 from nsml.v1 import resources_pb2 as _resources_pb2
 from nsml.v1 import sessions_pb2 as _sessions_pb2
 from google.protobuf.internal import containers as _containers
@@ -86,7 +87,7 @@ class ReplicaId(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock", "image_report", "change")
+    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock", "image_report", "change", "find_peers")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +97,7 @@ class ControlRequest(_message.Message):
     STOCK_FIELD_NUMBER: _ClassVar[int]
     IMAGE_REPORT_FIELD_NUMBER: _ClassVar[int]
     CHANGE_FIELD_NUMBER: _ClassVar[int]
+    FIND_PEERS_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     report: ReplicaReport
@@ -105,15 +107,44 @@ class ControlRequest(_message.Message):
     stock: StockReport
     image_report: ImageReport
     change: ChangeReport
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ..., image_report: _Optional[_Union[ImageReport, _Mapping]] = ..., change: _Optional[_Union[ChangeReport, _Mapping]] = ...) -> None: ...
+    find_peers: FindPeers
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ..., image_report: _Optional[_Union[ImageReport, _Mapping]] = ..., change: _Optional[_Union[ChangeReport, _Mapping]] = ..., find_peers: _Optional[_Union[FindPeers, _Mapping]] = ...) -> None: ...
+
+class FindPeers(_message.Message):
+    __slots__ = ("root",)
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    root: str
+    def __init__(self, root: _Optional[str] = ...) -> None: ...
+
+class FoundPeers(_message.Message):
+    __slots__ = ("root", "peers")
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    root: str
+    peers: _containers.RepeatedCompositeFieldContainer[_peers_pb2.Peer]
+    def __init__(self, root: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[_peers_pb2.Peer, _Mapping]]] = ...) -> None: ...
 
 class StockReport(_message.Message):
-    __slots__ = ("things", "bytes_per_second")
+    __slots__ = ("things", "bytes_per_second", "fetched")
     THINGS_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_FIELD_NUMBER: _ClassVar[int]
     things: _containers.RepeatedCompositeFieldContainer[StockedThing]
     bytes_per_second: int
-    def __init__(self, things: _Optional[_Iterable[_Union[StockedThing, _Mapping]]] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+    fetched: FetchedBytes
+    def __init__(self, things: _Optional[_Iterable[_Union[StockedThing, _Mapping]]] = ..., bytes_per_second: _Optional[int] = ..., fetched: _Optional[_Union[FetchedBytes, _Mapping]] = ...) -> None: ...
+
+class FetchedBytes(_message.Message):
+    __slots__ = ("from_platform", "from_peers", "to_peers", "dropped_peers")
+    FROM_PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    FROM_PEERS_FIELD_NUMBER: _ClassVar[int]
+    TO_PEERS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_PEERS_FIELD_NUMBER: _ClassVar[int]
+    from_platform: int
+    from_peers: int
+    to_peers: int
+    dropped_peers: int
+    def __init__(self, from_platform: _Optional[int] = ..., from_peers: _Optional[int] = ..., to_peers: _Optional[int] = ..., dropped_peers: _Optional[int] = ...) -> None: ...
 
 class StockedThing(_message.Message):
     __slots__ = ("dataset_digest", "image", "bytes")
@@ -188,7 +219,7 @@ class MemberReport(_message.Message):
     def __init__(self, local_rank: _Optional[int] = ..., process: _Optional[str] = ..., world: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[_Union[_sessions_pb2.MemberState, str]] = ..., counter: _Optional[str] = ..., at: _Optional[int] = ..., position: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., step_s: _Optional[_Mapping[str, float]] = ..., is_paused: _Optional[bool] = ..., knobs: _Optional[_Iterable[_Union[_sessions_pb2.KnobChange, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks", "not_ready", "engine_note", "abilities")
+    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks", "not_ready", "engine_note", "abilities", "peer_offer")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +244,7 @@ class Register(_message.Message):
     NOT_READY_FIELD_NUMBER: _ClassVar[int]
     ENGINE_NOTE_FIELD_NUMBER: _ClassVar[int]
     ABILITIES_FIELD_NUMBER: _ClassVar[int]
+    PEER_OFFER_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     agent_version: str
@@ -237,7 +269,8 @@ class Register(_message.Message):
     not_ready: str
     engine_note: str
     abilities: _containers.RepeatedScalarFieldContainer[AgentAbility]
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., highest_revision: _Optional[int] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., abilities: _Optional[_Iterable[_Union[AgentAbility, str]]] = ...) -> None: ...
+    peer_offer: _peers_pb2.PeerOffer
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., highest_revision: _Optional[int] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., abilities: _Optional[_Iterable[_Union[AgentAbility, str]]] = ..., peer_offer: _Optional[_Union[_peers_pb2.PeerOffer, _Mapping]] = ...) -> None: ...
 
 class DevicesChanged(_message.Message):
     __slots__ = ("devices", "device_note", "not_ready", "engine_note")
@@ -314,20 +347,22 @@ class OrdersAccepted(_message.Message):
     def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
-    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel", "control_planes", "image_order")
+    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel", "control_planes", "image_order", "found_peers")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     OPEN_TUNNEL_FIELD_NUMBER: _ClassVar[int]
     CONTROL_PLANES_FIELD_NUMBER: _ClassVar[int]
     IMAGE_ORDER_FIELD_NUMBER: _ClassVar[int]
+    FOUND_PEERS_FIELD_NUMBER: _ClassVar[int]
     registered: Registered
     orders: Orders
     acknowledged: ReportsAcknowledged
     open_tunnel: OpenTunnel
     control_planes: ControlPlanes
     image_order: ImageOrder
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., image_order: _Optional[_Union[ImageOrder, _Mapping]] = ...) -> None: ...
+    found_peers: FoundPeers
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., image_order: _Optional[_Union[ImageOrder, _Mapping]] = ..., found_peers: _Optional[_Union[FoundPeers, _Mapping]] = ...) -> None: ...
 
 class ImageOrder(_message.Message):
     __slots__ = ("order_id", "action", "image", "owner_id")
@@ -356,20 +391,22 @@ class ControlPlanes(_message.Message):
     def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("cluster_id", "heartbeat_interval", "silent_after", "term", "starts_anew", "control_planes")
+    __slots__ = ("cluster_id", "heartbeat_interval", "silent_after", "term", "starts_anew", "control_planes", "finds_peers")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     SILENT_AFTER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     STARTS_ANEW_FIELD_NUMBER: _ClassVar[int]
     CONTROL_PLANES_FIELD_NUMBER: _ClassVar[int]
+    FINDS_PEERS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     heartbeat_interval: _duration_pb2.Duration
     silent_after: _duration_pb2.Duration
     term: int
     starts_anew: bool
     control_planes: ControlPlanes
-    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., term: _Optional[int] = ..., starts_anew: _Optional[bool] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ...) -> None: ...
+    finds_peers: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., term: _Optional[int] = ..., starts_anew: _Optional[bool] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., finds_peers: _Optional[bool] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("term", "revision", "assignments", "more", "sent_at")

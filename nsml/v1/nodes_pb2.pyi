@@ -238,18 +238,32 @@ class GetNodeRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetNodeResponse(_message.Message):
-    __slots__ = ("node", "sessions", "hidden_sessions", "fence_refusal", "images")
+    __slots__ = ("node", "sessions", "hidden_sessions", "fence_refusal", "images", "transfers")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     FENCE_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     node: Node
     sessions: _containers.RepeatedScalarFieldContainer[str]
     hidden_sessions: int
     fence_refusal: FenceRefusal
     images: _containers.RepeatedCompositeFieldContainer[NodeImage]
-    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ..., fence_refusal: _Optional[_Union[FenceRefusal, _Mapping]] = ..., images: _Optional[_Iterable[_Union[NodeImage, _Mapping]]] = ...) -> None: ...
+    transfers: NodeTransfers
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ..., fence_refusal: _Optional[_Union[FenceRefusal, _Mapping]] = ..., images: _Optional[_Iterable[_Union[NodeImage, _Mapping]]] = ..., transfers: _Optional[_Union[NodeTransfers, _Mapping]] = ...) -> None: ...
+
+class NodeTransfers(_message.Message):
+    __slots__ = ("from_platform", "from_peers", "to_peers", "dropped_peers")
+    FROM_PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    FROM_PEERS_FIELD_NUMBER: _ClassVar[int]
+    TO_PEERS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_PEERS_FIELD_NUMBER: _ClassVar[int]
+    from_platform: int
+    from_peers: int
+    to_peers: int
+    dropped_peers: int
+    def __init__(self, from_platform: _Optional[int] = ..., from_peers: _Optional[int] = ..., to_peers: _Optional[int] = ..., dropped_peers: _Optional[int] = ...) -> None: ...
 
 class NodeImage(_message.Message):
     __slots__ = ("name", "bytes")

@@ -8,7 +8,15 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from nsml.common.units import ago, ago_within, duration_text, memory_text, moment, thousandths
+from nsml.common.units import (
+    ago,
+    ago_within,
+    duration_text,
+    memory_text,
+    moment,
+    size_text,
+    thousandths,
+)
 from nsml.spec.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.nodes_pb2 import ForeignReplica
@@ -27,6 +35,7 @@ if TYPE_CHECKING:
         GetNodeResponse,
         Member,
         Node,
+        NodeTransfers,
     )
     from nsml.v1.resources_pb2 import Device
 
@@ -513,6 +522,12 @@ def shown_record(answer: GetNodeResponse) -> dict[str, Any]:
         **record(answer.node),
         "sessions": list(answer.sessions),
         "hidden_sessions": answer.hidden_sessions,
+        "dataset_bytes": {
+            "from_platform": answer.transfers.from_platform,
+            "from_nodes": answer.transfers.from_peers,
+            "to_nodes": answer.transfers.to_peers,
+            "dropped_nodes": answer.transfers.dropped_peers,
+        },
     }
 
 
@@ -543,11 +558,26 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         ),
         ("cpus", f"{cpus} used"),
         ("memory", _memory(node, now)),
+        ("datasets", _transfers(answer.transfers)),
         ("note", note(node)),
         ("sessions", ", ".join([*answer.sessions, *hidden]) or "none"),
         *zip_longest(("foreign",), foreign_lines(node, now), fillvalue=""),
     ]
     return [node.name, *(line for title, text in rows if text for line in _wrapped(title, text))]
+
+
+def _transfers(transfers: NodeTransfers) -> str:
+    """How much of datasets it has fetched since its agent started, and from where: "2.0 GiB fetched (1.5 GiB from nodes)"."""
+    fetched = transfers.from_platform + transfers.from_peers
+    words = []
+    if fetched:
+        nodes = size_text(transfers.from_peers)
+        words.append(f"{size_text(fetched)} fetched ({nodes} of it from other nodes)")
+    if transfers.to_peers:
+        words.append(f"{size_text(transfers.to_peers)} sent to other nodes")
+    if transfers.dropped_peers:
+        words.append(f"dropped a node {transfers.dropped_peers} times (see the agent's log)")
+    return " · ".join(words)
 
 
 def _agent(node: Node, now: float) -> str:

@@ -270,6 +270,7 @@ class Agent:
         self.acknowledged: list[agents_pb2.ReplicaReport] = []
         self.tunnels: list[agents_pb2.OpenTunnel] = []
         self.image_orders: list[agents_pb2.ImageOrder] = []
+        self.found_peers: list[agents_pb2.FoundPeers] = []
         self.error: grpc.aio.AioRpcError | None = None
         self.runs_at_once = False
         self.further: Metadata = ()
@@ -311,6 +312,8 @@ class Agent:
                         self.tunnels.append(response.open_tunnel)
                     case "image_order":
                         self.image_orders.append(response.image_order)
+                    case "found_peers":
+                        self.found_peers.append(response.found_peers)
         except grpc.aio.AioRpcError as error:
             self.error = error
 

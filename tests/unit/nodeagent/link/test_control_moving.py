@@ -117,6 +117,11 @@ class Node:
     def image_reports(self) -> list[pb.ImageReport]:
         return []
 
+    def questions(self) -> list[pb.FindPeers]:
+        return []
+
+    def found_peers(self, answer: pb.FoundPeers) -> None: ...
+
 
 class Pauses(SystemClock):
     """Long pauses are noted, and are none."""

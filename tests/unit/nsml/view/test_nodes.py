@@ -178,3 +178,21 @@ def test_what_a_restart_of_the_engine_ends_is_shown():
     lines = nodes.shown_lines(nodes_pb2.GetNodeResponse(node=node), now=NOW)
     assert "  engine    live-restore is off" in lines
     assert nodes.record(node)["engine_note"] == "live-restore is off"
+
+
+def test_where_its_datasets_came_from_is_said_where_it_has_fetched_some() -> None:
+    answer = nodes_pb2.GetNodeResponse(node=nodes_pb2.Node(name="n"))
+    assert not [line for line in nodes.shown_lines(answer, now=NOW) if "datasets" in line]
+    answer.transfers.from_platform, answer.transfers.from_peers = 1_000_000, 3_000_000
+    line = "  datasets  4.0 MB fetched (3.0 MB of it from other nodes)"
+    assert line in nodes.shown_lines(answer, now=NOW)
+    answer.transfers.to_peers, answer.transfers.dropped_peers = 2_000, 2
+    record = nodes.shown_record(answer)["dataset_bytes"]
+    assert record == {
+        "from_platform": 1_000_000,
+        "from_nodes": 3_000_000,
+        "to_nodes": 2_000,
+        "dropped_nodes": 2,
+    }
+    shown = " ".join(nodes.shown_lines(answer, now=NOW)).split()
+    assert "2.0 kB sent to other nodes · dropped a node 2 times" in " ".join(shown)

@@ -1,0 +1,1 @@
+"""Datasets from other nodes, and to them."""
