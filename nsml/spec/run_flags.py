@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from nsml.common.shell import option_words, shell_line
 from nsml.common.units import duration_text, exact_size_text, memory_text, thousandths
 from nsml.spec import checkpoint_retention, knobs, labels
-from nsml.spec.dataset_names import dataset_name, mounted_dataset
+from nsml.spec.dataset_names import mounted_dataset
 from nsml.spec.output_datasets import output_dataset
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
