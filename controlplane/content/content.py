@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 from controlplane.content.admitted_objects import Payer, payer_of
 from controlplane.content.manifests import MEMBERS, Manifests
+from controlplane.content.subtrees import Subtrees
 from controlplane.domain.errors import (
     InvalidRequest,
     NotFound,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     )
 
     from controlplane.content.manifests import Listing
+    from controlplane.content.subtrees import Subtree
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.limits.admission import Admission
@@ -138,6 +140,7 @@ class Content:
         self._clock = clock
         self._run = run
         self._manifests = Manifests(objects, run)
+        self._subtrees = Subtrees(objects, run)
         self._complete: LruDict[str, tuple[float, str]] = LruDict(REMEMBERED)
         self._shown = _Roots(SHOWN_FOR_S, clock)
         self._shown_to_nodes = _Roots(math.inf, clock)
@@ -430,6 +433,12 @@ class Content:
     async def listing(self, caller: Caller, root: str, *, is_with_sizes: bool = False) -> Listing:
         """What a manifest lists; see `Manifests.listing`."""
         return await self._manifests.listing(identity_of(caller), root, is_with_sizes=is_with_sizes)
+
+    async def subtrees(
+        self, caller: Caller, root: str, parts: Collection[str], groups: Sequence[Collection[str]]
+    ) -> list[Subtree]:
+        """Store manifests of parts of a tree; see `Subtrees.make`. Whoever refers to them next has to check that the caller may."""
+        return await self._subtrees.make(identity_of(caller), root, parts, groups)
 
     def show(self, caller: Caller, root: str, *, session_id: str = "") -> None:
         """Note that the caller was given this digest by a call that checked the right to it.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from controlplane.content.content import SEND_IT
 from controlplane.core.paging import page_size
+from controlplane.datasets.dataset_parts import check_divided, check_parts, divided, no_files
 from controlplane.domain.errors import (
     Denied,
     InvalidRequest,
@@ -16,23 +19,27 @@ from controlplane.domain.errors import (
     NotFound,
     StateConflict,
     TooLarge,
+    Unavailable,
 )
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import check_dataset, check_digest, check_user
 from controlplane.domain.policy import ALLOW, CHANGE, SEE, check_visibility, may
 from controlplane.domain.values import DatasetVersion, Visibility
+from controlplane.history.sql.dataset_parts import PartsChanged
 from controlplane.history.sql.datasets import MOST_TAGS, Restored
 from controlplane.history.values import Dataset, DatasetListing
 from nsml.common.units import ago, duration_text, size_text
 from nsml.spec.dataset_names import TAG_RULE, is_folder, is_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from controlplane.content.content import Content
-    from controlplane.domain.values import Session
+    from controlplane.content.manifests import Listing
+    from controlplane.domain.values import PartAccess, Session
     from controlplane.history.sql.history import History
+    from controlplane.history.values import DatasetVersion as StoredVersion
     from nsml.common.clock import Clock
 
 MOST_MESSAGE_BYTES: Final = 4 << 10
@@ -50,6 +57,11 @@ MOST_REPEATED = 8
 One chunk that a manifest lists again and again is laid out again and again on nodes. Data of people repeats
 little: copies, augmented sets, files of zeros, and those of zeros seldom over this size.
 """
+
+TRIES: Final = 8
+"""How often a version is divided again when others changed who reads its parts meanwhile."""
+
+NO_PARTS: Final[Mapping[str, PartAccess]] = MappingProxyType({})
 
 _WAITING: Final = frozenset({SessionState.QUEUED, SessionState.HELD})
 
@@ -186,10 +198,16 @@ class Datasets:
         self._grace_s = grace_s
 
     def check(
-        self, caller: UserCaller, name: str, visibility: Visibility | None, message: str
+        self,
+        caller: UserCaller,
+        name: str,
+        visibility: Visibility | None,
+        message: str,
+        parts: Mapping[str, PartAccess] = NO_PARTS,
     ) -> None:
         """Raise what `create_version` would, as far as it does not lie in the content."""
         check_dataset(name)
+        check_parts(parts)
         if visibility is not None:
             check_visibility(visibility, caller.user.team)
         if len(message.encode()) > MOST_MESSAGE_BYTES:
@@ -203,14 +221,18 @@ class Datasets:
         digest: str,
         visibility: Visibility | None,
         message: str,
+        parts: Mapping[str, PartAccess] = NO_PARTS,
     ) -> tuple[DatasetListing, bool]:
         """Make content the newest version of the caller's dataset; False when it was already.
+
+        `parts`: who reads which, in all versions; others of the dataset stay as they are.
 
         Raises:
             MissingBlobs: not all of it has been sent, or not by the caller.
             TooLarge: it repeats little data many times.
+            InvalidRequest: it has no files, none of such a part, or none that is open.
         """
-        self.check(caller, name, visibility, message)
+        self.check(caller, name, visibility, message, parts)
         check_digest(digest)
         if not await self._content.may_use(caller, digest) or await self._content.is_incomplete(
             caller, digest
@@ -239,15 +261,78 @@ class Datasets:
             team=owner.team,
             visibility=visibility,
         )
-        version, created = await self._history.catalogue.put_dataset_version(
-            dataset,
-            digest=digest,
-            size_bytes=listing.size,
-            file_count=listing.file_count,
-            message=message,
+        version, created = await self._put(
+            caller, dataset, digest, listing, message=message, parts=parts
         )
         found = await self._history.catalogue.dataset(owner.name, name, version.number)
         return found or DatasetListing(dataset, version), created
+
+    async def _put(
+        self,
+        caller: UserCaller,
+        dataset: Dataset,
+        digest: str,
+        listing: Listing,
+        *,
+        message: str,
+        parts: Mapping[str, PartAccess],
+    ) -> tuple[StoredVersion, bool]:
+        """Divide a tree into the parts of its dataset, where that has some, and make it the newest version."""
+        catalogue, owner, name = self._history.catalogue, dataset.owner, dataset.name
+        for _ in range(TRIES):
+            known = await catalogue.part_access(owner, name)
+            access = {**known, **parts}
+            made = await divided(self._content, caller, digest, access)
+            check_divided(made, parts)
+            if access != known and await catalogue.whole_roots(owner, name):
+                await self._set_access(caller, dataset, parts, is_pushed=True)
+                continue
+            opened, further = made or (None, None)
+            with suppress(PartsChanged):
+                return await catalogue.put_dataset_version(
+                    dataset,
+                    digest=opened.digest if opened else digest,
+                    size_bytes=opened.size_bytes if opened else listing.size,
+                    file_count=opened.file_count if opened else listing.file_count,
+                    message=message,
+                    parts=further,
+                    access_before=known,
+                )
+        raise _too_many_changes(dataset)
+
+    async def _set_access(
+        self,
+        caller: UserCaller,
+        dataset: Dataset,
+        parts: Mapping[str, PartAccess],
+        *,
+        is_pushed: bool = False,
+    ) -> None:
+        """Change who reads parts of a dataset, in all its versions, removed ones, too.
+
+        `is_pushed`: a version is to follow that has files of all of them.
+
+        Raises:
+            InvalidRequest: a part is new, and no version has files of it.
+        """
+        catalogue, owner, name = self._history.catalogue, dataset.owner, dataset.name
+        for _ in range(TRIES):
+            known = await catalogue.part_access(owner, name)
+            access = {**known, **parts}
+            if access == known:
+                return
+            versions = {
+                number: await divided(self._content, caller, root, access)
+                for number, root in (await catalogue.whole_roots(owner, name)).items()
+            }
+            found = {one.path for made in versions.values() if made for one, _ in made[1].parts()}
+            for path in sorted(parts.keys() - known.keys() - found):
+                if not is_pushed:
+                    raise no_files(path)
+            with suppress(PartsChanged):
+                await catalogue.set_part_access(owner, name, access, versions, before=known)
+                return
+        raise _too_many_changes(dataset)
 
     async def update(
         self,
@@ -256,20 +341,24 @@ class Datasets:
         *,
         visibility: Visibility | None,
         description: str | None,
+        parts: Mapping[str, PartAccess] = NO_PARTS,
     ) -> DatasetListing:
-        """Change who sees a dataset, or its description; None: as it is.
+        """Change who sees a dataset, or its parts, or its description; None: as it is.
 
         Raises:
             NotFound, Denied: as `_changeable`.
-            InvalidRequest: for a team, and the owner has none.
+            InvalidRequest: for a team, and the owner has none; no version has files of a part.
             TooLarge: the description is.
         """
+        check_parts(parts)
         if description is not None and len(description.encode()) > MOST_DESCRIPTION_BYTES:
             raise TooLarge(f"a description has at most {MOST_DESCRIPTION_BYTES} bytes")
         found = (await self._changeable(caller, reference)).dataset
         team = caller.user.team if found.owner == caller.user.name else found.team
         if visibility is not None:
             check_visibility(visibility, team)
+        if parts:
+            await self._set_access(caller, found, parts)
         if not await self._history.catalogue.update_dataset(
             found.owner,
             found.name,
@@ -331,9 +420,17 @@ class Datasets:
         )
         if not gone:
             raise NotFound(f"there is no dataset {found.owner}/{found.name}")
-        digests = {one.digest for one in gone}
-        left = digests - await self._history.catalogue.versions_among(digests)
-        live = sum(any(one.digest in left for one in each.spec.datasets) for each in self._live())
+        numbers = {one.number for one in gone}
+        theirs = [
+            {
+                one.digest
+                for one in each.spec.datasets
+                if (one.owner, one.name) == (found.owner, found.name) and one.version in numbers
+            }
+            for each in self._live()
+        ]
+        there = await self._history.catalogue.versions_among(set().union(*theirs))
+        live = sum(bool(digests - there) for digests in theirs)
         return Removed(versions=len(gone), live=live, restorable_until=self.restorable_until(now))
 
     def restorable_until(self, removed_at: float) -> float | None:
@@ -361,7 +458,9 @@ class Datasets:
             else ()
         )
         if owner == caller.user.name:
-            await self._count_again(caller, name, {one.digest for one in found})
+            whole = await catalogue.whole_roots(owner, name)
+            digests = {whole.get(one.number, one.digest) for one in found}
+            await self._count_again(caller, name, digests)
         done = await catalogue.restore_dataset(*wanted, since=since) if found else Restored()
         if done.is_wider:
             raise StateConflict(
@@ -388,7 +487,7 @@ class Datasets:
         counted = digests - await self._history.kept.released_among(caller.user.name, digests)
         if counted:
             there = await self._history.catalogue.dataset(caller.user.name, name)
-            beside = [there.version.digest] if there else []
+            beside = [there.whole_digest] if there else []
             await self._content.borrow_trees(caller, sorted(counted), beside=beside)
 
     def _restorable_since(self) -> float:
@@ -622,28 +721,43 @@ class Datasets:
         return bool(found)
 
     async def resolve(self, user: User, reference: DatasetReference) -> DatasetVersion:
-        """The version that a session of this user gets.
+        """The version that a session of this user gets, without the parts that the user's sessions may not have.
+
+        A digest says which version it was in another session: also in one whose user may have more of it.
 
         Raises:
             NotFound: it is not there, not visible, or has another content than the reference says.
         """
         check_dataset(reference.name)
         found = await self.find(UserCaller(user=user), reference)
-        if reference.digest and reference.digest != found.version.digest:
+        if reference.digest and reference.digest not in {
+            found.version.digest,
+            found.owner_digest,
+        }:
             full = f"{found.dataset.owner}/{found.dataset.name}"
             raise NotFound(
                 f"{full}@{found.version.number} has another content than it had",
-                why="the dataset was removed and pushed again under its name",
+                why="who reads its parts was changed since"
+                if found.parts
+                else "the dataset was removed and pushed again under its name",
                 attempt=f"nsml run -d {full} ...    to take the new one",
             )
+        is_theirs = may(UserCaller(user=user), CHANGE, found.dataset) is ALLOW
         return DatasetVersion(
             owner=found.dataset.owner,
             name=found.dataset.name,
             version=found.version.number,
-            digest=found.version.digest,
+            digest=found.owner_digest if is_theirs else found.version.digest,
             streamed=reference.streamed,
             folder=reference.folder,
         )
+
+
+def _too_many_changes(dataset: Dataset) -> Unavailable:
+    return Unavailable(
+        f"{dataset.owner}/{dataset.name} is changed by others at the same moment",
+        attempt="the same again",
+    )
 
 
 def _full(dataset: Dataset) -> DatasetReference:

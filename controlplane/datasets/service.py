@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from controlplane.access.current import require_user
 from controlplane.datasets.datasets import cursor_behind, cursor_behind_version, parse_dataset
 from controlplane.domain.policy import ALLOW, CHANGE, may
-from controlplane.wire.catalogue import dataset_message
+from controlplane.wire.catalogue import dataset_message, to_parts
 from controlplane.wire.chunking import beside, parts_of
 from controlplane.wire.errors import Context, answering
 from controlplane.wire.resources import to_visibility
@@ -39,8 +39,9 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     ) -> pb.CreateDatasetVersionResponse:
         """Make content the newest version."""
         who, visibility = require_user(), to_visibility(request.visibility)
+        parts = to_parts(request.parts)
         if request.validate_only:
-            self._datasets.check(who, request.name, visibility, request.message)
+            self._datasets.check(who, request.name, visibility, request.message, parts)
             return pb.CreateDatasetVersionResponse()
         found, created = await self._datasets.create_version(
             who,
@@ -48,6 +49,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
             digest=request.digest,
             visibility=visibility,
             message=request.message,
+            parts=parts,
         )
         message = self._shown(who)(found)
         return pb.CreateDatasetVersionResponse(dataset=message, created=created)
@@ -93,7 +95,8 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         def message(listing: DatasetListing) -> pb.Dataset:
             found = listing.dataset
             is_own = may(who, CHANGE, found) is ALLOW
-            return dataset_message(listing, live=uses[found.owner, found.name] if is_own else None)
+            live = uses[found.owner, found.name] if is_own else 0
+            return dataset_message(listing, is_own=is_own, live=live)
 
         return message
 
@@ -111,26 +114,28 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
                 size=request.page_size,
                 cursor=request.cursor,
             )
-            versions = next(parts_of(map(self._version, page)))
+            versions = next(parts_of(self._version(who, one) for one in page))
         if len(versions) < len(page):
             cursor = str(page[len(versions) - 1].version.number)
         return pb.ListDatasetVersionsResponse(versions=versions, next_cursor=cursor)
 
-    def _version(self, listing: DatasetListing) -> pb.Dataset:
+    def _version(self, who: UserCaller, listing: DatasetListing) -> pb.Dataset:
         until = self._datasets.restorable_until(listing.version.removed_at)
-        return dataset_message(listing, restorable_until=until)
+        is_own = may(who, CHANGE, listing.dataset) is ALLOW
+        return dataset_message(listing, is_own=is_own, restorable_until=until)
 
     @answering
     async def UpdateDataset(  # noqa: N802
         self, request: pb.UpdateDatasetRequest, _: Context
     ) -> pb.UpdateDatasetResponse:
-        """Change who sees one, or its description."""
+        """Change who sees one, or its parts, or its description."""
         who = require_user()
         found = await self._datasets.update(
             who,
             parse_dataset(request.name),
             visibility=to_visibility(request.visibility),
             description=request.description if request.HasField("description") else None,
+            parts=to_parts(request.parts),
         )
         return pb.UpdateDatasetResponse(dataset=self._shown(who)(found))
 
@@ -184,10 +189,10 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         """One of them, and who uses it."""
         who, reference = require_user(), _reference(request)
         found = await self._datasets.find(who, reference)
-        self._content.show(who, found.version.digest)
+        message = self._shown(who)(found)
+        self._content.show(who, message.digest)
         is_one = reference.version or reference.tag
         use = await self._datasets.use(who, found, found.version.number if is_one else 0)
-        message = self._shown(who)(found)
         return pb.GetDatasetResponse(
             dataset=message, use=None if use is None else _use_message(use)
         )

@@ -29,6 +29,17 @@ class Visibility(enum.IntEnum):
     PUBLIC = 3
 
 
+class PartAccess(enum.IntEnum):
+    """Who reads a part of a dataset; numbers are those of the contract, and each names fewer than the one before."""
+
+    OPEN = 1
+    """Everybody who may use the dataset."""
+    OWNER = 2
+    """The owner and administrators: their sessions have it, others' do not."""
+    HIDDEN = 3
+    """No session has it: the owner and administrators fetch it by themselves."""
+
+
 class Priority(enum.IntEnum):
     """Whose turn it is first, lowest class first; numbers are those of the contract."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, overload
 
 from controlplane.domain.identity import User
-from controlplane.domain.values import Visibility
+from controlplane.domain.values import PartAccess, Visibility
 
 
 class Channel(enum.IntEnum):
@@ -545,6 +545,51 @@ class DatasetVersion:
     removed_visibility: Visibility = Visibility.PRIVATE
 
 
+class RootKind(enum.IntEnum):
+    """What a further root of a dataset version has of it; `DatasetVersion.digest` has the open parts."""
+
+    PART = 1
+    """The files of one part."""
+    OWNER = 2
+    """All but the hidden parts, where that is not `DatasetVersion.digest`: what sessions of its owner get."""
+    WHOLE = 3
+    """Everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRoot:
+    """One of the manifests of a version that has parts; `path` is that of a PART, "" for what belongs to no other."""
+
+    kind: RootKind
+    path: str = ""
+    digest: str
+    size_bytes: int
+    file_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetParts:
+    """The parts of a version.
+
+    Attributes:
+        access: of each part by its path; without the part "", which is open.
+        roots: of the parts that have files, and of those together.
+    """
+
+    access: Mapping[str, PartAccess]
+    roots: tuple[DatasetRoot, ...]
+
+    def digest(self, kind: RootKind) -> str:
+        """Of the root of a kind, of which there is one; "" where there is none."""
+        return next((one.digest for one in self.roots if one.kind is kind), "")
+
+    def parts(self) -> Iterator[tuple[DatasetRoot, PartAccess]]:
+        """The roots of parts with who reads them, in the order of their paths."""
+        for one in self.roots:
+            if one.kind is RootKind.PART:
+                yield one, self.access.get(one.path, PartAccess.OPEN)
+
+
 class OwnedBy(NamedTuple):
     """How much of the catalogue is of one owner."""
 
@@ -570,6 +615,7 @@ class DatasetListing:
         tags: of this version, in order.
         version_count: of all that are not removed; 0 in lists of versions.
         used_at: when the last ended session that used any version ended, in Unix seconds; 0.0: none has.
+        parts: None of a version that is all open.
     """
 
     dataset: Dataset
@@ -577,6 +623,19 @@ class DatasetListing:
     tags: tuple[str, ...] = ()
     version_count: int = 0
     used_at: float = 0.0
+    parts: DatasetParts | None = None
+
+    @property
+    def owner_digest(self) -> str:
+        """Of what sessions of the owner and of administrators get."""
+        found = self.parts.digest(RootKind.OWNER) if self.parts else ""
+        return found or self.version.digest
+
+    @property
+    def whole_digest(self) -> str:
+        """Of everything, which its owner and administrators may read."""
+        found = self.parts.digest(RootKind.WHOLE) if self.parts else ""
+        return found or self.version.digest
 
 
 class CheckpointState(enum.StrEnum):

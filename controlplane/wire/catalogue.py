@@ -5,24 +5,35 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.values import PartAccess
+from controlplane.history.values import RootKind
 from controlplane.wire.reported import struct
 from controlplane.wire.resources import VISIBILITIES
 from controlplane.wire.times import timestamp
 from nsml.v1 import checkpoints_pb2, datasets_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from controlplane.history.sql.checkpoint_marks import Marks
-    from controlplane.history.values import Checkpoint, DatasetListing
+    from controlplane.history.values import Checkpoint, DatasetListing, DatasetRoot
 
 
 def dataset_message(
-    listing: DatasetListing, *, live: int | None = None, restorable_until: float | None = None
+    listing: DatasetListing,
+    *,
+    is_own: bool,
+    live: int = 0,
+    restorable_until: float | None = None,
 ) -> datasets_pb2.Dataset:
-    """A dataset with one version; `live`: sessions that use it, None where the caller is not told of its use."""
+    """A dataset with one version; `is_own`: the caller may read all of it, and is told of its use: so many live sessions."""
     dataset, version = listing.dataset, listing.version
-    is_used = live is not None and listing.used_at
+    size_bytes, file_count = version.size_bytes, version.file_count
+    for one in listing.parts.roots if listing.parts and is_own else ():
+        if one.kind is RootKind.WHOLE:
+            size_bytes, file_count = one.size_bytes, one.file_count
+    is_used = is_own and listing.used_at
     is_restorable = version.removed_at and restorable_until
     return datasets_pb2.Dataset(
         name=dataset.name,
@@ -30,19 +41,49 @@ def dataset_message(
         team=dataset.team,
         visibility=VISIBILITIES[dataset.visibility],
         version=version.number,
-        digest=version.digest,
-        size_bytes=version.size_bytes,
-        file_count=version.file_count,
+        digest=listing.whole_digest if is_own else version.digest,
+        size_bytes=size_bytes,
+        file_count=file_count,
         message=version.message,
         updated_at=timestamp(version.created_at),
         description=dataset.description,
         tags=listing.tags,
         version_count=listing.version_count,
         last_used_at=timestamp(listing.used_at) if is_used else None,
-        live_sessions=live or 0,
+        live_sessions=live,
         removed_at=timestamp(version.removed_at) if version.removed_at else None,
         restorable_until=timestamp(restorable_until or 0) if is_restorable else None,
+        parts=[
+            _part_message(root, access, is_told=is_own or access is PartAccess.OPEN)
+            for root, access in (listing.parts.parts() if listing.parts else ())
+        ],
     )
+
+
+def _part_message(
+    root: DatasetRoot, access: PartAccess, *, is_told: bool
+) -> datasets_pb2.DatasetPart:
+    # By the digest of a small part one could check a guess of what is in it.
+    return datasets_pb2.DatasetPart(
+        path=root.path,
+        access=f"PART_ACCESS_{access.name}",
+        digest=root.digest if is_told else "",
+        size_bytes=root.size_bytes if is_told else 0,
+        file_count=root.file_count if is_told else 0,
+    )
+
+
+def to_parts(parts: Iterable[datasets_pb2.DatasetPart]) -> dict[str, PartAccess]:
+    """Who is to read parts, by path."""
+    found: dict[str, PartAccess] = {}
+    for one in parts:
+        if one.path in found:
+            raise InvalidRequest(f"the part {one.path[:80]!r} is named twice")
+        try:
+            found[one.path] = PartAccess(one.access)
+        except ValueError:
+            raise InvalidRequest(f"there is no access {one.access} of parts") from None
+    return found
 
 
 def tags_by_name(marks: Marks) -> Mapping[str, list[str]]:

@@ -3,6 +3,7 @@ import datetime
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from nsml.v1 import resources_pb2 as _resources_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -10,8 +11,19 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class PartAccess(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PART_ACCESS_UNSPECIFIED: _ClassVar[PartAccess]
+    PART_ACCESS_OPEN: _ClassVar[PartAccess]
+    PART_ACCESS_OWNER: _ClassVar[PartAccess]
+    PART_ACCESS_HIDDEN: _ClassVar[PartAccess]
+PART_ACCESS_UNSPECIFIED: PartAccess
+PART_ACCESS_OPEN: PartAccess
+PART_ACCESS_OWNER: PartAccess
+PART_ACCESS_HIDDEN: PartAccess
+
 class Dataset(_message.Message):
-    __slots__ = ("name", "owner", "team", "visibility", "version", "digest", "size_bytes", "file_count", "message", "updated_at", "description", "tags", "version_count", "last_used_at", "live_sessions", "removed_at", "restorable_until")
+    __slots__ = ("name", "owner", "team", "visibility", "version", "digest", "size_bytes", "file_count", "message", "updated_at", "description", "tags", "version_count", "last_used_at", "live_sessions", "removed_at", "restorable_until", "parts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     TEAM_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +41,7 @@ class Dataset(_message.Message):
     LIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     REMOVED_AT_FIELD_NUMBER: _ClassVar[int]
     RESTORABLE_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     owner: str
     team: str
@@ -46,7 +59,22 @@ class Dataset(_message.Message):
     live_sessions: int
     removed_at: _timestamp_pb2.Timestamp
     restorable_until: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., message: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., description: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., version_count: _Optional[int] = ..., last_used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., live_sessions: _Optional[int] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., restorable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[DatasetPart]
+    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., message: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., description: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., version_count: _Optional[int] = ..., last_used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., live_sessions: _Optional[int] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., restorable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[DatasetPart, _Mapping]]] = ...) -> None: ...
+
+class DatasetPart(_message.Message):
+    __slots__ = ("path", "access", "digest", "size_bytes", "file_count")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    access: PartAccess
+    digest: str
+    size_bytes: int
+    file_count: int
+    def __init__(self, path: _Optional[str] = ..., access: _Optional[_Union[PartAccess, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ...) -> None: ...
 
 class DatasetUse(_message.Message):
     __slots__ = ("live_sessions", "queued_sessions", "names", "ended_sessions")
@@ -61,18 +89,20 @@ class DatasetUse(_message.Message):
     def __init__(self, live_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., ended_sessions: _Optional[int] = ...) -> None: ...
 
 class CreateDatasetVersionRequest(_message.Message):
-    __slots__ = ("name", "digest", "visibility", "message", "validate_only")
+    __slots__ = ("name", "digest", "visibility", "message", "validate_only", "parts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     VISIBILITY_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     visibility: _resources_pb2.Visibility
     message: str
     validate_only: bool
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., message: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[DatasetPart]
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., message: _Optional[str] = ..., validate_only: _Optional[bool] = ..., parts: _Optional[_Iterable[_Union[DatasetPart, _Mapping]]] = ...) -> None: ...
 
 class CreateDatasetVersionResponse(_message.Message):
     __slots__ = ("dataset", "created")
@@ -143,14 +173,16 @@ class ListDatasetVersionsResponse(_message.Message):
     def __init__(self, versions: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class UpdateDatasetRequest(_message.Message):
-    __slots__ = ("name", "visibility", "description")
+    __slots__ = ("name", "visibility", "description", "parts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VISIBILITY_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     visibility: _resources_pb2.Visibility
     description: str
-    def __init__(self, name: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., description: _Optional[str] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[DatasetPart]
+    def __init__(self, name: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., description: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[DatasetPart, _Mapping]]] = ...) -> None: ...
 
 class UpdateDatasetResponse(_message.Message):
     __slots__ = ("dataset",)

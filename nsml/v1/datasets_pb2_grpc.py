@@ -91,7 +91,7 @@ class DatasetServiceServicer:
         digest as the newest version gives that version again. FAILED_PRECONDITION with reason
         MISSING_BLOBS: not everything of the manifest is there.
         Callers: users, for their own datasets. Errors: INVALID_ARGUMENT (the name, a digest that is no
-        manifest); MISSING_BLOBS also for content that the caller neither sent nor may read.
+        manifest, the path of a part, a part without files, no file in an open part); MISSING_BLOBS also for content that the caller neither sent nor may read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,9 +125,9 @@ class DatasetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateDataset(self, request, context):
-        """Change who sees a dataset, or its description.
+        """Change who sees a dataset, or its parts, or its description.
         Callers: its owner; administrators. PERMISSION_DENIED: it is visible, and somebody else's. NOT_FOUND as GetDataset.
-        INVALID_ARGUMENT: for a team, and the owner has none. RESOURCE_EXHAUSTED: a description over its limit.
+        INVALID_ARGUMENT: for a team, and the owner has none; no version has a file of a part. RESOURCE_EXHAUSTED: a description over its limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

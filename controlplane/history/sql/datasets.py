@@ -10,22 +10,32 @@ its row for good, so that no number is ever given twice.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from controlplane.domain.policy import SEE
 from controlplane.domain.values import Visibility
+from controlplane.history.sql.dataset_parts import (
+    SqlDatasetParts,
+    check_access,
+    parts_of,
+    put_access,
+    put_roots,
+    release_roots,
+)
 from controlplane.history.sql.queries import NO_LIMIT, RowType, select
 from controlplane.history.sql.user_storage import add_kept, release
 from controlplane.history.sql.visible import may_condition, viewer_parameters
 from controlplane.history.values import Dataset, DatasetListing, DatasetVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from controlplane.domain.identity import User
+    from controlplane.domain.values import PartAccess
     from controlplane.history.sql.interface import Connection, Database, Dialect
-    from controlplane.history.values import DatasetUse
+    from controlplane.history.values import DatasetParts, DatasetUse
 
 MOST_TAGS: Final = 256
 """Of one dataset."""
@@ -53,7 +63,7 @@ class Tagging(NamedTuple):
     is_full: bool = False
 
 
-class SqlDatasets:
+class SqlDatasets(SqlDatasetParts):
     """Names for immutable, numbered versions of content."""
 
     def __init__(self, database: Database) -> None:
@@ -67,19 +77,31 @@ class SqlDatasets:
         size_bytes: int,
         file_count: int,
         message: str = "",
+        parts: DatasetParts | None = None,
+        access_before: Mapping[str, PartAccess] | None = None,
     ) -> tuple[DatasetVersion, bool]:
-        """Make content the newest version; the same digest as the newest gives that one and False.
+        """Make content the newest version; the same content as the newest has gives that one and False.
 
         Makes the dataset when it is new or all its versions are removed; of one that exists, team and visibility become
-        `dataset`'s. The version is created at `dataset.created_at`.
+        `dataset`'s. The version is created at `dataset.created_at`. `digest`, `size_bytes` and `file_count` are of what is
+        open; `parts` with all else, and who reads it from now on.
+
+        Raises:
+            PartsChanged: who reads the parts of the dataset is not as it was before; None: it had none.
         """
 
         def work(connection: Connection) -> tuple[DatasetVersion, bool]:
+            check_access(connection, dataset.owner, dataset.name, access_before or {})
             found = _listing(connection, dataset.owner, dataset.name, 0)
             put = _MAKE_DATASET if found is None else _PUT_DATASET
             connection.execute(put, _DATASET.values(dataset))
+            if parts is not None:
+                put_access(connection, dataset.owner, dataset.name, parts.access)
             if found is not None and found.version.digest == digest:
-                return found.version, False
+                number = found.version.number
+                of = parts_of(connection, dataset.owner, dataset.name, number).get(number)
+                if set(of.roots if of else ()) == set(parts.roots if parts else ()):
+                    return found.version, False
             version = DatasetVersion(
                 owner=dataset.owner,
                 name=dataset.name,
@@ -91,6 +113,8 @@ class SqlDatasets:
                 message=message,
             )
             connection.execute(_PUT_VERSION, _VERSION.values(version))
+            if parts is not None:
+                put_roots(connection, version.owner, version.name, version.number, parts.roots)
             return version, True
 
         return await self._database.write(work, touches={_key(dataset.owner, dataset.name)})
@@ -175,8 +199,14 @@ class SqlDatasets:
             tags: dict[tuple[str, str], list[str]] = defaultdict(list)
             for owner, of, tag in connection.execute(tagged, parameters):
                 tags[owner, of].append(tag)
+            parts = _parts_of_newest(connection, rows)
             return tuple(
-                _dataset_listing(row, tags.get((row[_OWNER], row[_NAME]), ())) for row in rows
+                _dataset_listing(
+                    row,
+                    tags.get((row[_OWNER], row[_NAME]), ()),
+                    parts.get((row[_OWNER], row[_NAME])),
+                )
+                for row in rows
             )
 
         return await self._database.read(work)
@@ -201,10 +231,14 @@ class SqlDatasets:
                 parameters,
             ).fetchall()
             tags = _tags(connection, owner, name)
-            found = map(_dataset_listing, rows)
+            parts = parts_of(connection, owner, name)
             return tuple(
-                DatasetListing(one.dataset, one.version, tags.get(one.version.number, ()))
-                for one in found
+                replace(
+                    one,
+                    tags=tags.get(one.version.number, ()),
+                    parts=parts.get(one.version.number),
+                )
+                for one in map(_dataset_listing, rows)
             )
 
         return await self._database.read(work)
@@ -276,6 +310,7 @@ class SqlDatasets:
             )
             gone = tuple(map(_VERSION.read, rows))
             release(connection, owner, "", [version.digest for version in gone])
+            release_roots(connection, owner, name, [version.number for version in gone])
             add_kept(connection, owner, asked=1)
             return gone
 
@@ -377,6 +412,7 @@ class SqlDatasets:
                 )
                 key = (owner, name, owner, name, before)
                 connection.execute(f"DELETE FROM dataset_tags {where}", key)
+                connection.execute(f"DELETE FROM dataset_roots {where}", key)
                 return connection.execute(f"DELETE FROM dataset_versions {where}", key).rowcount
 
             purged += await self._database.write(work, touches={_key(owner, name)})
@@ -393,18 +429,8 @@ class SqlDatasets:
         )
         return int(count)
 
-    async def readers_of(self, digest: str) -> tuple[Dataset, ...]:
-        """The datasets that have a version of this digest: who sees one may read the content."""
-        return await select(
-            self._database,
-            f"SELECT DISTINCT {_DATASET_COLUMNS} FROM {_VERSIONS} WHERE v.digest = ? AND {_IS_THERE}"
-            " ORDER BY d.owner, d.name",
-            (digest,),
-            _DATASET.read,
-        )
-
     async def versions_among(self, digests: Collection[str]) -> set[str]:
-        """Those of the digests that name a version of any dataset, which is not removed."""
+        """Those of the digests that name a version of any dataset, or a part of it, which is not removed."""
         wanted, dialect = sorted(digests), self._database.dialect
 
         def work(connection: Connection) -> set[str]:
@@ -412,7 +438,10 @@ class SqlDatasets:
             for start in range(0, len(wanted), _DIGESTS_A_STEP):
                 rows = connection.execute(
                     "SELECT digest FROM dataset_versions"
-                    f" WHERE removed_at = 0 AND {dialect.among('digest', 'digests')}",
+                    f" WHERE removed_at = 0 AND {dialect.among('digest', 'digests')}"
+                    " UNION SELECT r.digest FROM dataset_roots r JOIN dataset_versions v"
+                    " ON v.owner = r.owner AND v.name = r.name AND v.number = r.number"
+                    f" WHERE v.removed_at = 0 AND {dialect.among('r.digest', 'digests')}",
                     {"digests": dialect.many(wanted[start : start + _DIGESTS_A_STEP])},
                 )
                 found |= {row[0] for row in rows}
@@ -510,9 +539,9 @@ def _full_listing(
     row = _row(connection, _FULL_LISTING, owner, name, number)
     if row is None:
         return None
-    found = _dataset_listing(row)
-    tags = _tags(connection, owner, name).get(found.version.number, ())
-    return _dataset_listing(row, tags)
+    number = _dataset_listing(row).version.number
+    tags = _tags(connection, owner, name).get(number, ())
+    return _dataset_listing(row, tags, parts_of(connection, owner, name, number).get(number))
 
 
 def _row(
@@ -526,11 +555,26 @@ def _row(
     return row
 
 
-def _dataset_listing(row: Sequence[Any], tags: Sequence[str] = ()) -> DatasetListing:
+def _dataset_listing(
+    row: Sequence[Any], tags: Sequence[str] = (), parts: DatasetParts | None = None
+) -> DatasetListing:
     cut = len(_DATASET.names)
     end = cut + len(_VERSION.names)
     dataset, version = _DATASET.read(row[:cut]), _VERSION.read(row[cut:end])
-    return DatasetListing(dataset, version, tuple(tags), *row[end:])
+    return replace(DatasetListing(dataset, version, tuple(tags), *row[end:]), parts=parts)
+
+
+def _parts_of_newest(
+    connection: Connection, rows: Iterable[Sequence[Any]]
+) -> dict[tuple[str, str], DatasetParts]:
+    """Of the datasets that are listed, by owner and name."""
+    found: dict[tuple[str, str], DatasetParts] = {}
+    for row in rows:
+        version = _dataset_listing(row).version
+        parts = parts_of(connection, version.owner, version.name, version.number)
+        if parts:
+            found[version.owner, version.name] = parts[version.number]
+    return found
 
 
 def _tags(connection: Connection, owner: str, name: str) -> Mapping[int, tuple[str, ...]]:

@@ -25,6 +25,7 @@ _ROOTS: Final = (
     ("checkpoints", ("session_id", "name"), "digest"),
     ("media", ("session_id", "attempt", "rank", "file"), "root"),
     ("artifacts", ("session_id", "attempt", "rank", "folder"), "digest"),
+    ("dataset_roots", ("owner", "name", "number", "kind", "path"), "digest"),
 )
 _TABLES: Final = (_RECORDS, *_ROOTS)
 _KINDS: Final = {
@@ -32,6 +33,12 @@ _KINDS: Final = {
     "checkpoints": KeptKind.CHECKPOINTS,
     "media": KeptKind.MEDIA,
     "artifacts": KeptKind.ARTIFACTS,
+    "dataset_roots": KeptKind.DATASETS,
+}
+_REMOVED: Final = {
+    "dataset_versions": "removed_at",
+    "dataset_roots": "(SELECT v.removed_at FROM dataset_versions v WHERE (v.owner, v.name, v.number)"
+    " = (dataset_roots.owner, dataset_roots.name, dataset_roots.number))",
 }
 
 
@@ -43,7 +50,7 @@ def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
     table, keys, column = _TABLES[number]
     limit = _PAGE_RECORDS if table == "sessions" else _PAGE_ROWS
     # A removed version refers to its content until it is purged, and counts for nobody.
-    more = ("removed_at",) if table == "dataset_versions" else ()
+    more = [_REMOVED[table]] if table in _REMOVED else []
     columns = ", ".join((column, *keys, *more))
     query = page(columns, table, keys, after=key, limit=limit)
     rows = connection.execute(*query).fetchall()

@@ -28,7 +28,7 @@ class RowType(Generic[R]):
         parse: by a field's name, what makes it of its column where they are not the same.
     """
 
-    def __init__(self, kind: type[R], **parse: Callable[[Any], Any]) -> None:
+    def __init__(self, kind: type[R], /, **parse: Callable[[Any], Any]) -> None:
         self._kind = kind
         self._parse = parse
         self.names = tuple(field.name for field in fields(kind))

@@ -476,6 +476,23 @@ END $$""",
             is_clustered=True,
         ),
     ),
+    # Parts of datasets: who reads each, and the further manifests of versions; see history.sql.dataset_parts.
+    (
+        Table(
+            "dataset_parts",
+            "owner text, name text, path text, access small",
+            key="owner, name, path",
+            is_clustered=True,
+        ),
+        Table(
+            "dataset_roots",
+            "owner text, name text, number int, kind small, path text, digest text, size_bytes int,"
+            " file_count int",
+            key="owner, name, number, kind, path",
+            indexes=("digest",),
+            is_clustered=True,
+        ),
+    ),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.history.sql.fence import pass_fence
 from controlplane.history.sql.queries import select
-from controlplane.history.values import Item, KeptBytes, KeptKind, Release
+from controlplane.history.values import Item, KeptBytes, KeptKind, Release, RootKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -139,8 +139,11 @@ class SqlKept:
 
         def work(connection: Connection) -> tuple[Item, ...]:
             datasets = connection.execute(
-                "SELECT name, sum(size_bytes) AS bytes FROM dataset_versions"
-                " WHERE owner = ? AND removed_at = 0 GROUP BY name ORDER BY bytes DESC, name LIMIT ?",
+                "SELECT v.name, sum(coalesce(r.size_bytes, v.size_bytes)) AS bytes"
+                " FROM dataset_versions v LEFT JOIN dataset_roots r ON r.owner = v.owner"
+                f" AND r.name = v.name AND r.number = v.number AND r.kind = {int(RootKind.WHOLE)}"
+                " WHERE v.owner = ? AND v.removed_at = 0"
+                " GROUP BY v.name ORDER BY bytes DESC, v.name LIMIT ?",
                 (owner, limit),
             ).fetchall()
             ended = connection.execute(

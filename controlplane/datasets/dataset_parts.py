@@ -1,0 +1,107 @@
+"""Parts of datasets: files that not everybody who may use a dataset may read, such as the labels of a test set.
+
+A version is pushed as one tree. Of a dataset with parts it is divided here, so no client can forget to: each part has a
+manifest of its own, and so have the files that everybody gets, and those that sessions of the owner get. Rights are by
+manifest, as everywhere (controlplane/content/content.py): whoever knows the digest of another one can do nothing with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import InvalidRequest, LimitReached
+from controlplane.domain.values import PartAccess
+from controlplane.history.values import DatasetParts, DatasetRoot, RootKind
+from nsml.content.errors import PathRefused
+from nsml.content.paths import split_path
+from nsml.content.tree_parts import REST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from controlplane.content.content import Content
+    from controlplane.content.subtrees import Subtree
+    from controlplane.domain.identity import UserCaller
+
+MOST_PARTS: Final = 32
+"""Of one dataset."""
+MOST_PATH_BYTES: Final = 1_024
+"""Of the path of a part: it is in an index."""
+
+Divided = tuple[DatasetRoot, DatasetParts]
+"""What is open, and all else."""
+
+
+def check_parts(parts: Mapping[str, PartAccess]) -> None:
+    """Raise InvalidRequest for what is no path of a part."""
+    for path in parts:
+        try:
+            split_path(path)
+        except PathRefused as error:
+            raise InvalidRequest(
+                f"{path[:80]!r} is not the path of a part",
+                why=error.reason,
+                attempt="the path of a file or folder in the dataset, such as test/test_label",
+            ) from error
+        if len(path.encode()) > MOST_PATH_BYTES:
+            raise InvalidRequest(f"the path of a part has at most {MOST_PATH_BYTES} bytes")
+
+
+async def divided(
+    content: Content, caller: UserCaller, root: str, access: Mapping[str, PartAccess]
+) -> Divided | None:
+    """Divide a tree by all parts that its dataset has; None where no file is of any.
+
+    Raises:
+        LimitReached: too many parts.
+    """
+    if not access:
+        return None
+    if len(access) > MOST_PARTS:
+        raise LimitReached(f"a dataset has at most {MOST_PARTS} parts")
+    by_access = [
+        {REST, *(path for path, one in access.items() if one <= most)} for most in PartAccess
+    ]
+    paths = [REST, *sorted(access)]
+    made = await content.subtrees(caller, root, access, [*by_access, *({path} for path in paths)])
+    opened, owners, whole = made[: len(by_access)]
+    parts = [
+        _root(RootKind.PART, one, path)
+        for path, one in zip(paths, made[len(by_access) :], strict=True)
+        if one.file_count
+    ]
+    if all(one.path == REST for one in parts):
+        return None
+    further = [_root(RootKind.OWNER, owners)] if owners != opened else []
+    roots = (*parts, *further, _root(RootKind.WHOLE, whole))
+    return _root(RootKind.PART, opened), DatasetParts(access=dict(access), roots=roots)
+
+
+def check_divided(made: Divided | None, asked: Mapping[str, PartAccess]) -> None:
+    """Raise InvalidRequest where a part that is asked for has no files, or nothing is left for others."""
+    has_files = {one.path for one, _ in made[1].parts()} if made else set()
+    for path in sorted(asked.keys() - has_files):
+        raise no_files(path)
+    if made and not made[0].file_count:
+        raise InvalidRequest(
+            "nobody else could read any file of the dataset",
+            attempt="another path, or nsml dataset share NAME --private for the whole of it",
+        )
+
+
+def no_files(path: str) -> InvalidRequest:
+    """What is said of a part without files."""
+    return InvalidRequest(
+        f"the dataset has no file {path}, and none below it",
+        attempt="a path as it is in the dataset, such as test/test_label",
+    )
+
+
+def _root(kind: RootKind, made: Subtree, path: str = "") -> DatasetRoot:
+    return DatasetRoot(
+        kind=kind,
+        path=path,
+        digest=made.digest,
+        size_bytes=made.size_bytes,
+        file_count=made.file_count,
+    )
