@@ -9,6 +9,7 @@ import click
 from cli.app import App
 from cli.arguments import DATASET, split_dataset, visibility_options
 from cli.confirmation import confirmed, go_ahead, rule_of
+from cli.data.dataset_parts import part_messages, part_options
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.output import write_one
@@ -23,21 +24,41 @@ if TYPE_CHECKING:
 @command(
     "share",
     reads=True,
-    examples=["nsml dataset share mnist --team", "nsml dataset share mnist --private"],
+    examples=[
+        "nsml dataset share mnist --team",
+        "nsml dataset share mnist --hide test/test_label",
+        "nsml dataset share mnist --show test/test_label",
+    ],
 )
 @click.argument("name", type=DATASET)
 @visibility_options
+@part_options(can_open=True)
 @pass_app
-def share(app: App, *, name: str, visibility: str | None) -> None:
-    """Choose who sees all versions of a dataset of yours."""
-    from nsml.view.datasets import full_name, record
+def share(app: App, *, name: str, visibility: str | None, parts: dict[str, str]) -> None:
+    """Choose who sees a dataset of yours, or parts of it.
+
+    Holds for all versions. Sessions that were submitted before keep what they had.
+    """
+    from nsml.common.text import visible
+    from nsml.view.datasets import full_name, part_lines, record
     from nsml.view.sessions import visibility_named
 
-    if visibility is None:
-        raise click.UsageError("say with whom: --public, --team or --private")
-    plain, wanted = _all_versions(name, "share", f"--{visibility}"), visibility_named(visibility)
-    found = app.call(lambda client: client.datasets.update(plain, visibility=wanted))
-    write_one(app, record(found), [f"{full_name(found)} is {visibility}"])
+    if visibility is None and not parts:
+        raise click.UsageError(
+            "say with whom: --public, --team or --private; or which files: --hide PATH"
+        )
+    words = [f"--{visibility}"] if visibility else []
+    words += (
+        word for path, flag in parts.items() for word in (f"--{flag.replace('_', '-')}", path)
+    )
+    plain = _all_versions(name, "share", *words)
+    wanted = visibility_named(visibility) if visibility else None
+    found = app.call(
+        lambda client: client.datasets.update(plain, visibility=wanted, parts=part_messages(parts))
+    )
+    lines = [f"{full_name(found)} is {visibility}"] if visibility else []
+    lines += map(visible, part_lines(found)) if parts else []
+    write_one(app, record(found), lines)
 
 
 @command(

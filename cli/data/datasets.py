@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from cli.app import App
 from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
 from cli.data.dataset_changes import describe, restore, rm, share, tag, untag
+from cli.data.dataset_parts import (
+    check_parts,
+    part_messages,
+    part_options,
+    part_path,
+    test_folders,
+)
 from cli.data.dataset_versions import diff, search, versions
 from cli.exits import CommandError, ExitCode
 from cli.fetching import fetched, target_errors
@@ -41,6 +49,8 @@ def dataset() -> None:
     examples=[
         "nsml dataset push mnist ./mnist",
         "nsml dataset push mnist ./mnist --team --message 'with test split'",
+        "nsml dataset push mnist ./mnist --hide test/test_label",
+        "nsml dataset push -f -l -e evaluation.py mnist ./mnist",
     ],
 )
 @click.argument("name")
@@ -52,9 +62,28 @@ def dataset() -> None:
 )
 @click.option("--max-size", type=SIZE, metavar="SIZE", help="Refuse a larger folder.")
 @click.option("--rehash", is_flag=True, help="Read all files, also unchanged ones.")
-@not_there_yet("-l", "--leaderboard", is_flag=True)
-@not_there_yet("-e", "--evaluation")
-@not_there_yet("-f", "--force", is_flag=True)
+@part_options()
+@click.option(
+    "--under",
+    metavar="PATH",
+    help="Put the files below a folder of the dataset, such as train/mnist.",
+)
+@click.option(
+    "-l",
+    "--leaderboard",
+    is_flag=True,
+    help="Hide test and test_submit, as NSML does for a leaderboard.",
+)
+@click.option(
+    "-e",
+    "--evaluation",
+    metavar="FILE",
+    help="As -l, and check that evaluation.py is at the top.",
+)
+@click.option(
+    "-f", "--force", is_flag=True, help="Accepted for NSML: a push always makes a new version."
+)
+@click.option("-v", "--verbose", is_flag=True, help="List the files, with their sizes.")
 @not_there_yet("--dry-run", is_flag=True)
 @not_there_yet("--jobs")
 @pass_app
@@ -68,21 +97,41 @@ def push(
     exclude: tuple[str, ...],
     max_size: int | None,
     rehash: bool,
+    parts: dict[str, str],
+    under: str | None,
+    leaderboard: bool,
+    evaluation: str | None,
+    force: bool,  # noqa: ARG001 - as NSML: versions are never overwritten
+    verbose: bool,
 ) -> None:
     """Upload PATH as the newest version of your dataset NAME.
 
-    PATH is a folder or one file. Only new content is sent.
+    PATH is a folder or one file. Only new content is sent. Everybody with access to the dataset reads
+    all of it, but for what you hide. What is hidden stays hidden in all versions.
     """
+    from nsml.common.text import visible
     from nsml.common.units import size_text
     from nsml.v1.datasets_pb2 import CreateDatasetVersionRequest
-    from nsml.view.datasets import record
+    from nsml.view.datasets import part_lines, record
     from nsml.view.sessions import visibility_named
 
     wanted = visibility_named(visibility) if visibility else None
-    request = CreateDatasetVersionRequest(name=name, message=message, visibility=wanted)
+    request = CreateDatasetVersionRequest(
+        name=name, message=message, visibility=wanted, parts=part_messages(parts)
+    )
     app.call(lambda client: client.datasets.check(request))
     cache = stat_cache(app, rehash=rehash)
-    listed = _list(app, path, exclude, max_size)
+    listed = _under(_list(app, path, exclude, max_size), under)
+    files = [file.path for file in listed.files]
+    check_parts(parts, files)
+    if leaderboard or evaluation is not None:
+        hidden = dict.fromkeys(_test_folders(name, files, evaluation), "hide")
+        del request.parts[:]
+        request.parts.extend(part_messages({**hidden, **parts}))
+    if verbose:
+        app.say(
+            "\n".join(f"{size_text(one.size):>10}  {visible(one.path)}" for one in listed.files)
+        )
 
     async def make(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
         bases = await _version_before(client, name)
@@ -116,7 +165,56 @@ def push(
         app.say(f"  try: nsml dataset describe {shell_line([name, message])}    of all versions")
     words = "is" if answer.created else "already is"
     text = f"Dataset {made.owner}/{made.name} {words} at version {made.version}"
+    for line in part_lines(made):
+        app.say(f"          {visible(line)}")
     write_one(app, {**record(made), "created": answer.created}, [text])
+
+
+def _under(listed: FolderFiles, folder: str | None) -> FolderFiles:
+    """The same files below a folder of the dataset."""
+    from nsml.content.errors import PathRefused
+    from nsml.content.paths import split_path
+
+    if folder is None:
+        return listed
+    above = part_path(folder)
+    try:
+        for file in listed.files:
+            split_path(f"{above}/{file.path}")
+    except PathRefused as error:
+        raise CommandError(
+            f"no files can be below {folder!r} in a dataset",
+            why=error.reason,
+            advice="--under train/mnist    for example",
+        ) from error
+    files = tuple(replace(file, path=f"{above}/{file.path}") for file in listed.files)
+    return replace(listed, files=files)
+
+
+def _test_folders(name: str, files: list[str], evaluation: str | None) -> list[str]:
+    """What `-l` hides; CommandError where the folder is not laid out for it."""
+    from nsml.content.tree_parts import part_of
+
+    if evaluation is not None and (
+        Path(evaluation).name != _EVALUATION or _EVALUATION not in files
+    ):
+        raise CommandError(
+            f"the evaluation of a dataset is {_EVALUATION} at its top",
+            why="it is sent with the dataset",
+            advice=f"cp {shell_word(evaluation)} PATH/{_EVALUATION}\n"
+            f"nsml dataset push -l -e {_EVALUATION} {shell_word(name)} PATH",
+        )
+    found = test_folders(files)
+    if not any(part_of(one, ("test",)) for one in found):
+        raise CommandError(
+            "there is no folder test",
+            why="a dataset with a leaderboard has test/test_data, and test/test_label, which -l hides",
+            advice=f"nsml dataset push {shell_word(name)} PATH    for a dataset without",
+        )
+    return found
+
+
+_EVALUATION: Final = "evaluation.py"
 
 
 async def _version_before(client: Client, name: str) -> tuple[str, ...]:
@@ -199,16 +297,22 @@ def ls(app: App, *, glob: str, removed: bool) -> None:
 def info(app: App, *, name: str) -> None:
     """Show one dataset, or with @N or @TAG one version of it."""
     from nsml.common.text import visible
-    from nsml.view.datasets import COLUMNS, record, use_record, uses_text
+    from nsml.view.datasets import COLUMNS, part_lines, record, use_record, uses_text
 
     answer = app.call(lambda client: client.datasets.look(*split_dataset(name)))
     found, is_told = answer.dataset, answer.HasField("use")
     cells = {column.title: column.cell(found, app.clock.time()) for column in COLUMNS}
+    del cells["Parts"]  # each has a line
     if found.description and found.message:
         cells["Message"] = found.message
     if is_told:
         cells["Used by"] = uses_text(answer.use)
     lines = [f"{title:<15}{visible(cell)}" for title, cell in cells.items() if cell]
+    titles = ("Parts", *("" for _ in found.parts))
+    lines += [
+        f"{title:<15}{visible(line)}"
+        for title, line in zip(titles, part_lines(found), strict=False)
+    ]
     use = use_record(answer.use) if is_told else None
     write_one(app, {**record(found), "use": use}, lines)
 
@@ -223,8 +327,10 @@ def pull(app: App, *, name: str, path: Path) -> None:
     """Fetch a dataset to PATH/NAME.
 
     Without @N or @TAG its newest version. Every file is verified by its digest. An existing folder is left alone.
+    Hidden parts come with it for the owner and administrators alone.
     """
     from nsml.client.content import download
+    from nsml.common.text import visible
     from nsml.common.units import size_text
     from nsml.spec.folders import folder_name
     from nsml.view.datasets import record
@@ -251,6 +357,8 @@ def pull(app: App, *, name: str, path: Path) -> None:
         f"version {found.version} of {found.owner}/{found.name}:"
         f" {files_text(found.file_count)} ({size_text(found.size_bytes)})"
     )
+    if withheld := [one.path for one in found.parts if not one.digest]:
+        app.say(f"without what its owner keeps: {visible(', '.join(withheld))}")
     write_one(app, {**record(found), "path": str(target)}, [str(target)], name="path")
 
 

@@ -553,11 +553,14 @@ class Datasets:
         *,
         visibility: resources.Visibility | None = None,
         description: str | None = None,
+        parts: Sequence[datasets.DatasetPart] = (),
     ) -> datasets.Dataset:
-        """Change who sees a dataset, or its description; None: as it is."""
+        """Change who sees a dataset, or its parts, or its description; None: as it is."""
         from nsml.v1 import datasets_pb2 as pb
 
-        request = pb.UpdateDatasetRequest(name=name, visibility=visibility, description=description)
+        request = pb.UpdateDatasetRequest(
+            name=name, visibility=visibility, description=description, parts=parts
+        )
         answer = await self._rpc.unary(
             "DatasetService/UpdateDataset", request, pb.UpdateDatasetResponse
         )

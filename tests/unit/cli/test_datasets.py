@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from nsml.content.manifest import decode
 from nsml.v1 import resources_pb2
 from tests.unit.cli.test_written import pasted
 
@@ -199,3 +200,72 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
     assert said in done.stderr
     assert f"  try: nsml {shlex.join(words)}" in done.stderr
     nsml(*words)
+
+
+@pytest.fixture
+def scored(tmp_path):
+    """A folder as NSML's competitions had it."""
+    for path in ("train/train_data", "test/test_data", "test/test_label", "evaluation.py"):
+        (tmp_path / "kin" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "kin" / path).write_text(path * 100)
+    return tmp_path / "kin"
+
+
+def test_parts_are_hidden_when_they_are_pushed_and_named_wherever_it_is_shown(nsml, scored, state):
+    done = nsml("dataset", "push", "kin", str(scored), "--hide", "./test/", "--owner-only", "train")
+    assert done.stdout == "Dataset kim/kin is at version 1\n"
+    lines = [
+        "test             hidden      2 files, 2.9 kB",
+        "train            owner only  1 file, 1.6 kB",
+        "all other files  open        1 file, 1.3 kB",
+    ]
+    assert [line.strip() for line in done.stderr.splitlines()[-3:]] == lines
+    shown = nsml("dataset", "info", "kin").stdout
+    assert f"Parts          {lines[0]}\n               {lines[1]}\n" in shown
+    part = json.loads(nsml("dataset", "info", "kin", "-j").stdout)["parts"][1]
+    assert (part["path"], part["access"], part["file_count"]) == ("test", "hidden", 2)
+    for words in (["ls"], ["versions", "kin"]):
+        assert "test (hidden), train (owner only)" in nsml("dataset", *words, "-o", "wide").stdout
+    told = nsml("dataset", "share", "kin", "--show", "train", "--hide", "test").stdout
+    assert told.splitlines()[1] == "train            open        1 file, 1.6 kB"
+    assert state.datasets[-1].visibility == resources_pb2.VISIBILITY_PRIVATE
+    state.datasets[-1].parts[1].digest = ""
+    pulled = nsml("dataset", "pull", "kin", str(scored.parent / "there"))
+    assert "without what its owner keeps: test\n" in pulled.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--hide", "test/label"], 1, "there is no file test/label to hide"),
+        (["--hide", "test", "--owner-only", "test/"], 2, "two flags name 'test'"),
+        (["-l", "-e", "judge.py"], 1, "the evaluation of a dataset is evaluation.py at its top"),
+        (["-l", "--under", "data"], 1, "there is no folder test"),
+        (["--under", "../up"], 1, "no files can be below '../up'"),
+        (["--under", "/"], 1, "no files can be below '/'"),
+    ],
+)
+def test_what_cannot_be_a_part_is_said_before_anything_is_sent(
+    nsml, scored, state, words, code, says
+):
+    done = nsml("dataset", "push", "kin", str(scored), *words, check=False)
+    assert (done.code, state.blobs, state.datasets) == (code, {}, [])
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("words", [["-f", "-l"], ["-v", "-f", "-l", "-e", "evaluation.py"]])
+def test_nsmls_leaderboard_form_hides_the_test_folders(nsml, scored, state, words):
+    (scored / "test_submit/test_label").mkdir(parents=True)
+    (scored / "test_submit/test_label/one").write_text("1")
+    done = nsml("dataset", "push", *words, "kin", str(scored))
+    hidden = {one.path: one.access for one in state.datasets[-1].parts if one.path}
+    labels = ("test/test_label", "test_submit/test_label")
+    assert hidden.keys() >= {"test", *labels}
+    assert set(hidden.values()) == {3}
+    assert ("  1.4 kB  test/test_data" in done.stderr) == ("-v" in words)
+
+
+def test_a_plain_folder_is_put_where_programs_of_nsml_look(nsml, scored, state):
+    nsml("dataset", "push", "kin", str(scored / "train"), "--under", "train/kin/")
+    [entry] = decode(state.blobs[state.datasets[-1].digest]).entries
+    assert entry.path == "train/kin/train_data"

@@ -25,6 +25,7 @@ from cli.local.ports import Held
 from controlplane.sessions.convert import shorten
 from nsml.content.digests import digest_of
 from nsml.content.manifest import decode
+from nsml.content.tree_parts import part_of
 from nsml.spec import agent_services
 from nsml.spec.attempt_points import FirstSteps, place_of
 from nsml.spec.frames import framed
@@ -940,7 +941,9 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
         if request.validate_only:
             return datasets_pb2.CreateDatasetVersionResponse()
         known = [d for d in self.state.datasets if d.name == request.name]
-        if known and known[-1].digest == request.digest:
+        parts = {one.path: one for one in (known[-1].parts if known else ()) if one.path}
+        parts |= {one.path: one for one in request.parts}
+        if known and known[-1].digest == request.digest and len(known[-1].parts) <= len(parts):
             return datasets_pb2.CreateDatasetVersionResponse(dataset=known[-1], created=False)
         manifest = decode(self.state.blobs[request.digest])
         made = datasets_pb2.Dataset(
@@ -953,6 +956,16 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
             file_count=len(manifest.entries),
             message=request.message,
         )
+        for path, part in sorted({"": datasets_pb2.DatasetPart(access=1), **parts}.items()):
+            files = [one for one in manifest.entries if part_of(one.path, parts) == path]
+            if parts and files:
+                made.parts.add(
+                    path=path,
+                    access=part.access,
+                    digest=digest_of(path.encode()),
+                    size_bytes=sum(one.size for one in files),
+                    file_count=len(files),
+                )
         made.updated_at.seconds = EPOCH
         self.state.datasets.append(made)
         return datasets_pb2.CreateDatasetVersionResponse(dataset=made, created=True)
@@ -981,6 +994,9 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
         found.visibility = request.visibility or found.visibility
         if request.HasField("description"):
             found.description = request.description
+        for one in request.parts:
+            for known in found.parts:
+                known.access = one.access if known.path == one.path else known.access
         return datasets_pb2.UpdateDatasetResponse(dataset=found)
 
     def TagDatasetVersion(self, request, context):
