@@ -331,6 +331,7 @@ class Agent:
                 pb.AGENT_ABILITY_SSH_ENTRANCE,
                 pb.AGENT_ABILITY_INITIAL_CHECKPOINTS,
                 pb.AGENT_ABILITY_DATASET_FOLDERS,
+                pb.AGENT_ABILITY_PAGED_TREES,
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -16,7 +14,10 @@ from cli.group import command, pass_app
 from cli.output import write_list, write_one
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from nsml.client.calls import Client
+    from nsml.content.stored_manifest import StoredManifest
     from nsml.content.tree_diff import TreeDiff
     from nsml.v1.datasets_pb2 import Dataset
 
@@ -118,24 +119,25 @@ def diff(app: App, *, before: str, after: str | None, limit: int) -> None:
     """
     from nsml.view import datasets as view
 
-    old, new, manifests = app.call(lambda client: _fetch(client, before, after))
-    found = _compared(manifests[old.digest], manifests[new.digest], limit)
+    old, new, found = app.call(lambda client: _compare(client, before, after, limit))
     app.say(f"{view.reference(old)} -> {view.reference(new)}")
     write_one(app, view.diff_record(old, new, found), view.change_lines(found))
 
 
-async def _fetch(
-    client: Client, before: str, after: str | None
-) -> tuple[Dataset, Dataset, dict[str, bytes]]:
-    """The two versions, and their manifests by digest."""
-    from nsml.client.trees import encoded_manifest
+async def _compare(
+    client: Client, before: str, after: str | None, limit: int
+) -> tuple[Dataset, Dataset, TreeDiff]:
+    """The two versions, and what differs; their manifests are read from files, so that they take no memory."""
+    from nsml.client.content import open_tree
+    from nsml.content.tree_diff import tree_diff
+
+    def tree(one: Dataset) -> AbstractAsyncContextManager[StoredManifest]:
+        again = partial(client.datasets.get, f"{one.owner}/{one.name}", one.version)
+        return open_tree(client, one.digest, shown_by=again)
 
     old, new = await _pair(client, before, after)
-    manifests = {}
-    for one in {one.digest: one for one in (old, new)}.values():
-        again = partial(client.datasets.get, f"{one.owner}/{one.name}", one.version)
-        manifests[one.digest] = await encoded_manifest(client, one.digest, shown_by=again)
-    return old, new, manifests
+    async with tree(old) as one, tree(new) as other:
+        return old, new, tree_diff(one.entries, other.entries, most=limit)
 
 
 async def _pair(client: Client, before: str, after: str | None) -> tuple[Dataset, Dataset]:
@@ -151,16 +153,3 @@ async def _pair(client: Client, before: str, after: str | None) -> tuple[Dataset
             advice=f"nsml dataset info {first.name}",
         )
     return newest[1], newest[0]
-
-
-def _compared(before: bytes, after: bytes, limit: int) -> TreeDiff:
-    """What differs; the manifests are read from files piece by piece, so that their entries take no memory."""
-    from nsml.content.stored_manifest import StoredManifest
-    from nsml.content.tree_diff import tree_diff
-
-    with TemporaryDirectory(prefix="nsml-diff-") as folder:
-        files = Path(folder, "before"), Path(folder, "after")
-        for file, data in zip(files, (before, after), strict=True):
-            file.write_bytes(data)
-        with StoredManifest(files[0]) as old, StoredManifest(files[1]) as new:
-            return tree_diff(old.entries, new.entries, most=limit)

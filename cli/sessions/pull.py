@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cli.app import App
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
-    from nsml.content.manifest import Manifest
+    from nsml.content.stored_manifest import Extent
     from nsml.v1.sessions_pb2 import Session
 
 
@@ -37,18 +37,14 @@ def pull(app: App, *, session: str, path: Path) -> None:
     from nsml.client import code
     from nsml.common.units import size_text
 
-    async def fetch(
-        client: Client, progress: Callable[[Transfer], None]
-    ) -> tuple[Session, Manifest]:
+    async def fetch(client: Client, progress: Callable[[Transfer], None]) -> tuple[Session, Extent]:
         found = await client.sessions.get(session)
         with target_errors(code.folder_of(found, path)):
             return found, await code.pull(client, found, path, progress=progress)
 
-    found, manifest = fetched(app, fetch)
+    found, extent = fetched(app, fetch)
     target = code.folder_of(found, path)
     remember(app, [target.parent])
-    app.say(
-        f"code of {found.name}: {files_text(len(manifest.entries))} ({size_text(manifest.size)})"
-    )
-    record = {"session": found.name, "path": str(target), "files": len(manifest.entries)}
+    app.say(f"code of {found.name}: {files_text(extent.files)} ({size_text(extent.size)})")
+    record = {"session": found.name, "path": str(target), "files": extent.files}
     write_one(app, record, [str(target)], name="path")

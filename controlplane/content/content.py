@@ -13,12 +13,12 @@ import math
 from collections import deque
 from contextlib import AsyncExitStack, aclosing, nullcontext
 from functools import partial
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from controlplane.content.admitted_objects import Payer, payer_of
-from controlplane.content.manifests import MEMBERS, Manifests
+from controlplane.content.manifests import Manifests
 from controlplane.content.subtrees import Subtrees
 from controlplane.domain.errors import (
     InvalidRequest,
@@ -37,6 +37,7 @@ from controlplane.objects.errors import BlobDamaged, BlobNotFound
 from controlplane.objects.pack import PACK_BYTES
 from controlplane.state.lru import LruDict
 from nsml.common.clock import inline
+from nsml.content.pages import is_root
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         Iterator,
         Sequence,
     )
+    from collections.abc import Set as AbstractSet
 
     from controlplane.content.manifests import Listing
     from controlplane.content.subtrees import Subtree
@@ -63,7 +65,7 @@ MOST_ASKED: Final = 10_000
 """Digests in one question."""
 
 MOST_BLOB_BYTES: Final = 64 << 20
-"""Largest blob that is taken: chunks are smaller, manifests of a million files not much larger."""
+"""Largest blob that is taken: chunks, pages and roots are smaller, and what earlier versions send as one manifest."""
 
 LARGE_BYTES: Final = 4 << 20
 """A blob beyond this is received, and read, one at a time for each caller."""
@@ -92,8 +94,8 @@ CALLERS: Final = 4_096
 PERIOD_S: Final = 86_400.0
 """Blobs sent in this period or the one before count as the caller's: for one day to two."""
 
-MOST_SENT: Final = 2_000_000
-"""Blobs of one caller in a period: twice what the largest manifest lists, which is a blob and takes 70 bytes for each."""
+MOST_SENT: Final = 10_000_000
+"""Blobs of one caller in a period: 10 million small files, or 2 TiB of large ones. Each note takes 70 bytes."""
 
 MOST_BASES: Final = 4
 """Manifests named in one question whose blobs need not be sent again."""
@@ -121,6 +123,7 @@ class Content:
     Args:
         admission: of the notes who sent what; None: they have no limits.
         run: for manifests: to check one of a million files takes many seconds.
+        check_paged: raises where the agent of a node is too old to read a tree in pages.
     """
 
     def __init__(
@@ -132,7 +135,9 @@ class Content:
         clock: Clock,
         admission: Admission | None = None,
         run: Offload = inline,
+        check_paged: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._check_paged = check_paged
         self._admission = admission or unlimited(clock)
         self._objects = objects
         self._history = history
@@ -205,9 +210,10 @@ class Content:
             if not await self._may_read(caller, root):
                 continue
             try:
-                found = left & {root, *await self._blobs_of(sender, root)}
+                blobs = await self._blobs_of(sender, root)
             except NotFound:
                 continue  # it was lost, and is to be sent with all that it lists
+            found = {digest for digest in left if digest == root or digest in blobs}
             if found:
                 await self._borrow_noted(caller, root)
             theirs |= found
@@ -334,25 +340,32 @@ class Content:
             return True
         # Agents of the version before do not say for which session they send.
         senders = list(dict.fromkeys([sender, identity_of(caller)]))
-        if await self._unsent(senders, {root}):
-            return False
         try:
-            listed = await self._blobs_of(sender, root)
+            # Before any page is read: whether one is here that others have sent, nobody is told.
+            if await self._has_unsent(senders, [root]) or await self._has_unsent(
+                senders, await self._manifests.pages(sender, root)
+            ):
+                return False
+            if await self._has_unsent(senders, await self._blobs_of(sender, root)):
+                return False
         except NotFound:
-            return False
-        if await self._unsent(senders, listed):
             return False
         self._own.keep(sender, root)
         return True
 
-    async def _unsent(self, senders: Iterable[str], digests: Collection[str]) -> set[str]:
-        left, since = set(digests), self._period() - 1
-        for sender in senders:
-            # In steps: the manifest of a million files must not keep others waiting.
-            asked = iter(tuple(left))
-            while some := tuple(islice(asked, MOST_ASKED)):
-                left.difference_update(await self._history.sent.among(sender, some, since=since))
-        return left
+    async def _has_unsent(self, senders: Iterable[str], digests: Iterable[str]) -> bool:
+        """Whether none of the senders has sent one of these lately."""
+        since = self._period() - 1
+        # In steps: the manifest of a million files must not keep others waiting.
+        for some in _in_steps(digests):
+            left = set(some)
+            for sender in senders:
+                left.difference_update(
+                    await self._history.sent.among(sender, tuple(left), since=since)
+                )
+            if left:
+                return True
+        return False
 
     async def borrow(self, caller: UserCaller, root: str) -> None:
         """Count for a caller content that something of theirs is to refer to, unless they have sent it or have it already.
@@ -364,7 +377,7 @@ class Content:
         if self._own.has(sender, root) or await self._owns(caller, root):
             return
         listing = await self._manifests.listing(sender, root)
-        if await self._unsent([sender], {root, *listing.blobs}):
+        if await self._has_unsent([sender], chain([root], listing.blobs)):
             await self._admission.borrow(caller.user.name, listing.different)
 
     async def borrow_trees(
@@ -379,15 +392,15 @@ class Content:
             LimitReached: they may not have so much more kept.
         """
         who, size = identity_of(caller), 0
-        known: set[str] = set()
-        for root in beside:
-            known |= (await self._manifests.listing(who, root)).blobs
+        known = [(await self._manifests.listing(who, root)).blobs for root in beside]
         for root in roots:
             listing = await self._manifests.listing(who, root)
-            new = listing.blobs - known
-            size += listing.different * len(new) // max(len(listing.blobs), 1)
-            if len(known) < MEMBERS:
-                known |= new
+            new = 0
+            for some in _in_steps(listing.blobs):
+                new += sum(not any(one in blobs for blobs in known) for one in some)
+                await asyncio.sleep(0)
+            size += listing.different * new // max(len(listing.blobs), 1)
+            known.append(listing.blobs)
         await self._admission.borrow(caller.user.name, size)
 
     async def _owns(self, caller: UserCaller, root: str) -> bool:
@@ -419,14 +432,15 @@ class Content:
         if found is not None and now - found[0] < FOUND_FOR_S and found[1] == losses:
             return False
         try:
-            needed = {root} | await self._blobs_of(identity_of(caller), root)
+            blobs = await self._blobs_of(identity_of(caller), root)
         except NotFound:
             return True
-        absent = await self._objects.has_missing(needed)
-        if absent:
-            await self._objects.take_back(absent)
-            if await self._objects.has_missing(absent):
-                return True
+        for some in _in_steps(chain([root], blobs)):
+            absent = await self._objects.has_missing(some)
+            if absent:
+                await self._objects.take_back(absent)
+                if await self._objects.has_missing(absent):
+                    return True
         self._complete.keep(root, (now, losses))
         return False
 
@@ -461,6 +475,7 @@ class Content:
         Raises:
             NotFound: the root is not the caller's to see, or a digest is not part of it.
             BlobDamaged: a blob is not in the store, or not what it was.
+            StateConflict: the caller is a node whose agent is too old for it.
         """
         if len(digests) > MOST_ASKED:
             raise TooLarge(f"at most {MOST_ASKED} digests at a time")
@@ -468,7 +483,8 @@ class Content:
             raise NotFound(f"there is no content {root[:12]}")
         who = identity_of(caller)
         if any(digest != root for digest in digests):
-            _check_members(root, await self._blobs_of(who, root), digests)
+            blobs = await self._blobs_of(who, root)
+            await self._run(partial(_check_members, root, blobs, digests))
         limits = self._limits.setdefault(who, _CallLimits())
         # An agent reads for many sessions, and as fast as its disk takes it.
         async with nullcontext() if isinstance(caller, NodeCaller) else limits.reading:
@@ -476,13 +492,9 @@ class Content:
             while left:
                 try:
                     async with AsyncExitStack() as turn:
-                        if left[0] == root:
-                            if not isinstance(caller, NodeCaller):
-                                await turn.enter_async_context(limits.manifest)
-                            found = [await self._objects.get(root)]
-                        else:
-                            some = islice(takewhile(lambda one: one != root, left), READ_AT_ONCE)
-                            found = await self._objects.get_first(list(some), READ_BYTES)
+                        if left[0] == root and not isinstance(caller, NodeCaller):
+                            await turn.enter_async_context(limits.manifest)
+                        found = await self._next(caller, root, left)
                         if sum(map(len, found)) <= LARGE_BYTES:
                             await turn.aclose()
                         for data in found:
@@ -490,7 +502,17 @@ class Content:
                 except BlobNotFound:
                     raise BlobDamaged(f"blob {left[0]} of {root[:12]} is lost") from None
 
-    async def _blobs_of(self, who: str, root: str) -> frozenset[str]:
+    async def _next(self, caller: Caller, root: str, left: Iterable[str]) -> list[bytes]:
+        """The first few of the blobs that are left, or the root alone."""
+        some = list(islice(takewhile(lambda one: one != root, left), READ_AT_ONCE))
+        if some:
+            return await self._objects.get_first(some, READ_BYTES)
+        data = await self._objects.get(root)
+        if isinstance(caller, NodeCaller) and is_root(data):
+            self._check_paged(caller.node)
+        return [data]
+
+    async def _blobs_of(self, who: str, root: str) -> AbstractSet[str]:
         return (await self._manifests.listing(who, root)).blobs
 
     async def _may_read(self, caller: Caller, root: str) -> bool:
@@ -626,6 +648,12 @@ def roots_of(session: Session) -> Iterator[str]:
     yield session.spec.bundle_digest
     for dataset in session.spec.datasets:
         yield dataset.digest
+
+
+def _in_steps(digests: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    asked = iter(digests)
+    while some := tuple(islice(asked, MOST_ASKED)):
+        yield some
 
 
 def _reader(caller: NodeCaller, session_id: str) -> str:

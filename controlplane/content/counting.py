@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from controlplane.content.manifests import read_in_turn
 from controlplane.domain.errors import NotFound
 from controlplane.history.sqlite.tally import Note, Tally, TallyFailed
 from controlplane.history.values import KeptBytes, KeptKind, Reference, Release
 from controlplane.objects.errors import BlobDamaged
 from nsml.common.concurrency import to_its_end
+from nsml.content.errors import ContentError
+from nsml.content.pages import pages_in
 
 if TYPE_CHECKING:
     from controlplane.history.sql.history import History
@@ -24,6 +28,7 @@ T = TypeVar("T")
 STEP: Final = 10_000
 """Digests that are marked before anybody else gets a turn."""
 _DIGEST: Final = re.compile(rb'"([0-9a-f]{64})"')
+_DIGEST_BYTES: Final = 66
 
 
 class Counting:
@@ -78,12 +83,11 @@ class Counting:
         self._released = await self._history.kept.released()
         for one in self._released:
             whose = one.whose or live.get(one.session_id, "")
-            try:
-                data = await self._objects.get(one.root)
-            except (NotFound, BlobDamaged):
-                continue  # its notes are worth nothing
-            for digests in ([one.root], *listed(data)) if whose else ():
-                await self._do(partial(Tally.release, owner=whose, digests=digests), 0)
+            if not whose:
+                continue
+            with suppress(NotFound, BlobDamaged, ContentError):  # its notes are worth nothing
+                async for digests in listed(self._objects, one.root):
+                    await self._do(partial(Tally.release, owner=whose, digests=digests), 0)
 
     def owner_of(self, one: Reference) -> str:
         """For whom it counts; "": for nobody."""
@@ -132,8 +136,38 @@ def _owner_of(sender: str, users: Mapping[str, str]) -> str:
     return users.get(who, "") if kind == "user" else who.partition(" for ")[2]
 
 
-def listed(data: bytes) -> Iterator[list[str]]:
-    """What a manifest lists, in steps. Whatever looks like a digest: so one of a million files takes no room."""
+async def listed(objects: ObjectStore, root: str) -> AsyncGenerator[list[str], None]:
+    """A root, its pages and what they list, in steps.
+
+    Whatever looks like a digest: so a manifest of any size takes no room. Raises what `ObjectStore.get` does, and
+    ContentError for a root that is none.
+    """
+    data = await objects.get(root)
+    yield [root]
+    pages = pages_in(data)
+    if pages is None:
+        for some in digests_in(data):
+            yield some
+        return
+    digests = [page.digest for page in pages]
+    for start in range(0, len(digests), STEP):
+        yield digests[start : start + STEP]
+    end = b""
+    async with aclosing(read_in_turn(objects, digests)) as read:
+        async for page in read:
+            data = end + page
+            for some in digests_in(data):
+                yield some
+            end = end_of(data)
+
+
+def digests_in(data: bytes) -> Iterator[list[str]]:
+    """Whatever looks like a digest in an encoding, in steps."""
     found = (match[1].decode() for match in _DIGEST.finditer(data))
     while some := list(islice(found, STEP)):
         yield some
+
+
+def end_of(data: bytes) -> bytes:
+    """What goes before the next page, for a digest that begins in this one; no whole one is in it."""
+    return data[-_DIGEST_BYTES + 1 :]

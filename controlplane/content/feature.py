@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from controlplane.content.admitted_objects import AdmittedObjects
@@ -12,9 +13,11 @@ from controlplane.content.service import ContentServicer, add_content_service
 from controlplane.content.user_storage_loop import CountingKept
 from controlplane.content.verification import Verification
 from controlplane.core.feature import Feature
+from controlplane.state.agent_connections import Ability
 
 if TYPE_CHECKING:
     from controlplane.core.core import Core
+    from controlplane.state.agent_connections import AgentConnections
 
 
 def admitted_objects(core: Core) -> AdmittedObjects:
@@ -31,7 +34,14 @@ def content(core: Core) -> Content:
         clock=core.clock,
         admission=core.admission,
         run=core.offload,
+        check_paged=partial(_check_paged, core.contacts),
     )
+
+
+def _check_paged(contacts: AgentConnections, node: str) -> None:
+    """Raise StateConflict where the agent of a node reads no trees in pages."""
+    if (link := contacts.link(node)) is not None:
+        link.check(Ability.PAGED_TREES)
 
 
 def collector(core: Core) -> Collector:

@@ -1,8 +1,8 @@
 """What manifests list, read within limits: whoever sends one decides how large it is, and whether it is one.
 
 One is read at a time for each kind, small and large; callers take turns, whatever each of them asks for, and who waits
-holds no bytes. Large ones are read by a process of their own, with a limit of memory: parsing fifty megabytes
-would stop all other calls for a second, and leave a gigabyte behind. What is no manifest is remembered too.
+holds no bytes. Large ones go piece by piece through a process of their own (`manifest_reader.py`), which hands over a file
+of digests. What is no manifest is remembered too.
 """
 
 from __future__ import annotations
@@ -10,43 +10,53 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import resource
-import signal
 import sys
+import tempfile
+from collections import deque
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from controlplane.content import manifest_reader
+from controlplane.content.manifest_reader import MEMORY_BYTES, REFUSED_CODE
+from controlplane.content.members import Members
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.names import check_digest
 from controlplane.limits.concurrency_limits import Turns
 from controlplane.state.lru import LruDict
 from nsml.content import manifest as manifests
-from nsml.content.errors import ContentError
+from nsml.content.errors import ContentError, ManifestRefused
+from nsml.content.pages import pages_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from controlplane.objects.interface import ObjectStore
     from nsml.common.clock import Offload
     from nsml.content.manifest import Manifest
+    from nsml.content.pages import Page
 
 SMALL_BYTES: Final = 1 << 20
 """Manifests up to this size are read in a thread: about 8,000 files, some 100 ms."""
 
 MEMBERS: Final = 1_000_000
-"""Blobs of which it is remembered that a manifest lists them."""
+"""Blobs of which it is remembered that a small manifest lists them,"""
+LARGE_MEMBERS: Final = 1 << 26
+"""or a large one: on disk, 2 GiB of it."""
 
 REFUSED: Final = 4_096
-"""Manifests of which it is remembered why they are none, or that they are large."""
+"""Manifests of which it is remembered why they are none."""
+PAGES: Final = 100_000
+"""Pages, of which it is remembered that a large manifest has them."""
 
-READ_WITHIN_S: Final = 300.0
-MEMORY_BYTES: Final = 4 << 30
-"""Address space of the process that reads a large manifest: one of a million files takes 1.6 GB."""
-
-_NICE: Final = 10
-_REFUSED_CODE: Final = 3
+READ_WITHIN_S: Final = 900.0
+"""The largest one takes some minutes."""
+READ_AT_ONCE: Final = 8
+READ_BYTES: Final = 2 << 20
+"""Pages that are read together, and how much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +64,14 @@ class Listing:
     """What a manifest lists.
 
     Attributes:
-        blobs: digests of its chunks.
+        blobs: digests of its chunks, and of its pages where it has some.
         sizes: bytes of each file, by its path; None where only their number was asked for.
         size: bytes of all files.
-        different: bytes of its chunks, each counted once.
+        different: bytes of `blobs`, each counted once.
         file_count: how many files.
     """
 
-    blobs: frozenset[str]
+    blobs: AbstractSet[str]
     sizes: Mapping[str, int] | None = None
     size: int
     different: int
@@ -79,15 +89,19 @@ class Manifests:
         self._objects = objects
         self._run = run
         self._small, self._large = (Turns("for manifests to be read") for _ in range(2))
-        self._large_ones: LruDict[str, None] = LruDict(REFUSED)
+        # By root; None: an earlier version stored it as one blob.
+        self._large_ones: LruDict[str, tuple[Sequence[Page] | None]] = LruDict(
+            PAGES, weigh=lambda one: 1 + len(one[0] or ())
+        )
         self._known: LruDict[str, Listing] = LruDict(MEMBERS, weigh=_weight)
+        self._known_large: LruDict[str, Listing] = LruDict(LARGE_MEMBERS, weigh=_weight)
         self._refused: LruDict[str, str] = LruDict(REFUSED)
 
     async def listing(self, who: str, root: str, *, is_with_sizes: bool = False) -> Listing:
         """What the manifest stored under a digest lists; `who` waits for it.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is none, or a page of it is not there.
             InvalidRequest: what is there is no manifest, or takes too much to read.
             LimitReached: too many calls of `who` wait already.
         """
@@ -99,36 +113,88 @@ class Manifests:
                 # Somebody before us may have wanted the same.
                 if known := self._remembered(root, is_with_sizes=is_with_sizes):
                     return known
-                data = await self._objects.get(root)
-                if len(data) <= SMALL_BYTES:
-                    return await self._read(root, data, is_with_sizes=is_with_sizes)
-                self._large_ones.keep(root, None)
-                del data  # who waits holds nothing
+                if (data := await self._read_root(root)) is not None:
+                    return await self._read(root, data)
         async with self._large.turn(who):
             if known := self._remembered(root, is_with_sizes=is_with_sizes):
                 return known
-            data = await self._objects.get(root)
-            return await self._read(root, data, is_with_sizes=is_with_sizes)
+            return await self._read_large(root, is_with_sizes=is_with_sizes)
+
+    async def pages(self, who: str, root: str) -> Sequence[str]:
+        """The digests of its pages, of which none is read; raises as `listing`."""
+        check_digest(root)
+        if root in self._known:
+            return ()
+        if root not in self._large_ones:
+            async with self._small.turn(who):
+                if root not in self._large_ones and await self._read_root(root) is not None:
+                    return ()
+        (pages,) = self._large_ones.get(root) or (None,)
+        return [page.digest for page in pages or ()]
 
     def _remembered(self, root: str, *, is_with_sizes: bool) -> Listing | None:
         if why := self._refused.get(root):
             raise _no_manifest(root, why)
-        known = self._known.get(root)
+        known = self._known.get(root) or self._known_large.get(root)
         return None if known is None or (is_with_sizes and known.sizes is None) else known
 
-    async def _read(self, root: str, data: bytes, *, is_with_sizes: bool) -> Listing:
+    async def _read_root(self, root: str) -> bytes | None:
+        """The encoding of a small one; None for a large one, of which it is remembered what its pages are."""
+        data = await self._objects.get(root)
         try:
-            if len(data) > SMALL_BYTES:
-                known = await _read_apart(data, is_with_sizes=is_with_sizes)
-            else:
-                known = _listing(await self._run(partial(manifests.decode, data)))
+            pages = pages_in(data)
         except ContentError as error:
-            self._refused.keep(root, str(error))
-            raise _no_manifest(root, str(error)) from error
-        except _TooMuch as error:
-            raise _no_manifest(root, str(error)) from error
+            raise self._refuse(root, error) from error
+        if pages is None and len(data) <= SMALL_BYTES:
+            return data
+        self._large_ones.keep(root, (pages,))
+        return None
+
+    async def _read(self, root: str, data: bytes) -> Listing:
+        try:
+            known = _listing(await self._run(partial(manifests.decode, data)))
+        except ContentError as error:
+            raise self._refuse(root, error) from error
         self._known.keep(root, known)
         return known
+
+    async def _read_large(self, root: str, *, is_with_sizes: bool) -> Listing:
+        (pages,) = self._large_ones.get(root) or (None,)
+        async with aclosing(self._encoding(root, pages)) as pieces:
+            try:
+                known = await _read_apart(root, pieces, is_with_sizes=is_with_sizes)
+            except ContentError as error:
+                raise self._refuse(root, error) from error
+            except _TooMuch as error:
+                raise _no_manifest(root, str(error)) from error
+        self._known_large.keep(root, known)
+        return known
+
+    async def _encoding(
+        self, root: str, pages: Sequence[Page] | None
+    ) -> AsyncGenerator[bytes, None]:
+        if pages is None:
+            yield await self._objects.get(root)
+            return
+        sizes = iter(pages)
+        async with aclosing(read_in_turn(self._objects, [one.digest for one in pages])) as found:
+            async for data in found:
+                if len(data) != next(sizes).size:
+                    raise ManifestRefused("one of its pages has another size than it says")
+                yield data
+
+    def _refuse(self, root: str, error: ContentError) -> InvalidRequest:
+        self._refused.keep(root, str(error))
+        return _no_manifest(root, str(error))
+
+
+async def read_in_turn(objects: ObjectStore, digests: Sequence[str]) -> AsyncGenerator[bytes, None]:
+    """Blobs one after the other, of which few are in memory; raises what `ObjectStore.get` does."""
+    left = deque(digests)
+    while left:
+        for data in await objects.get_first(list(islice(left, READ_AT_ONCE)), READ_BYTES):
+            left.popleft()
+            yield data
 
 
 class _TooMuch(Exception):
@@ -154,65 +220,52 @@ def _listing(manifest: Manifest) -> Listing:
     )
 
 
-async def _read_apart(data: bytes, *, is_with_sizes: bool) -> Listing:
-    """Read a manifest in a process of its own. Raises ContentError or _TooMuch."""
-    command = (sys.executable, "-P", "-m", __name__, *(("--sizes",) if is_with_sizes else ()))
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(READ_WITHIN_S):
-            answer, _ = await process.communicate(data)
-    except TimeoutError:
-        raise _TooMuch(f"reading it takes longer than {READ_WITHIN_S:g} s") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    if process.returncode == _REFUSED_CODE:
-        raise ContentError(answer.decode())
-    if process.returncode:
-        raise _TooMuch(f"reading it takes more than {MEMORY_BYTES >> 30} GiB of memory")
-    head, _, rest = answer.partition(b"\n")
-    facts = json.loads(head)
-    digests, _, sizes = rest.partition(b"\n")
-    return Listing(
-        blobs=frozenset(digests.decode("ascii").split()),
-        sizes=json.loads(sizes) if is_with_sizes else None,
-        size=facts["size"],
-        different=facts["different"],
-        file_count=facts["files"],
-    )
+async def _read_apart(
+    root: str, pieces: AsyncGenerator[bytes, None], *, is_with_sizes: bool
+) -> Listing:
+    """Read an encoding in a process of its own. Raises ContentError or _TooMuch, and what `pieces` does."""
+    with tempfile.TemporaryFile() as file:
+        number = file.fileno()
+        command = [sys.executable, "-P", "-m", manifest_reader.__name__, root, str(number)]
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            *(("--sizes",) if is_with_sizes else ()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            pass_fds=(number,),
+        )
+        try:
+            async with asyncio.timeout(READ_WITHIN_S):
+                await _feed(process, pieces)
+                answer, _ = await process.communicate()
+        except TimeoutError:
+            raise _TooMuch(f"reading it takes longer than {READ_WITHIN_S:g} s") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if process.returncode == REFUSED_CODE:
+            raise ContentError(answer.decode())
+        if process.returncode:
+            raise _TooMuch(f"reading it takes more than {MEMORY_BYTES >> 30} GiB of memory")
+        facts, sizes = (json.loads(line) for line in answer.split(b"\n"))
+        return Listing(
+            blobs=Members(file),
+            sizes=sizes if is_with_sizes else None,
+            size=facts["size"],
+            different=facts["different"],
+            file_count=facts["files"],
+        )
 
 
-def main() -> None:
-    """Read a manifest from standard input; a line of facts, one of digests and one of sizes to standard output."""
-    os.nice(_NICE)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the control plane
-    try:
-        manifest = manifests.decode(sys.stdin.buffer.read())
-    except ContentError as error:
-        sys.stdout.buffer.write(str(error).encode("utf-8", "replace"))
-        sys.stdout.flush()
-        sys.exit(_REFUSED_CODE)
-    out, blobs = sys.stdout.buffer, manifest.blobs()
-    facts = {
-        "size": manifest.size,
-        "different": sum(blobs.values()),
-        "files": len(manifest.entries),
-    }
-    out.write(json.dumps(facts).encode() + b"\n")
-    out.write(" ".join(blobs).encode() + b"\n")
-    if "--sizes" in sys.argv:
-        out.write(json.dumps({entry.path: entry.size for entry in manifest.entries}).encode())
-    out.flush()
-
-
-if __name__ == "__main__":
-    main()
+async def _feed(process: asyncio.subprocess.Process, pieces: AsyncGenerator[bytes, None]) -> None:
+    """Give it the encoding, until it has seen enough."""
+    if process.stdin is None:
+        raise AssertionError("it was started with a pipe")
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        async for piece in pieces:
+            process.stdin.write(piece)
+            await process.stdin.drain()
+    process.stdin.close()

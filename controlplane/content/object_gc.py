@@ -25,7 +25,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -40,6 +41,7 @@ from controlplane.objects.errors import BlobDamaged
 from controlplane.state.lru import LruDict
 from controlplane.stored import etcd_codec
 from nsml.common.clock import inline
+from nsml.content.errors import ContentError
 
 if TYPE_CHECKING:
     from controlplane.history.sql.history import History
@@ -292,13 +294,13 @@ class _Walk:
         for one in some:
             if not one.digest or (one.digest, self._counted.owner_of(one)) in self._seen:
                 continue
-            data = await read_root(self._objects, one.digest)
             is_marked = one.digest in self._marked
-            for digests in ([one.digest], *listed(data)):
-                if not is_marked:
-                    self._done.referred += await self._run(partial(self._marks.add, digests))
-                await self._counted.refer(self._counted.owner_of(one), one.kind, digests)
-                await asyncio.sleep(0)
+            async with aclosing(listed_by(self._objects, one.digest)) as found:
+                async for digests in found:
+                    if not is_marked:
+                        self._done.referred += await self._run(partial(self._marks.add, digests))
+                    await self._counted.refer(self._counted.owner_of(one), one.kind, digests)
+                    await asyncio.sleep(0)
             self._marked.keep(one.digest, None)
             self._seen.keep((one.digest, self._counted.owner_of(one)), None)
 
@@ -314,18 +316,20 @@ async def recorded(
         after = page.next
 
 
-async def read_root(objects: ObjectStore, root: str) -> bytes:
-    """The manifest of a digest that something refers to.
+async def listed_by(objects: ObjectStore, root: str) -> AsyncGenerator[list[str], None]:
+    """A manifest that something refers to, and what it lists: see `listed`.
 
     Raises:
-        ReferencesUnread: it is not there, or damaged.
+        ReferencesUnread: it, or a page of it, is not there, or damaged.
     """
     try:
-        return await objects.get(root)
-    except (NotFound, BlobDamaged) as error:
+        async with aclosing(listed(objects, root)) as found:
+            async for some in found:
+                yield some
+    except (NotFound, BlobDamaged, ContentError) as error:
         raise ReferencesUnread(
             f"the manifest {root} cannot be read, so its blobs are unknown",
-            why=error.message,
+            why=error.message if isinstance(error, NsmlError) else str(error),
             attempt="restore it from a backup, or remove the session or dataset that it belongs to",
         ) from error
 

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from controlplane.content.counting import listed
-from controlplane.content.object_gc import ReferencesUnread, read_root, recorded
+from controlplane.content.counting import digests_in, end_of
+from controlplane.content.object_gc import recorded
+from controlplane.domain.errors import NotFound
 from controlplane.history.values import KeptKind, Reference
+from controlplane.objects.errors import BlobDamaged
+from nsml.content.errors import ContentError
+from nsml.content.pages import pages_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
@@ -98,17 +102,37 @@ class Verification:
                 yield one, False
 
     async def _lost(self, one: Reference, *, is_root: bool) -> int:
-        """How many blobs cannot be read; 1 where it is the manifest itself."""
+        """How many blobs cannot be read; 1 where it is the manifest itself.
+
+        What a page lists that cannot be read is not known.
+        """
         if await self._absent([one.digest]):
             return 1
         if not is_root:
             return 0
         try:
-            data = await read_root(self._objects, one.digest)
-        except ReferencesUnread:
+            data = await self._objects.get(one.digest)
+            pages = pages_in(data)
+        except (NotFound, BlobDamaged, ContentError):
             return 1
-        wanted = set(await self._run(lambda: list(chain.from_iterable(listed(data)))))
-        return len(await self._absent(wanted))
+        if pages is None:
+            return len(await self._absent_in(data))
+        digests = list(dict.fromkeys(page.digest for page in pages))
+        lost, end = await self._absent(digests), b""
+        for page in pages:
+            try:
+                data = end + await self._objects.get(page.digest)
+            except (NotFound, BlobDamaged):
+                lost.add(page.digest)
+                data = b""
+            lost |= await self._absent_in(data)
+            end = end_of(data)
+        return len(lost)
+
+    async def _absent_in(self, encoding: bytes) -> set[str]:
+        """What an encoding, or a part of one, lists and cannot be read."""
+        found = await self._run(lambda: {*chain.from_iterable(digests_in(encoding))})
+        return await self._absent(found)
 
     async def _absent(self, digests: Iterable[str]) -> set[str]:
         """Those that cannot be read: what is aside can, and is taken back for what refers to it."""

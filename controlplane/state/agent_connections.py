@@ -43,6 +43,7 @@ class Ability(enum.Enum):
     SSH_ENTRANCE = "ssh servers behind a jump host"
     INITIAL_CHECKPOINTS = "checkpoints that sessions begin with"
     DATASET_FOLDERS = "datasets under other names"
+    PAGED_TREES = "code, datasets and checkpoints with very many files or chunks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

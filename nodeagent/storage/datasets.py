@@ -52,9 +52,10 @@ from nodeagent.storage.transfer import get_manifest, uninterrupted
 from nsml.client.errors import Unavailable
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Clock, Offload, SystemClock, inline
-from nsml.content.digests import digest_of, is_digest
+from nsml.content.digests import is_digest
 from nsml.content.errors import ContentError, PathRefused
 from nsml.content.manifest import ChunkRef
+from nsml.content.pages import Naming
 from nsml.content.paths import native_parts
 from nsml.content.safe_paths import ByDescriptor
 from nsml.content.stored_manifest import StoredManifest
@@ -701,9 +702,13 @@ def _is_tree(path: Path) -> bool:
 
 
 def _is_content(path: Path, digest: str) -> bool:
-    """Whether a file is there, and what the digest names."""
+    """Whether a file is there, and the encoding of the tree that the digest names."""
     try:
-        return digest_of(path.read_bytes()) == digest
+        with path.open("rb", buffering=0) as file:
+            naming = Naming(file)
+            while naming.read():
+                pass
+            return naming.is_named(digest)
     except FileNotFoundError:
         return False
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import TypeVar
 
 from nsml.client.errors import (
@@ -23,8 +23,8 @@ from nsml.common.concurrency import to_its_end
 from nsml.content.chunks import LARGEST_CHUNK
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt, ContentError
-from nsml.content.manifest import DEFAULT_LIMITS
 from nsml.content.packing import Packed
+from nsml.content.pages import is_root, pages_in
 from nsml.v1 import content_pb2 as pb
 
 T = TypeVar("T")
@@ -32,6 +32,8 @@ T = TypeVar("T")
 _PART_BYTES = 1 << 20
 _CALL_BYTES = 64 << 20
 """An upload that breaks is repeated from the last whole call."""
+_MOST_ROOT_BYTES = 64 << 20
+"""As large as a manifest is that an earlier version stored as one blob."""
 _ASKED_AT_ONCE = 10_000
 _FETCHED_AT_ONCE = 2_000
 
@@ -67,28 +69,50 @@ async def put_tree(rpc: Rpc, packed: Packed, run: Offload, *, session_id: str = 
 
     `session_id`: the session whose files they are: they count for what its owner may send.
     """
-    encoded = await uninterrupted(run, packed.manifest.encode)
-    digest = packed.manifest.digest
-    missing = await _missing(rpc, [*packed.manifest.blobs(), digest], session_id)
-    chunks = [name for name in packed.manifest.blobs() if name in missing]
-    batches = packed.source.batches(chunks, max_bytes=_PART_BYTES)
+    manifest = packed.manifest
+    root = await uninterrupted(run, lambda: manifest.root)
+    naming = [*(page.digest for page in root.pages), root.digest]
+    missing = await _missing(rpc, [*manifest.blobs(), *naming], session_id)
+    chunks = [name for name in manifest.blobs() if name in missing]
     sender = _Sender(rpc, session_id)
-    try:
+    with (
+        closing(packed.source.batches(chunks, max_bytes=_PART_BYTES)) as batches,
+        closing(manifest.naming_blobs(missing)) as blobs,
+    ):
         while (batch := await uninterrupted(run, lambda: next(batches, None))) is not None:
             await sender.add(batch)
-        if digest in missing:
-            await sender.add(((digest, encoded),))
+        # The root comes last, so a broken upload leaves nothing that looks whole.
+        while (blob := await uninterrupted(run, lambda: next(blobs, None))) is not None:
+            await sender.add((blob,))
         await sender.flush()
-    finally:
-        batches.close()  # type: ignore[attr-defined]
-    return digest
+    return root.digest
 
 
 async def get_manifest(rpc: Rpc, root: str, write: Callable[[bytes], Awaitable[object]]) -> None:
-    """Give `write` the encoding of the manifest that `root` names, part by part.
+    """Give `write` the encoding of the manifest that `root` names, part by part, or page by page.
 
     It is what the digest names when this returns; whether it is a manifest, its reader sees.
     """
+    listed, is_paged = bytearray(), None
+
+    async def take(data: bytes) -> None:
+        nonlocal is_paged
+        if is_paged is None:
+            is_paged = is_root(data)
+        if is_paged:
+            listed.extend(data)
+        else:
+            await write(data)
+
+    await _get_root(rpc, root, take)
+    pages = pages_in(bytes(listed)) or ()
+    async with aclosing(get_blobs(rpc, root, [page.digest for page in pages])) as blobs:
+        async for _, data in blobs:
+            await write(data)
+
+
+async def _get_root(rpc: Rpc, root: str, take: Callable[[bytes], Awaitable[object]]) -> None:
+    """Give `take` the blob `root`, part by part; verified when this returns."""
     from blake3 import blake3  # noqa: PLC0415 - as in nsml.content.digests
 
     found, held, is_whole = blake3(), 0, False
@@ -100,10 +124,10 @@ async def get_manifest(rpc: Rpc, root: str, write: Callable[[bytes], Awaitable[o
                 held += len(blob.data)
                 if blob.digest != root or is_whole:
                     raise BlobCorrupt(f"the store sent {blob.digest[:16]}, not {root[:16]}")
-                if held > DEFAULT_LIMITS.encoded_bytes:
+                if held > _MOST_ROOT_BYTES:
                     raise BlobCorrupt(f"manifest {root[:16]} is over {held} bytes")
                 found.update(blob.data)
-                await write(blob.data)
+                await take(blob.data)
                 is_whole = blob.last
     if not is_whole:
         raise BlobCorrupt(f"the store sent nothing for {root[:16]}")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
     from nsml.content.manifest import Entry, Manifest
+    from nsml.content.stored_manifest import Extent
     from nsml.v1.sessions_pb2 import Session
 
 _FOLDER = "code"
@@ -45,8 +46,8 @@ async def pull(
     path: Path,
     *,
     progress: Callable[[Transfer], None] | None = None,
-) -> Manifest:
-    """Fetch the code of a session to `folder_of`; whole or not at all. Every file is held against its digest.
+) -> Extent:
+    """Fetch the code of a session to `folder_of`; whole or not at all. How much it is. Every file is held against its digest.
 
     Raises ClientError, NotFound where it has none, or it is not kept any more; ContentError (TargetExists where the folder is
     there), OSError.

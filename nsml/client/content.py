@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from nsml.client.errors import NotFound, PlatformFault, Unavailable
+from nsml.common.clock import in_thread
 from nsml.content.blob_messages import GetBlobsResponse
 from nsml.v1 import content_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
+        AsyncIterator,
         Awaitable,
         Callable,
         Iterator,
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.content.manifest import ChunkRef, Manifest
+    from nsml.content.stored_manifest import Extent, StoredManifest
 
 T = TypeVar("T")
 
@@ -93,14 +96,55 @@ async def _read_blobs(
 async def read_manifest(
     client: Client, root: str, *, shown_by: Callable[[], Awaitable[object]] | None = None
 ) -> Manifest:
-    """The manifest that `root` names, checked in full; `shown_by` as for `read_blobs`."""
-    from nsml.content.manifest import decode
+    """The tree that `root` names, in memory and checked in full; `shown_by` as for `read_blobs`."""
+    async with open_tree(client, root, shown_by=shown_by) as tree:
+        return await in_thread(tree.read)
 
-    blobs = read_blobs(client, root, (), shown_by=shown_by)
-    async with aclosing(blobs):
-        async for _, data in blobs:
-            return decode(data, digest=root)
-    raise PlatformFault(f"the manifest {root[:16]} came back empty")
+
+@asynccontextmanager
+async def open_tree(
+    client: Client, root: str, *, shown_by: Callable[[], Awaitable[object]] | None = None
+) -> AsyncIterator[StoredManifest]:
+    """The tree that `root` names, checked in full and of any size: its manifest is in a file while the context lasts.
+
+    `shown_by` as for `read_blobs`.
+    """
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from nsml.content.stored_manifest import StoredManifest
+
+    with TemporaryDirectory(prefix="nsml-tree-") as folder:
+        path = Path(folder, "manifest")
+        with path.open("wb") as file:  # noqa: ASYNC230 - a file of its own
+            async with aclosing(_encoding(client, root, shown_by)) as pieces:
+                async for data in pieces:
+                    file.write(data)
+        with StoredManifest(path) as tree:
+            await in_thread(tree.check)
+            yield tree
+
+
+async def _encoding(
+    client: Client, root: str, shown_by: Callable[[], Awaitable[object]] | None
+) -> AsyncGenerator[bytes, None]:
+    """What encodes a tree, in pieces that were held against their digests."""
+    from nsml.content.digests import verify
+    from nsml.content.manifest import ChunkRef
+    from nsml.content.pages import pages_in
+
+    async with aclosing(read_blobs(client, root, (), shown_by=shown_by)) as blobs:
+        data = [data async for _, data in blobs]
+    if not data:
+        raise PlatformFault(f"the manifest {root[:16]} came back empty")
+    verify(root, data[0])
+    if (pages := pages_in(data[0])) is None:
+        yield data[0]
+        return
+    refs = [ChunkRef(page.digest, page.size) for page in pages]
+    async with aclosing(checked_blobs(client, root, refs, shown_by=shown_by)) as found:
+        async for page in found:
+            yield page
 
 
 async def checked_blobs(
@@ -136,8 +180,8 @@ async def download(
     *,
     progress: Callable[[Transfer], None] | None = None,
     shown_by: Callable[[], Awaitable[object]] | None = None,
-) -> Manifest:
-    """Lay out the tree that `root` names as the new folder `target`: whole or not at all.
+) -> Extent:
+    """Lay out the tree that `root` names as the new folder `target`: whole or not at all. How much it has.
 
     Every chunk is held against its digest; `shown_by` as for `read_blobs`. Raises ClientError and ContentError (TargetExists when
     the folder is there, ExtractRefused when the disk has no room for all of it).
@@ -145,12 +189,12 @@ async def download(
     from nsml.content.extract import extract_stream
 
     with _nothing_left_over(target):
-        manifest = await read_manifest(client, root, shown_by=shown_by)
-        _refuse_without_room(manifest, target)
-        chunks = _chunks(client, root, manifest, progress, shown_by)
-        async with aclosing(chunks):
-            await extract_stream(manifest, chunks, target)
-        return manifest
+        async with open_tree(client, root, shown_by=shown_by) as tree:
+            _refuse_without_room(tree.size, target)
+            chunks = _chunks(client, root, tree, progress, shown_by)
+            async with aclosing(chunks):
+                await extract_stream(tree, chunks, target, limits=None)
+            return tree.extent
 
 
 @contextmanager
@@ -166,7 +210,7 @@ def _nothing_left_over(target: Path) -> Iterator[None]:
         raise
 
 
-def _refuse_without_room(manifest: Manifest, target: Path) -> None:
+def _refuse_without_room(size: int, target: Path) -> None:
     """Raise ExtractRefused before the first byte: a few kilobytes of somebody else's may be laid out as terabytes."""
     from shutil import disk_usage
 
@@ -175,21 +219,21 @@ def _refuse_without_room(manifest: Manifest, target: Path) -> None:
 
     place = next(one for one in target.absolute().parents if one.is_dir())
     free = disk_usage(place).free
-    if manifest.size > free:
+    if size > free:
         raise ExtractRefused(
-            f"there is no room for {size_text(manifest.size)} in {place}: {size_text(free)} are free"
+            f"there is no room for {size_text(size)} in {place}: {size_text(free)} are free"
         )
 
 
 async def _chunks(
     client: Client,
     root: str,
-    manifest: Manifest,
+    tree: StoredManifest,
     progress: Callable[[Transfer], None] | None,
     shown_by: Callable[[], Awaitable[object]] | None,
 ) -> AsyncGenerator[bytes, None]:
     """The chunks of all files in order, repeats included, few thousand a call."""
-    refs = manifest.refs()
+    refs = tree.refs()
     received = 0
     while asked := [ref.digest for ref in islice(refs, _FETCHED_AT_ONCE)]:
         blobs = read_blobs(client, root, asked, shown_by=shown_by)
@@ -200,7 +244,7 @@ async def _chunks(
                     raise PlatformFault("the content came back in another order")
                 received += len(data)
                 if progress is not None:
-                    progress(Transfer(bytes=received, bytes_total=manifest.size))
+                    progress(Transfer(bytes=received, bytes_total=tree.size))
                 yield data
         if next(expected, None) is not None:
             raise PlatformFault("the content ended before its manifest did")

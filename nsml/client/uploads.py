@@ -18,7 +18,6 @@ from nsml.client.errors import MissingBlobs, Unavailable
 from nsml.common.clock import in_thread, inline
 from nsml.common.concurrency import to_its_end
 from nsml.content.blob_messages import Blob, PutBlobsRequest
-from nsml.content.digests import digest_of
 from nsml.content.packing import batches_of
 from nsml.v1 import content_pb2 as pb
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Offload
     from nsml.content.listing import FolderFiles
     from nsml.content.packing import Batch, Packed
+    from nsml.content.pages import Root
     from nsml.content.reading import Piece
     from nsml.content.stat_cache import StatCache
 
@@ -113,9 +113,8 @@ async def push(
                 while (pieces := await to_its_end(run(partial(next, groups, None)))) is not None:
                     await sending.add(pieces)
             packed = await run(partial(packed_of, reader))
-            encoded = await run(packed.manifest.encode)
-            await sending.end(encoded)
-    return await sending.uploaded(packed, encoded)
+            await sending.end(await run(lambda: packed.manifest.root))
+            return await sending.uploaded(packed)
 
 
 @asynccontextmanager
@@ -148,16 +147,16 @@ async def upload(
     The manifest goes last, and with `is_unheard` in any case. Raises ClientError, and PackRefused when a file changed since
     it was packed.
     """
-    encoded = await run(packed.manifest.encode)
+    root = await run(lambda: packed.manifest.root)
     total = sum(packed.manifest.blobs().values())
     async with _Sending(
         client, packed.listed.root, total=total, bases=bases, progress=progress, run=run
     ) as sending:
-        sending.root = packed.manifest.digest
+        sending.root = root.digest
         for pieces in _batched(packed.source.pieces(), _ASKED_AT_ONCE):
             await sending.add(pieces)
-        await sending.end(encoded)
-    return await sending.uploaded(packed, encoded, is_unheard=is_unheard)
+        await sending.end(root)
+        return await sending.uploaded(packed, is_unheard=is_unheard)
 
 
 async def made_of(
@@ -240,21 +239,21 @@ class _Sending:
             if self._window_bytes >= _WINDOW_BYTES or len(self._window) >= _ASKED_AT_ONCE:
                 await self._ask()
 
-    async def end(self, encoded: bytes) -> None:
+    async def end(self, root: Root) -> None:
         """There are no more: return when all is sent that is missing. Of the manifest it is asked, too."""
-        self.root = digest_of(encoded)
-        await self._ask(self.root)
+        self.root = root.digest
+        await self._ask(*(page.digest for page in root.pages), self.root)
         if self._outbox:
             await self._send()
         while self._calls:
             await self._wait()
 
-    async def uploaded(
-        self, packed: Packed, encoded: bytes, *, is_unheard: bool = False
-    ) -> Uploaded:
-        """Send the manifest, after all else; what came of it all."""
-        if is_unheard or self.root in self._missing:
-            await self._put(lambda: _in_messages(((self.root, encoded),)))
+    async def uploaded(self, packed: Packed, *, is_unheard: bool = False) -> Uploaded:
+        """Send the manifest, after all else, its root last; what came of it all."""
+        wanted = self._missing | {self.root} if is_unheard else self._missing
+        calls = _calls(packed.manifest.naming_blobs(wanted))
+        while blobs := await self._run(partial(next, calls, ())):
+            await self._put(partial(_in_messages, blobs))
         entries = packed.manifest.entries
         return Uploaded(
             packed=packed,
@@ -321,9 +320,23 @@ class _Sending:
             self._progress(Transfer(bytes=min(self._done, self._total), bytes_total=self._total))
 
 
-async def _in_messages(batch: Batch) -> AsyncIterator[PutBlobsRequest]:
-    for message in _messages(batch):
-        yield message
+def _calls(blobs: Iterable[tuple[str, bytes]]) -> Iterator[Batch]:
+    """Blobs in their order, as many together as one call sends."""
+    some: list[tuple[str, bytes]] = []
+    held = 0
+    for digest, data in blobs:
+        some.append((digest, data))
+        if (held := held + len(data)) >= _CALL_BYTES:
+            yield tuple(some)
+            some, held = [], 0
+    if some:
+        yield tuple(some)
+
+
+async def _in_messages(blobs: Batch) -> AsyncIterator[PutBlobsRequest]:
+    for blob in blobs:
+        for message in _messages((blob,)):
+            yield message
 
 
 def _messages(batch: Batch) -> Iterator[PutBlobsRequest]:

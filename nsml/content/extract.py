@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Generator
     from types import TracebackType
 
-    from nsml.content.manifest import ChunkRef, Limits, Manifest
+    from nsml.content.manifest import ChunkRef, Limits
     from nsml.content.stored_manifest import EntryLike, Layout
 
 _ON_WINDOWS = os.name == "nt"
@@ -210,14 +210,14 @@ class Extraction:
 
 
 async def extract_stream(
-    manifest: Manifest,
+    manifest: Layout,
     chunks: AsyncIterable[bytes],
     target: Path,
     *,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: Limits | None = DEFAULT_LIMITS,
     read_only: bool = False,
 ) -> None:
-    """Lay out `manifest` as the new folder `target`, from chunks that arrive in the order of `manifest.refs()`.
+    """Lay out `manifest` as the new folder `target`, from chunks that arrive in the order of its files.
 
     Errors are those of Extraction, and whatever `chunks` raises.
     """

@@ -20,7 +20,7 @@ CODE_WARNING = (
     " and directories to the ignore list. (e.g. the .git directory)"
 )
 CODE_LIMIT_BYTES = 512 << 20
-MAX_FILES = 1_000_000
+MAX_FILES = 10_000_000
 _LARGEST_SHOWN = 5
 _SKIPPED_COUNTED = 20_000
 _ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}

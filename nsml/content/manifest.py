@@ -1,37 +1,39 @@
 """The description of a tree of files by digests: what names a dataset version, bundle, checkpoint.
 
-Encoded as canonical JSON (docs/content.md), which makes the digest of the encoding the name of the
-tree: the same files give the same name on every machine.
+Encoded as canonical JSON (docs/content.md), so that the encoding, or the root of a large one (`pages.py`), gives the tree
+its name: the same files have the same name on every machine.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
+from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
-from nsml.content.chunks import LARGEST_CHUNK
+from nsml.content.chunks import LARGEST_CHUNK, chunks_of
 from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import ManifestRefused
-from nsml.content.paths import MAX_FOLDERS, PathSet
+from nsml.content.pages import MOST_ENCODED_BYTES, Joined, Root, root_of
+from nsml.content.paths import MAX_FOLDERS, SortedPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Generator, Iterator
 
 VERSION = 1
 MODES = {"0644": 0o644, "0755": 0o755}
 _MODE_TEXT = {mode: text for text, mode in MODES.items()}
-_ENCODED_AT_ONCE = 1_000
+_PIECE_REFS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How large a tree may be before it is refused."""
 
-    entries: int = 1_000_000
+    entries: int = 10_000_000
     bytes: int = 16 << 40
-    encoded_bytes: int = 64 << 20
-    """As large as a blob may be that the control plane takes."""
+    encoded_bytes: int = MOST_ENCODED_BYTES
     folders: int = MAX_FOLDERS
 
 
@@ -56,7 +58,7 @@ class Entry:
     chunks: tuple[ChunkRef, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """A tree of regular files, sorted by the UTF-8 bytes of their paths."""
 
@@ -67,10 +69,15 @@ class Manifest:
         """Bytes of all files together, repeats counted."""
         return sum(entry.size for entry in self.entries)
 
+    @cached_property
+    def root(self) -> Root:
+        """What names this tree."""
+        return root_of(Joined(self.pieces()))
+
     @property
     def digest(self) -> str:
         """The name of this tree."""
-        return digest_of(self.encode())
+        return self.root.digest
 
     def refs(self) -> Iterator[ChunkRef]:
         """Every chunk in the order of the files, repeats included."""
@@ -83,27 +90,49 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The canonical bytes."""
-        # Some at a time: the same as lists and objects takes several times the memory.
-        some = [
-            _canonical(self.entries[start : start + _ENCODED_AT_ONCE])
-            for start in range(0, len(self.entries), _ENCODED_AT_ONCE)
-        ]
-        return b'{"entries":[%b],"version":%d}' % (b",".join(some), VERSION)
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The canonical bytes in pieces of a few hundred kilobytes."""
+        yield b'{"entries":['
+        some: list[str] = []
+        refs = 0
+        for number, entry in enumerate(self.entries):
+            some.append(',{"chunks":[' if number else '{"chunks":[')
+            for start in range(0, len(entry.chunks), _PIECE_REFS):
+                part = entry.chunks[start : start + _PIECE_REFS]
+                some += ("," if start else "", ",".join([f'["{r.digest}",{r.size}]' for r in part]))
+                if (refs := refs + len(part)) >= _PIECE_REFS:
+                    yield "".join(some).encode()
+                    some, refs = [], 0
+            mode, path = _MODE_TEXT[entry.mode], encode_basestring(entry.path)
+            some.append(f'],"mode":"{mode}","path":{path},"size":{entry.size}}}')
+            refs += 1
+        yield "".join(some).encode()
+        yield b'],"version":%d}' % VERSION
+
+    def naming_blobs(self, wanted: Collection[str]) -> Generator[tuple[str, bytes], None, None]:
+        """Digest and bytes of those that name this tree, as far as they are wanted: its pages, then its root.
+
+        Pages are made again, so that few of them are in memory.
+        """
+        if any(page.digest in wanted for page in self.root.pages):
+            pages = chunks_of(Joined(self.pieces()))
+            for page, data in zip(self.root.pages, pages, strict=True):
+                if page.digest in wanted:
+                    yield page.digest, data
+        if self.root.digest in wanted:
+            yield self.root.digest, self.root.data
 
     def check(self, limits: Limits = DEFAULT_LIMITS) -> None:
         """Raise ManifestRefused or PathRefused unless this is a tree that may be laid out."""
         if len(self.entries) > limits.entries:
             raise ManifestRefused(f"{len(self.entries)} files, over the limit of {limits.entries}")
-        paths = PathSet(limits.folders)
-        before = b""
+        paths = SortedPaths(limits.folders)
         total = 0
         for entry in self.entries:
             paths.add(entry.path)
             _check_entry(entry)
-            key = entry.path.encode()
-            if key < before:
-                raise ManifestRefused(f"{entry.path!r} is out of order")
-            before = key
             total += entry.size
         if total > limits.bytes:
             raise ManifestRefused(f"{total} bytes, over the limit of {limits.bytes}")
@@ -117,7 +146,7 @@ def build(entries: list[Entry]) -> Manifest:
 
 
 def decode(data: bytes, *, digest: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Manifest:
-    """The manifest in `data`, checked in full.
+    """The manifest whose encoding `data` is, checked in full.
 
     Refuses (ManifestRefused, PathRefused) anything but the canonical encoding of an acceptable
     tree, and, where `digest` is given, bytes that it does not name.
@@ -182,18 +211,3 @@ def _list(value: Any) -> list[Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(name)
-
-
-def _canonical(entries: Iterable[Entry]) -> bytes:
-    """Their encodings, with commas between them."""
-    document = [
-        {
-            "chunks": [[ref.digest, ref.size] for ref in entry.chunks],
-            "mode": _MODE_TEXT[entry.mode],
-            "path": entry.path,
-            "size": entry.size,
-        }
-        for entry in entries
-    ]
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-    return text[1:-1].encode()

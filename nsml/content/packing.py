@@ -30,7 +30,7 @@ from nsml.content.reading import FolderReader, Piece, Progress, pieces_of, read_
 from nsml.content.safe_paths import Beneath, version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator
     from pathlib import Path
 
     from nsml.content.ignore import IgnoreRules
@@ -78,14 +78,18 @@ class ChunkSource:
         """Each chunk once, in the order of the manifest, which reads each file once from front to back."""
         yield from self._pieces.values()
 
-    def batches(self, digests: Collection[str], *, max_bytes: int = 1 << 20) -> Iterator[Batch]:
+    def batches(
+        self, digests: Collection[str], *, max_bytes: int = 1 << 20
+    ) -> Generator[Batch, None, None]:
         """The chunks named, each once; see `batches_of`."""
         wanted = set(digests)
         pieces = (piece for digest, piece in self._pieces.items() if digest in wanted)
         return batches_of(self._root, pieces, max_bytes=max_bytes)
 
 
-def batches_of(root: Path, pieces: Iterable[Piece], *, max_bytes: int = 1 << 20) -> Iterator[Batch]:
+def batches_of(
+    root: Path, pieces: Iterable[Piece], *, max_bytes: int = 1 << 20
+) -> Generator[Batch, None, None]:
     """Chunks with their bytes, grouped so that thousands of small files travel together.
 
     A batch holds at most `max_bytes`, or one larger chunk (at most 1 MiB). Pieces without bytes are read again; raises as

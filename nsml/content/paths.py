@@ -16,7 +16,7 @@ from nsml.content.errors import PathRefused
 MAX_PATH_BYTES = 4096
 MAX_COMPONENT_BYTES = 255
 MAX_DEPTH = 64
-MAX_FOLDERS = 1_000_000
+MAX_FOLDERS = 10_000_000
 """A path of few bytes may name many folders, each of which takes a file's room."""
 
 
@@ -56,89 +56,44 @@ def _bytes_of(text: str, path: str) -> bytes:
         raise PathRefused(path, str(error)) from None
 
 
-class PathSet:
-    """The paths of one tree; refuses repeats, and a file where another has a folder.
-
-    Refuses a path (PathRefused) with which the tree would have more than `most_folders`, too.
-    """
-
-    def __init__(self, most_folders: int = MAX_FOLDERS) -> None:
-        self._most_folders = most_folders
-        self._seen: dict[tuple[int, str], bool] = {}
-        self._folders: dict[tuple[str, ...], int] = {(): 0}
-
-    def add(self, path: str) -> tuple[str, ...]:
-        """Check and remember the file `path`; gives its components."""
-        parts = split_path(path)
-        folder = self._folders.get(parts[:-1])
-        if folder is None:
-            folder = 0
-            for depth in range(1, len(parts)):
-                folder = self._enter(folder, parts[:depth], path)
-        self._claim(folder, parts[-1], path, is_folder=False)
-        return parts
-
-    def _enter(self, parent: int, parts: tuple[str, ...], path: str) -> int:
-        known = self._folders.get(parts)
-        if known is None:
-            self._claim(parent, parts[-1], path, is_folder=True)
-            if len(self._folders) > self._most_folders:  # the top is one of them
-                raise PathRefused(path, _too_many(self._most_folders))
-            known = self._folders[parts] = len(self._folders)
-        return known
-
-    def _claim(self, parent: int, name: str, path: str, *, is_folder: bool) -> None:
-        if (parent, name) not in self._seen:
-            self._seen[parent, name] = is_folder
-        elif self._seen[parent, name] != is_folder:
-            raise PathRefused(path, f"{name!r} is both a file and a folder")
-        else:
-            raise PathRefused(path, "it is there twice")
-
-
 class SortedPaths:
-    """As PathSet, for paths in the order of their UTF-8 bytes: remembers only the folders that are open.
+    """The paths of one tree, in the order of their UTF-8 bytes; refuses repeats, and a file where another has a folder.
 
-    In that order everything in a folder comes together. `folders` is their number so far.
+    Refuses a path (PathRefused) with which the tree would have more than `most_folders`, too. `folders` is their number so
+    far. In that order all paths that begin alike come together, so it remembers next to nothing, however many there are.
     """
 
     def __init__(self, most_folders: int = MAX_FOLDERS) -> None:
         self.folders = 0
         self._most_folders = most_folders
-        self._before = b""
-        self._open: list[str] = []
-        self._names: list[set[int]] = [set()]
+        self._before = ""
+        self._folder: tuple[str, ...] = ()
+        self._prefixes: list[str] = []  # files whose paths begin the path before, each the next one
 
     def add(self, path: str) -> tuple[str, ...]:
-        """Check and remember the file `path`; gives its components."""
+        """Check the file `path`, and count its folders; gives its components."""
         parts = split_path(path)
-        key = path.encode()
-        if key < self._before:
-            raise PathRefused(path, "it is out of order")
-        self._before = key
+        if path <= self._before:  # code points are in the order of their UTF-8
+            is_same = path == self._before
+            raise PathRefused(path, "it is there twice" if is_same else "it is out of order")
+        self._before = path
+        while self._prefixes and not path.startswith(self._prefixes[-1]):
+            self._prefixes.pop()
+        if self._prefixes and path[len(self._prefixes[-1])] == "/":
+            raise PathRefused(path, f"{self._prefixes[-1]!r} is both a file and a folder")
+        self._prefixes.append(path)
+        self._enter(parts[:-1], path)
+        return parts
+
+    def _enter(self, folder: tuple[str, ...], path: str) -> None:
+        if folder == self._folder:
+            return
         shared = 0
-        for opened, part in zip(self._open, parts[:-1], strict=False):
+        for opened, part in zip(self._folder, folder, strict=False):
             if opened != part:
                 break
             shared += 1
-        del self._open[shared:], self._names[shared + 1 :]
-        for part in parts[shared:-1]:
-            self._claim(part, path)
-            self.folders += 1
-            if self.folders > self._most_folders:
-                raise PathRefused(path, _too_many(self._most_folders))
-            self._open.append(part)
-            self._names.append(set())
-        self._claim(parts[-1], path)
-        return parts
-
-    def _claim(self, name: str, path: str) -> None:
-        # Hashes take a tenth of the room; that two of different names meet is as likely as a broken disk.
-        key = hash(name)
-        if key in self._names[-1]:
-            raise PathRefused(path, f"{name!r} is there twice, or both as a file and as a folder")
-        self._names[-1].add(key)
-
-
-def _too_many(folders: int) -> str:
-    return f"the tree has more than {folders} folders"
+        self.folders += len(folder) - shared
+        if self.folders > self._most_folders:
+            raise PathRefused(path, f"the tree has more than {self._most_folders} folders")
+        self._folder = folder

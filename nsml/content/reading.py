@@ -174,7 +174,7 @@ class FolderReader:
         if self._encoded_bytes > DEFAULT_LIMITS.encoded_bytes:
             raise errors.TooLarge(
                 "the folder has more than one version can list: its list of files and their parts is over"
-                f" {DEFAULT_LIMITS.encoded_bytes >> 20} MiB, as of 240 GiB in large files, or of 450,000 small ones;"
+                f" {DEFAULT_LIMITS.encoded_bytes >> 30} GiB, as of 15 TiB in large files;"
                 " send it as several",
                 (),
             )

@@ -1,7 +1,7 @@
-"""A manifest in a file, read piece by piece: no tree, however large, takes memory.
+"""A manifest in a file, or a stream, read piece by piece: no tree, however large, takes memory.
 
-What is accepted is what `manifest.decode` accepts. The encoding is canonical, so that a few patterns
-read all of it; what they do not match is refused.
+Of a tree in pages (`pages.py`) the file has all of them, one after the other. What is accepted is what `manifest.decode`
+accepts. The encoding is canonical, so that a few patterns read all of it; what they do not match is refused.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from nsml.content.chunks import LARGEST_CHUNK
 from nsml.content.errors import ManifestRefused, PathRefused
-from nsml.content.manifest import DEFAULT_LIMITS, MODES, ChunkRef, Limits
+from nsml.content.manifest import DEFAULT_LIMITS, MODES, ChunkRef, Entry, Limits, Manifest
 from nsml.content.paths import SortedPaths
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _TAIL: Final = re.compile(rb'\],"version":1\}\Z')
 _COMMA: Final = re.compile(rb",")
 _ENTRY: Final = re.compile(rb'\{"chunks":\[')
 _REF: Final = re.compile(rb'\["([0-9a-f]{64})",([1-9][0-9]{0,6})\]')
+_REFS: Final = re.compile(rb'(?:\["[0-9a-f]{64}",[1-9][0-9]{0,6}\],){1,256}+')
+"""Several with a comma behind each, so that most of a long list is read at C's speed."""
 _REST: Final = re.compile(
     # No escapes but of quotation marks and backslashes: other characters that have one are in no path.
     rb'\],"mode":"(0644|0755)","path":"((?:[^"\\\x00-\x1f]++|\\["\\])++)","size":(0|[1-9][0-9]{0,14})\}'
@@ -83,16 +85,23 @@ class StoredEntry:
     chunks: Iterable[ChunkRef]
 
 
+class Extent(NamedTuple):
+    """How much a tree has: files, folders, and bytes of all files together, repeats counted."""
+
+    files: int
+    folders: int
+    size: int
+
+
 class StoredManifest:
     """The manifest in the file `path`; a context manager that holds it open.
 
     Attributes:
-        size: bytes of all files together, repeats counted; once it is checked.
-        files, folders: how many it has; once it is checked.
+        extent: how much it has; once it is checked.
     """
 
     def __init__(self, path: Path) -> None:
-        self.size = self.files = self.folders = 0
+        self.extent = Extent(0, 0, 0)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -112,18 +121,24 @@ class StoredManifest:
         return os.fstat(self._descriptor).st_size
 
     @property
+    def size(self) -> int:
+        """See Extent."""
+        return self.extent.size
+
+    @property
+    def files(self) -> int:
+        """See Extent."""
+        return self.extent.files
+
+    @property
+    def folders(self) -> int:
+        """See Extent."""
+        return self.extent.folders
+
+    @property
     def entries(self) -> Iterator[StoredEntry]:
         """Each file in turn; raises ManifestRefused where the encoding is not canonical."""
-        text = _Text(self._descriptor)
-        text.take(_HEAD)
-        if not text.has(_ENTRY):
-            text.take(_TAIL)
-            return
-        while True:
-            yield _entry(text)
-            if not text.skip(_COMMA):
-                break
-        text.take(_TAIL)
+        return _entries(_Text(_reading(self._descriptor)), self._descriptor)
 
     def check(
         self, limits: Limits = DEFAULT_LIMITS, look: Callable[[], object] = lambda: None
@@ -133,41 +148,99 @@ class StoredManifest:
         `look` is called now and then, and may raise to end it.
         """
         if self.encoded_bytes > limits.encoded_bytes:
-            raise ManifestRefused(
-                f"{self.encoded_bytes} bytes, over the limit of {limits.encoded_bytes}"
-            )
-        paths = SortedPaths(limits.folders)
-        files = size = 0
-        for entry in self.entries:
-            if files % _LOOKED_EVERY == 0:
-                look()
-            files += 1
-            if files > limits.entries:
-                raise ManifestRefused(f"over the limit of {limits.entries} files")
-            paths.add(entry.path)
-            size += entry.size
-        if size > limits.bytes:
-            raise ManifestRefused(f"{size} bytes, over the limit of {limits.bytes}")
-        self.files, self.folders, self.size = files, paths.folders, size
+            raise _too_long(self.encoded_bytes, limits)
+        self.extent = _checked(self.entries, limits, look)
 
     def refs(self) -> Iterator[ChunkRef]:
         """Every chunk in the order of the files, repeats included."""
         for entry in self.entries:
             yield from entry.chunks
 
+    def read(self) -> Manifest:
+        """All of it, in memory."""
+        return Manifest(
+            entries=tuple(
+                Entry(path=one.path, mode=one.mode, size=one.size, chunks=tuple(one.chunks))
+                for one in self.entries
+            )
+        )
+
+
+def check_stream(
+    read: Callable[[int], bytes],
+    take: Callable[[str, int], object],
+    limits: Limits = DEFAULT_LIMITS,
+    found: Callable[[str, int], object] = lambda _path, _size: None,
+) -> Extent:
+    """Read an encoding once, from its beginning to its end, and give `take` digest and size of each chunk.
+
+    `read` gives about so many bytes, none at the end. `found` gets path and size of each file. Raises as
+    `StoredManifest.check`, for what it has read by then.
+    """
+    held = 0
+
+    def limited(size: int) -> bytes:
+        nonlocal held
+        data = read(size)
+        if (held := held + len(data)) > limits.encoded_bytes:
+            raise _too_long(held, limits)
+        return data
+
+    def entries() -> Iterator[StoredEntry]:
+        for entry in _entries(_Text(limited), take=take):
+            found(entry.path, entry.size)
+            yield entry
+
+    return _checked(entries(), limits)
+
+
+def _checked(
+    entries: Iterable[StoredEntry], limits: Limits, look: Callable[[], object] = lambda: None
+) -> Extent:
+    paths = SortedPaths(limits.folders)
+    files = size = 0
+    for entry in entries:
+        if files % _LOOKED_EVERY == 0:
+            look()
+        files += 1
+        if files > limits.entries:
+            raise ManifestRefused(f"over the limit of {limits.entries} files")
+        paths.add(entry.path)
+        size += entry.size
+        if size > limits.bytes:
+            raise ManifestRefused(f"{size} bytes, over the limit of {limits.bytes}")
+    return Extent(files, paths.folders, size)
+
+
+def _too_long(encoded_bytes: int, limits: Limits) -> ManifestRefused:
+    return ManifestRefused(f"{encoded_bytes} bytes, over the limit of {limits.encoded_bytes}")
+
+
+def _reading(descriptor: int, position: int = 0) -> Callable[[int], bytes]:
+    """Reads a file from there on, whoever else reads it."""
+
+    def read(size: int) -> bytes:
+        nonlocal position
+        data = os.pread(descriptor, size, position)
+        position += len(data)
+        return data
+
+    return read
+
 
 class _Text:
-    """The file from a position on, of which a window is in memory."""
+    """What `read` gives, of which a window is in memory; it begins at `position`."""
 
-    def __init__(self, descriptor: int, position: int = 0) -> None:
-        self.descriptor = descriptor
+    def __init__(self, read: Callable[[int], bytes], position: int = 0) -> None:
+        self._read = read
         self._data = b""
-        self._start = self._at = position
+        self._start = position
+        self._at = 0
         self._is_last = False
 
     @property
     def position(self) -> int:
-        return self._at
+        return self._start + self._at
 
     def has(self, pattern: re.Pattern[bytes]) -> bool:
         return self._match(pattern) is not None
@@ -175,21 +248,28 @@ class _Text:
     def skip(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
         match = self._match(pattern)
         if match is not None:
-            self._at = self._start + match.end()
+            self._at = match.end()
         return match
 
     def take(self, pattern: re.Pattern[bytes]) -> re.Match[bytes]:
         match = self.skip(pattern)
         if match is None:
-            raise ManifestRefused(f"not in canonical form at byte {self._at}")
+            raise ManifestRefused(f"not in canonical form at byte {self.position}")
         return match
 
     def _match(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
-        if not self._is_last and self._at + _LONGEST_TOKEN > self._start + len(self._data):
-            self._data = os.pread(self.descriptor, _READ_BYTES, self._at)
-            self._start = self._at
-            self._is_last = len(self._data) < _READ_BYTES
-        return pattern.match(self._data, self._at - self._start)
+        if self._at + _LONGEST_TOKEN > len(self._data) and not self._is_last:
+            self._fill()
+        return pattern.match(self._data, self._at)
+
+    def _fill(self) -> None:
+        pieces = [self._data[self._at :]]
+        held = len(pieces[0])
+        while held < _READ_BYTES and not self._is_last:
+            pieces.append(self._read(_READ_BYTES - held))
+            held += len(pieces[-1])
+            self._is_last = not pieces[-1]
+        self._data, self._start, self._at = b"".join(pieces), self.position, 0
 
 
 class _Refs:
@@ -200,27 +280,48 @@ class _Refs:
         self._position = position
 
     def __iter__(self) -> Iterator[ChunkRef]:
-        return _refs(_Text(self._descriptor, self._position))
+        text = _Text(_reading(self._descriptor, self._position), self._position)
+        return (ref for refs in _refs(text) for ref in refs)
 
 
-def _refs(text: _Text) -> Iterator[ChunkRef]:
-    match = text.skip(_REF)
-    while match is not None:
-        yield ChunkRef(match[1].decode(), int(match[2]))
-        match = text.take(_REF) if text.skip(_COMMA) else None
+def _entries(
+    text: _Text, descriptor: int = -1, take: Callable[[str, int], object] | None = None
+) -> Iterator[StoredEntry]:
+    text.take(_HEAD)
+    if not text.has(_ENTRY):
+        text.take(_TAIL)
+        return
+    while True:
+        yield _entry(text, descriptor, take)
+        if not text.skip(_COMMA):
+            break
+    text.take(_TAIL)
 
 
-def _entry(text: _Text) -> StoredEntry:
+def _refs(text: _Text) -> Iterator[list[ChunkRef]]:
+    """The chunks of an entry, some at a time."""
+    if not text.has(_REF):
+        return
+    while run := text.skip(_REFS):
+        yield [ChunkRef(digest.decode(), int(size)) for digest, size in _REF.findall(run[0])]
+    last = text.take(_REF)
+    yield [ChunkRef(last[1].decode(), int(last[2]))]
+
+
+def _entry(text: _Text, descriptor: int, take: Callable[[str, int], object] | None) -> StoredEntry:
     text.take(_ENTRY)
     begin, total, count = text.position, 0, 0
     held: list[ChunkRef] = []
-    for ref in _refs(text):
-        if ref.size > LARGEST_CHUNK:
-            raise ManifestRefused(f"a chunk of {ref.size} bytes")
-        total += ref.size
-        count += 1
+    for refs in _refs(text):
+        for ref in refs:
+            if ref.size > LARGEST_CHUNK:
+                raise ManifestRefused(f"a chunk of {ref.size} bytes")
+            total += ref.size
+            if take is not None:
+                take(ref.digest, ref.size)
+        count += len(refs)
         if count <= _HELD_REFS:
-            held.append(ref)
+            held += refs
     rest = text.take(_REST)
     size = int(rest[3])
     try:
@@ -229,5 +330,5 @@ def _entry(text: _Text) -> StoredEntry:
         raise PathRefused(repr(rest[2][:80]), "it is not UTF-8") from error
     if total != size:
         raise ManifestRefused(f"the chunks of {path!r} hold {total} bytes, not {size}")
-    chunks = tuple(held) if count <= _HELD_REFS else _Refs(text.descriptor, begin)
+    chunks = tuple(held) if count <= _HELD_REFS else _Refs(descriptor, begin)
     return StoredEntry(path=path, mode=MODES[rest[1].decode()], size=size, chunks=chunks)

@@ -26,6 +26,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_RELAY: _ClassVar[AgentAbility]
     AGENT_ABILITY_SSH_ENTRANCE: _ClassVar[AgentAbility]
     AGENT_ABILITY_INITIAL_CHECKPOINTS: _ClassVar[AgentAbility]
+    AGENT_ABILITY_PAGED_TREES: _ClassVar[AgentAbility]
     AGENT_ABILITY_DATASET_FOLDERS: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -60,6 +61,7 @@ AGENT_ABILITY_CHANGES: AgentAbility
 AGENT_ABILITY_RELAY: AgentAbility
 AGENT_ABILITY_SSH_ENTRANCE: AgentAbility
 AGENT_ABILITY_INITIAL_CHECKPOINTS: AgentAbility
+AGENT_ABILITY_PAGED_TREES: AgentAbility
 AGENT_ABILITY_DATASET_FOLDERS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase

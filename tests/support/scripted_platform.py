@@ -16,7 +16,6 @@ import grpc
 from controlplane.objects.errors import BlobDamaged
 from controlplane.wire.errors import as_refusal, refuse
 from nsml.content.digests import digest_of
-from nsml.content.manifest import decode
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import (
     agents_pb2_grpc,
@@ -27,6 +26,7 @@ from nsml.v1 import (
 )
 from nsml.v1 import checkpoints_pb2 as checkpoints
 from nsml.v1 import content_pb2 as content
+from tests.support.trees import stored_tree
 
 StreamName = tuple[str, int, int, int, int]
 """Session, attempt, rank, channel, writer."""
@@ -325,7 +325,7 @@ class ScriptedPlatform(
         if request.root not in self.blobs or self.has_not_shown:
             self.has_not_shown = max(0, self.has_not_shown - 1)
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such manifest")
-        members = decode(self.blobs[request.root]).blobs()
+        _, members = stored_tree(self.blobs, request.root)
         for digest in list(request.digests) or [request.root]:
             if digest != request.root and digest not in members:
                 await context.abort(grpc.StatusCode.NOT_FOUND, "no part of the manifest")
@@ -359,8 +359,8 @@ class ScriptedPlatform(
         if request.why_lost:
             await self._note(self.losses.append, request)
             return checkpoints.CommitCheckpointResponse()
-        manifest = decode(self.blobs[request.digest], digest=request.digest)
-        if any(digest not in self.blobs for digest in manifest.blobs()):
+        _, members = stored_tree(self.blobs, request.digest)
+        if any(digest not in self.blobs for digest in members):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "blobs are missing")
         self.checkpoints[request.session_id, request.name] = checkpoints.Checkpoint(
             name=request.name,

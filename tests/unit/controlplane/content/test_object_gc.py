@@ -40,6 +40,7 @@ from nsml.content.manifest import ChunkRef, Entry, build
 from tests.support.examples import examples
 from tests.support.failing import Failing
 from tests.support.memory_objects import MemoryObjects
+from tests.support.trees import paged_tree
 from tests.unit.controlplane import builders
 from tests.unit.controlplane.workbench import HandClock
 
@@ -192,7 +193,7 @@ class World:
 @pytest.fixture(autouse=True)
 def few_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Making room for many takes longer than everything else here."""
-    monkeypatch.setattr(collecting, "MARK_BITS", 16)
+    monkeypatch.setattr(collecting, "MARK_BITS", 20)
 
 
 @pytest.fixture
@@ -267,6 +268,45 @@ async def test_whatever_refers_to_an_object_keeps_it(world: World) -> None:
     await world.collect()
     kept = {digest for kind in ("version", "old version") for digest in trees[kind].blobs}
     assert await world.everything() == kept
+
+
+async def test_pages_and_what_they_list_live_as_long_as_a_root_that_lists_them(
+    world: World,
+) -> None:
+    """A digest that is cut by the end of a page is one of them, and pages that two versions share stay for one."""
+    manifest, blobs = paged_tree(files=9_000, chunks=9_000)
+    other, more = paged_tree("zzz", files=9_000, chunks=9_000)
+    old, new = Tree(manifest.digest, blobs), Tree(other.digest, more)
+    pages = [blobs[page.digest] for page in manifest.root.pages]
+    assert any(page.rpartition(b'["')[2].find(b'"') < 0 for page in pages[:-1])
+    assert set(blobs) & {page.digest for page in other.root.pages}
+    for one in (old, new):
+        await world.send(one)
+        await world.save(one.root, one.root)
+    await world.collect()
+    assert await world.objects.has_missing([*blobs, *more]) == set()
+    await world.history.catalogue.delete_checkpoint("s", old.root)
+    await world.collect()
+    assert await world.everything() == set(more)
+    assert set(blobs) - set(more)
+    await world.history.catalogue.delete_checkpoint("s", new.root)
+    await world.collect()
+    assert await world.everything() == set()
+
+
+async def test_nothing_is_put_aside_while_a_page_cannot_be_read(world: World) -> None:
+    manifest, blobs = paged_tree()
+    await world.send(Tree(manifest.digest, blobs))
+    await world.save("best", manifest.digest)
+    page = manifest.root.pages[-1].digest
+    await world.objects.put_aside([page], lambda: True)
+    await world.objects.delete([page])
+    garbage = tree("garbage")
+    await world.send(garbage)
+    world.clock.now += GRACE + 1
+    with pytest.raises(ReferencesUnread, match=manifest.digest):
+        await world.look()
+    assert await world.objects.has_missing(garbage.blobs) == set()
 
 
 async def test_blocks_of_logs_go_with_their_session(world: World) -> None:

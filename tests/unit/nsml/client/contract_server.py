@@ -24,7 +24,6 @@ from grpc_status import rpc_status
 from cli.local.ports import Held
 from controlplane.sessions.convert import shorten
 from nsml.content.digests import digest_of
-from nsml.content.manifest import decode
 from nsml.content.tree_parts import part_of
 from nsml.spec import agent_services
 from nsml.spec.attempt_points import FirstSteps, place_of
@@ -67,6 +66,7 @@ from nsml.v1 import (
     webhooks_pb2_grpc,
 )
 from nsml.v1 import sessions_pb2 as pb
+from tests.support.trees import stored_tree
 from tests.unit.nsml.client.contract_files import Files
 from tests.unit.nsml.client.contract_programs import Scripted
 
@@ -914,7 +914,8 @@ class Content(content_pb2_grpc.ContentServiceServicer):
         root = self.state.blobs.get(request.root)
         if root is None:
             refuse(context, grpc.StatusCode.NOT_FOUND, "no such content", "NOT_FOUND")
-        known = {*decode(root).blobs(), request.root}
+        _, members = stored_tree(self.state.blobs, request.root)
+        known = {*members, request.root}
         for digest in request.digests or [request.root]:
             if digest not in known:
                 refuse(context, grpc.StatusCode.NOT_FOUND, "not part of it", "NOT_FOUND")
@@ -945,7 +946,7 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
         parts |= {one.path: one for one in request.parts}
         if known and known[-1].digest == request.digest and len(known[-1].parts) <= len(parts):
             return datasets_pb2.CreateDatasetVersionResponse(dataset=known[-1], created=False)
-        manifest = decode(self.state.blobs[request.digest])
+        manifest, _ = stored_tree(self.state.blobs, request.digest)
         made = datasets_pb2.Dataset(
             name=request.name,
             owner="kim",

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from nsml.client import errors
-from nsml.client.content import download
-from nsml.client.uploads import made_of, push
+from nsml.client.content import download, read_manifest
+from nsml.client.uploads import made_of, push, upload
+from nsml.common.clock import inline
 from nsml.content import reading
 from nsml.content.chunks import MAX_CHUNK
 from nsml.content.digests import digest_of
@@ -269,3 +270,33 @@ async def test_only_empty_files_are_a_tree_too(client, server, tmp_path) -> None
     sent = await push(client, list_folder(tmp_path / "data"))
     assert len(sent.packed.manifest.entries) == 600
     assert sent.digest in server.state.blobs
+
+
+async def test_a_tree_with_many_files_goes_in_pages(client, server, tmp_path, cache) -> None:
+    """And of one with a file more only what changed: a page or two, and the root."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(20_000):
+        (data / f"{number:05}-{number * 7919 % 1000:03}").touch()
+    first = await push(client, list_folder(data), cache=cache)
+    pages = {page.digest for page in first.packed.manifest.root.pages}
+    assert len(pages) >= 2
+    assert {*server.state.blobs} == {*pages, first.digest}
+    extent = await download(client, first.digest, tmp_path / "back")
+    assert (extent.files, extent.size) == (20_000, 0)
+    assert same(data, tmp_path / "back")
+    server.state.calls.clear()
+    again = await push(client, list_folder(data), cache=cache)
+    assert again.digest == first.digest
+    assert server.state.calls.count("FindMissingBlobs") == len(server.state.calls) == 1
+    before = {*server.state.blobs}
+    (data / "one more").touch()
+    second = await push(client, list_folder(data), cache=cache)
+    assert 2 <= len({*server.state.blobs} - before) <= 4
+    # What was lost is sent again with all else that names the tree.
+    lost = second.packed.manifest.root.pages[-1].digest
+    del server.state.blobs[lost]
+    await upload(client, second.packed, run=inline, is_unheard=True)
+    assert lost in server.state.blobs
+    tree = await read_manifest(client, second.digest)
+    assert tree == second.packed.manifest

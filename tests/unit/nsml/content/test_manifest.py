@@ -95,7 +95,7 @@ def test_anything_but_a_canonical_manifest_is_refused(data: bytes) -> None:
 
 def test_order_is_part_of_the_form() -> None:
     manifest = Manifest(entries=(entry("b"), entry("a")))
-    with pytest.raises(ManifestRefused, match="order"):
+    with pytest.raises(PathRefused, match="order"):
         decode(manifest.encode())
 
 

@@ -12,7 +12,6 @@ from nsml._path_text import bytes_of, text_of
 from nsml.content.errors import PathRefused
 from nsml.content.paths import (
     MAX_COMPONENT_BYTES,
-    PathSet,
     SortedPaths,
     native_parts,
     split_path,
@@ -104,21 +103,21 @@ def test_an_unusual_but_harmless_path_is_kept(path: str) -> None:
         ("a", "a/b"),
         ("a/b", "a"),
         ("x/a/b", "x/a"),
+        ("b", "a"),
         (r"\xe9", r"\xe9/b"),
     ],
 )
-def test_a_path_that_is_there_twice_is_refused(first: str, second: str) -> None:
-    paths = PathSet()
+def test_a_path_that_is_there_twice_or_out_of_order_is_refused(first: str, second: str) -> None:
+    paths = SortedPaths()
     paths.add(first)
     with pytest.raises(PathRefused):
         paths.add(second)
 
 
-@pytest.mark.parametrize("kind", [PathSet, SortedPaths])
-def test_names_that_linux_tells_apart_are_kept(kind: type[PathSet | SortedPaths]) -> None:
+def test_names_that_linux_tells_apart_are_kept() -> None:
     forms = [unicodedata.normalize(form, "é") for form in ("NFC", "NFD")]
     listed = ["a/x", "b/x", "b/c/x", "A/x", "a/y", "straße", "STRASSE", r"\xe9", *forms]
-    paths = kind()
+    paths = SortedPaths()
     for path in sorted(listed, key=str.encode):
         paths.add(path)
 
@@ -152,3 +151,20 @@ def test_what_is_accepted_stays_inside(path: str) -> None:
     assert all(part not in {"", ".", ".."} for part in parts)
     assert not any(ord(char) < 32 for char in path)
     assert len(native_parts(path)) == len(parts)
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "a-b", "a.b", "ab", "~"]), min_size=1, max_size=4)
+
+
+@given(st.lists(PATHS.map("/".join), max_size=12))
+def test_a_tree_has_each_path_once_as_a_file_or_as_a_folder(listed: list[str]) -> None:
+    listed.sort(key=str.encode)
+    folders = {path[:at] for path in listed for at in range(len(path)) if path[at] == "/"}
+    paths, is_tree = SortedPaths(), True
+    try:
+        for path in listed:
+            paths.add(path)
+    except PathRefused:
+        is_tree = False
+    assert is_tree == (len({*listed}) == len(listed) and not folders & {*listed})
+    assert not is_tree or paths.folders == len(folders)

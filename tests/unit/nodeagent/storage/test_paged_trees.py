@@ -1,0 +1,90 @@
+"""Trees that are stored in pages, on a node: fetched, streamed, and sent as a checkpoint is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from nodeagent.storage.datasets import Trees, _is_content
+from nodeagent.storage.transfer import get_manifest, put_tree
+from nodeagent.streaming.index import Index, build_index
+from nsml.client.rpc import Rpc
+from nsml.common.clock import in_thread, inline
+from nsml.content.digests import digest_of
+from nsml.content.errors import BlobCorrupt
+from nsml.content.packing import pack
+from tests.support.scripted_platform import ScriptedPlatform
+from tests.support.trees import paged_tree
+
+
+@pytest.fixture
+async def rpc() -> AsyncIterator[tuple[Rpc, ScriptedPlatform]]:
+    platform = ScriptedPlatform(patience_s=30)
+    server = grpc.aio.server()
+    platform.add_to(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Rpc(channel), platform
+    await server.stop(None)
+
+
+async def never() -> None:
+    raise AssertionError("the platform was there")
+
+
+async def test_one_is_fetched_and_its_list_of_files_is_kept_whole(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path
+) -> None:
+    connection, platform = rpc
+    manifest, blobs = paged_tree()
+    platform.blobs |= blobs
+    trees = Trees(tmp_path / "datasets", rpc=lambda: connection, run=in_thread, pause=never)
+    trees.create()
+    tree = await trees.get(manifest.digest)
+    assert len(list(tree.iterdir())) == 12_000
+    assert (tree / "00007").read_bytes() == b"7"
+    kept = tree.with_name(f"{manifest.digest}.manifest")
+    assert kept.read_bytes() == manifest.encode()
+    # An interrupted fetch goes on with the list that it has.
+    assert _is_content(kept, manifest.digest)
+    assert _is_content(kept, digest_of(manifest.encode()))  # as an earlier version named it
+    assert not _is_content(kept, manifest.root.pages[0].digest)
+    assert not _is_content(tmp_path / "nothing", manifest.digest)
+    build_index(kept, tmp_path / "index")
+    with Index(tmp_path / "index") as index:
+        assert index.files == 12_000
+
+
+async def test_other_pages_than_the_root_lists_are_refused(
+    rpc: tuple[Rpc, ScriptedPlatform],
+) -> None:
+    connection, platform = rpc
+    manifest, blobs = paged_tree()
+    platform.blobs |= blobs
+    page = manifest.root.pages[1]
+    platform.blobs[page.digest] = blobs[page.digest].replace(b'"0644"', b'"0755"', 1)
+    taken: list[bytes] = []
+
+    async def take(data: bytes) -> None:
+        taken.append(data)
+
+    with pytest.raises(BlobCorrupt):
+        await get_manifest(connection, manifest.digest, take)
+    assert b"".join(taken) == blobs[manifest.root.pages[0].digest]
+
+
+async def test_what_is_sent_has_its_root_last(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path
+) -> None:
+    connection, platform = rpc
+    for number in range(21_000):
+        (tmp_path / f"{number:05}-{number * 7919 % 1000:03}").touch()
+    packed = pack(tmp_path)
+    root = packed.manifest.root
+    assert len(root.pages) >= 2
+    assert await put_tree(connection, packed, inline) == root.digest
+    assert list(platform.blobs) == [*(page.digest for page in root.pages), root.digest]
