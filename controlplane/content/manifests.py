@@ -132,6 +132,22 @@ class Manifests:
         (pages,) = self._large_ones.get(root) or (None,)
         return [page.digest for page in pages or ()]
 
+    async def encoding(self, who: str, root: str) -> AsyncGenerator[bytes, None]:
+        """The encoding that a root names, in pieces; it is not checked.
+
+        Raises as `listing`, and ManifestRefused for pages of other sizes than the root says.
+        """
+        check_digest(root)
+        async with self._small.turn(who):
+            small = await self._read_root(root)
+        if small is not None:
+            yield small
+            return
+        (pages,) = self._large_ones.get(root) or (None,)
+        async with aclosing(self._encoding(root, pages)) as pieces:
+            async for piece in pieces:
+                yield piece
+
     def _remembered(self, root: str, *, is_with_sizes: bool) -> Listing | None:
         if why := self._refused.get(root):
             raise _no_manifest(root, why)

@@ -1,7 +1,7 @@
 """Manifests of some parts of a tree, made from the manifest of all of it.
 
-What is made lists chunks that are stored already, so it costs its own bytes alone. Large manifests are divided by a process
-of their own, one at a time, with a limit of memory: see `manifests.py`.
+What is made lists chunks that are stored already, so it costs its own bytes alone. A large encoding is divided by a process of
+its own, one at a time, with a limit of memory, as large ones are read (`manifests.py`): no tree is in memory, here or there.
 """
 
 from __future__ import annotations
@@ -13,26 +13,36 @@ import os
 import resource
 import signal
 import sys
+import tempfile
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from controlplane.content.manifests import MEMORY_BYTES, READ_WITHIN_S, SMALL_BYTES
+from controlplane.content.manifest_reader import MEMORY_BYTES
+from controlplane.content.manifests import READ_WITHIN_S, SMALL_BYTES
 from controlplane.domain.errors import InvalidRequest
 from controlplane.limits.concurrency_limits import Turns
-from nsml.content import manifest as manifests
 from nsml.content.digests import digest_of
 from nsml.content.errors import ContentError
-from nsml.content.tree_parts import subtree
+from nsml.content.manifest import encoded
+from nsml.content.pages import Naming
+from nsml.content.stored_manifest import StoredManifest
+from nsml.content.tree_parts import part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
+    from controlplane.content.manifests import Manifests
     from controlplane.objects.interface import ObjectStore
     from nsml.common.clock import Offload
-    from nsml.content.manifest import Manifest
+    from nsml.content.manifest import EntryLike
 
 _NICE: Final = 10
+_REFUSED_CODE: Final = 3
+_PUT_BYTES: Final = 16 << 20
+"""Pages that are put together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +58,11 @@ class Subtrees:
     """Divides trees.
 
     Args:
-        run: for small manifests.
+        run: for small manifests, and for what reads and writes files.
     """
 
-    def __init__(self, objects: ObjectStore, run: Offload) -> None:
+    def __init__(self, manifests: Manifests, objects: ObjectStore, run: Offload) -> None:
+        self._manifests = manifests
         self._objects = objects
         self._run = run
         self._turns = Turns("for manifests to be divided")
@@ -62,92 +73,132 @@ class Subtrees:
         """Store a manifest of each group of parts; `who` waits for it.
 
         Raises:
-            NotFound: there is no manifest of this digest.
-            InvalidRequest: it takes too much to divide it.
+            NotFound: there is no manifest of this digest, or a page of it is not there.
+            InvalidRequest: it is none, or it takes too much to divide it.
             LimitReached: too many calls of `who` wait already.
         """
         async with self._turns.turn(who):
-            data = await self._objects.get(root)
-            if len(data) > SMALL_BYTES:
-                made = await _divide_apart(data, parts, groups)
-            else:
-                made = await self._run(partial(_divide, data, parts, groups))
-            for digest, encoded in {found.digest: encoded for found, encoded in made}.items():
-                await self._objects.put_many({digest: encoded})
-            return [found for found, _ in made]
+            with tempfile.TemporaryDirectory(prefix="nsml-manifest-") as folder:
+                whole = Path(folder, "whole")
+                encoded_bytes = await self._fetch(who, root, whole)
+                wanted = sorted(parts), [sorted(one) for one in groups]
+                if encoded_bytes > SMALL_BYTES:
+                    sizes = await _divide_apart(whole, *wanted)
+                else:
+                    try:
+                        sizes = await self._run(partial(_divide, whole, *wanted))
+                    except ContentError as error:
+                        raise _refused(str(error)) from error
+                return [
+                    Subtree(
+                        digest=await self._store(_part(whole, number)),
+                        size_bytes=size,
+                        file_count=files,
+                    )
+                    for number, (files, size) in enumerate(sizes)
+                ]
+
+    async def _fetch(self, who: str, root: str, whole: Path) -> int:
+        """Write the encoding to a file; gives its length."""
+        with whole.open("wb") as file:
+            async with aclosing(self._manifests.encoding(who, root)) as pieces:
+                try:
+                    async for piece in pieces:
+                        await self._run(partial(file.write, piece))
+                except ContentError as error:
+                    raise _refused(str(error)) from error
+            return file.tell()
+
+    async def _store(self, encoding: Path) -> str:
+        """Put what names a tree; gives its digest."""
+        with encoding.open("rb") as file:
+            naming = Naming(file)
+            held: dict[str, bytes] = {}
+            while page := await self._run(naming.read):
+                held[digest_of(page)] = page
+                if sum(map(len, held.values())) >= _PUT_BYTES:
+                    await self._objects.put_many(held)
+                    held = {}
+            root = naming.root()
+            await self._objects.put_many({**held, root.digest: root.data})
+        return root.digest
+
+
+def _part(whole: Path, number: int) -> Path:
+    return whole.with_name(f"part-{number}")
 
 
 def _divide(
-    data: bytes, parts: Collection[str], groups: Sequence[Collection[str]]
-) -> list[tuple[Subtree, bytes]]:
-    manifest = manifests.decode(data)
-    return [_encoded(subtree(manifest, parts, wanted)) for wanted in groups]
+    whole: Path, parts: Sequence[str], groups: Sequence[Sequence[str]]
+) -> list[tuple[int, int]]:
+    """Write the encoding of each group beside the whole one; gives files and bytes of each.
 
+    Raises ContentError for what is no encoding of a tree.
+    """
+    known, sizes = frozenset(parts), list[tuple[int, int]]()
+    with StoredManifest(whole) as manifest:
+        manifest.check()
+        for number, group in enumerate(groups):
+            wanted = frozenset(group)
+            files = size = 0
 
-def _encoded(tree: Manifest) -> tuple[Subtree, bytes]:
-    encoded = tree.encode()
-    found = Subtree(digest=digest_of(encoded), size_bytes=tree.size, file_count=len(tree.entries))
-    return found, encoded
+            def kept(wanted: Collection[str] = wanted) -> Iterator[EntryLike]:
+                nonlocal files, size
+                for entry in manifest.entries:
+                    if part_of(entry.path, known) in wanted:
+                        files, size = files + 1, size + entry.size
+                        yield entry
+
+            with _part(whole, number).open("wb") as file:
+                file.writelines(encoded(kept()))
+            sizes.append((files, size))
+    return sizes
 
 
 async def _divide_apart(
-    data: bytes, parts: Collection[str], groups: Sequence[Collection[str]]
-) -> list[tuple[Subtree, bytes]]:
-    """As `_divide`, in a process of its own. Raises InvalidRequest where it takes too much."""
-    asked = json.dumps({"parts": sorted(parts), "groups": [sorted(one) for one in groups]})
+    whole: Path, parts: Sequence[str], groups: Sequence[Sequence[str]]
+) -> list[tuple[int, int]]:
+    """As `_divide`, in a process of its own. Raises InvalidRequest."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", __name__),
+        *(sys.executable, "-P", "-m", __name__, str(whole)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(READ_WITHIN_S):
-            answer, _ = await process.communicate(b"\n".join((asked.encode(), data)))
+            answer, error = await process.communicate(json.dumps([parts, groups]).encode())
     except TimeoutError:
-        raise _too_much(f"that takes longer than {READ_WITHIN_S:g} s") from None
+        raise _refused(f"that takes longer than {READ_WITHIN_S:g} s") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+    if process.returncode == _REFUSED_CODE:
+        raise _refused(error.decode())
     if process.returncode:
-        raise _too_much(f"that takes more than {MEMORY_BYTES >> 30} GiB of memory")
-    found: list[tuple[Subtree, bytes]] = []
-    start = 0
-    while start < len(answer):
-        end = answer.index(b"\n", start)
-        facts = json.loads(answer[start:end])
-        start = end + 1 + facts.pop("bytes")
-        found.append((Subtree(**facts), answer[end + 1 : start]))
-    return found
+        raise _refused(f"that takes more than {MEMORY_BYTES >> 30} GiB of memory")
+    return [(files, size) for files, size in json.loads(answer)]
 
 
-def _too_much(why: str) -> InvalidRequest:
+def _refused(why: str) -> InvalidRequest:
     return InvalidRequest("the manifest cannot be divided into parts", why=why)
 
 
 def main() -> None:
-    """Divide a manifest from standard input, behind a line that says how; each manifest to standard output, behind a line of facts."""
+    """Divide the encoding in a file, as standard input says; sizes go to standard output."""
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the control plane
-    asked = json.loads(sys.stdin.buffer.readline())
+    parts, groups = json.load(sys.stdin)
     try:
-        manifest = manifests.decode(sys.stdin.buffer.read())
+        sizes = _divide(Path(sys.argv[1]), parts, groups)
     except ContentError as error:
-        sys.exit(str(error))
-    parts = frozenset(asked["parts"])
-    for wanted in asked["groups"]:
-        found, encoded = _encoded(subtree(manifest, parts, frozenset(wanted)))
-        facts = {
-            "digest": found.digest,
-            "size_bytes": found.size_bytes,
-            "file_count": found.file_count,
-            "bytes": len(encoded),
-        }
-        sys.stdout.buffer.write(json.dumps(facts).encode() + b"\n" + encoded)
+        sys.stderr.write(str(error))
+        sys.exit(_REFUSED_CODE)
+    json.dump(sizes, sys.stdout)
     sys.stdout.flush()
 
 

@@ -83,7 +83,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
             page, cursor = await self._datasets.removed_page(
                 who, request.name_glob, size=request.page_size, cursor=request.cursor
             )
-            datasets = next(parts_of(map(self._version, page)))
+            datasets = next(parts_of(self._version(who, one) for one in page))
         if len(datasets) < len(page):
             cursor = cursor_behind_version(page[len(datasets) - 1])
         return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)

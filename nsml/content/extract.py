@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Generator
     from types import TracebackType
 
-    from nsml.content.manifest import ChunkRef, Limits
-    from nsml.content.stored_manifest import EntryLike, Layout
+    from nsml.content.manifest import ChunkRef, EntryLike, Limits
+    from nsml.content.stored_manifest import Layout
 
 _ON_WINDOWS = os.name == "nt"
 _NOT_ON_WINDOWS = re.compile(

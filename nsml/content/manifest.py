@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nsml.content.chunks import LARGEST_CHUNK, chunks_of
 from nsml.content.digests import digest_of, is_digest
@@ -19,7 +20,7 @@ from nsml.content.pages import MOST_ENCODED_BYTES, Joined, Root, root_of
 from nsml.content.paths import MAX_FOLDERS, SortedPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator
+    from collections.abc import Collection, Generator, Iterable, Iterator
 
 VERSION = 1
 MODES = {"0644": 0o644, "0755": 0o755}
@@ -46,6 +47,30 @@ class ChunkRef:
 
     digest: str
     size: int
+
+
+class EntryLike(Protocol):
+    """One regular file, as `Entry`; its chunks may be read only where they are asked for."""
+
+    @property
+    def path(self) -> str:
+        """See Entry."""
+        ...
+
+    @property
+    def mode(self) -> int:
+        """See Entry."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """See Entry."""
+        ...
+
+    @property
+    def chunks(self) -> Iterable[ChunkRef]:
+        """See Entry."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,22 +119,7 @@ class Manifest:
 
     def pieces(self) -> Iterator[bytes]:
         """The canonical bytes in pieces of a few hundred kilobytes."""
-        yield b'{"entries":['
-        some: list[str] = []
-        refs = 0
-        for number, entry in enumerate(self.entries):
-            some.append(',{"chunks":[' if number else '{"chunks":[')
-            for start in range(0, len(entry.chunks), _PIECE_REFS):
-                part = entry.chunks[start : start + _PIECE_REFS]
-                some += ("," if start else "", ",".join([f'["{r.digest}",{r.size}]' for r in part]))
-                if (refs := refs + len(part)) >= _PIECE_REFS:
-                    yield "".join(some).encode()
-                    some, refs = [], 0
-            mode, path = _MODE_TEXT[entry.mode], encode_basestring(entry.path)
-            some.append(f'],"mode":"{mode}","path":{path},"size":{entry.size}}}')
-            refs += 1
-        yield "".join(some).encode()
-        yield b'],"version":%d}' % VERSION
+        return encoded(self.entries)
 
     def naming_blobs(self, wanted: Collection[str]) -> Generator[tuple[str, bytes], None, None]:
         """Digest and bytes of those that name this tree, as far as they are wanted: its pages, then its root.
@@ -136,6 +146,27 @@ class Manifest:
             total += entry.size
         if total > limits.bytes:
             raise ManifestRefused(f"{total} bytes, over the limit of {limits.bytes}")
+
+
+def encoded(entries: Iterable[EntryLike]) -> Iterator[bytes]:
+    """The canonical bytes of a tree with these files, which are sorted, in pieces of a few hundred kilobytes."""
+    yield b'{"entries":['
+    some: list[str] = []
+    held = 0
+    for number, entry in enumerate(entries):
+        some.append(',{"chunks":[' if number else '{"chunks":[')
+        chunks, before = iter(entry.chunks), ""
+        while refs := list(islice(chunks, _PIECE_REFS)):
+            some += (before, ",".join([f'["{ref.digest}",{ref.size}]' for ref in refs]))
+            before = ","
+            if (held := held + len(refs)) >= _PIECE_REFS:
+                yield "".join(some).encode()
+                some, held = [], 0
+        mode, path = _MODE_TEXT[entry.mode], encode_basestring(entry.path)
+        some.append(f'],"mode":"{mode}","path":{path},"size":{entry.size}}}')
+        held += 1
+    yield "".join(some).encode()
+    yield b'],"version":%d}' % VERSION
 
 
 def build(entries: list[Entry]) -> Manifest:

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from nsml.content.chunks import LARGEST_CHUNK
 from nsml.content.errors import ManifestRefused, PathRefused
-from nsml.content.manifest import DEFAULT_LIMITS, MODES, ChunkRef, Entry, Limits, Manifest
+from nsml.content.manifest import (
+    DEFAULT_LIMITS,
+    MODES,
+    ChunkRef,
+    Entry,
+    EntryLike,
+    Limits,
+    Manifest,
+)
 from nsml.content.paths import SortedPaths
 
 if TYPE_CHECKING:
@@ -41,25 +49,6 @@ _REST: Final = re.compile(
     rb'\],"mode":"(0644|0755)","path":"((?:[^"\\\x00-\x1f]++|\\["\\])++)","size":(0|[1-9][0-9]{0,14})\}'
 )
 _IN_JSON: Final = re.compile(r'\\(["\\])')
-
-
-class EntryLike(Protocol):
-    """One regular file, as `manifest.Entry`; its chunks may be read only where they are asked for."""
-
-    @property
-    def path(self) -> str:
-        """See Entry."""
-        ...
-
-    @property
-    def mode(self) -> int:
-        """See Entry."""
-        ...
-
-    @property
-    def chunks(self) -> Iterable[ChunkRef]:
-        """See Entry."""
-        ...
 
 
 class Layout(Protocol):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nsml.content.manifest import ChunkRef
-    from nsml.content.stored_manifest import EntryLike
+    from nsml.content.manifest import ChunkRef, EntryLike
 
 MOST_PAIRED: Final = 100_000
 """Renames are looked for among so many added and removed files; with more of them none is, and they are told apart."""

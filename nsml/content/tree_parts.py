@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsml.content.manifest import Manifest
-
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -22,9 +20,3 @@ def part_of(path: str, parts: Collection[str]) -> str:
     while path and path not in parts:
         path = path.rpartition("/")[0]
     return path
-
-
-def subtree(manifest: Manifest, parts: Collection[str], wanted: Collection[str]) -> Manifest:
-    """The files of the wanted ones among the parts, under the paths that they have."""
-    kept = (entry for entry in manifest.entries if part_of(entry.path, parts) in wanted)
-    return Manifest(entries=tuple(kept))
