@@ -129,9 +129,8 @@ def push(
         del request.parts[:]
         request.parts.extend(part_messages({**hidden, **parts}))
     if verbose:
-        app.say(
-            "\n".join(f"{size_text(one.size):>10}  {visible(one.path)}" for one in listed.files)
-        )
+        for file in listed.files:
+            app.say(f"{size_text(file.size):>10}  {visible(file.path)}")
 
     async def make(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
         bases = await _version_before(client, name)

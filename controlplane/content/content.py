@@ -464,6 +464,13 @@ class Content:
         else:
             self._shown.keep(identity_of(caller), root)
 
+    def withdraw(self, roots: Collection[str]) -> None:
+        """Note that rights to these were changed: whoever was shown one has to be allowed to read it once more.
+
+        What other control planes have shown can be read there for the rest of SHOWN_FOR_S.
+        """
+        self._shown.forget(roots)
+
     async def read(
         self, caller: Caller, root: str, digests: Sequence[str]
     ) -> AsyncGenerator[tuple[str, bytes], None]:
@@ -641,6 +648,11 @@ class _Roots:
         roots = self._by_caller.get(who)
         kept_at = None if roots is None else roots.get(root)
         return kept_at is not None and self._clock.monotonic() - kept_at < self._for_s
+
+    def forget(self, roots: Collection[str]) -> None:
+        for kept in self._by_caller.values():
+            for root in roots:
+                kept.forget(root)
 
 
 def roots_of(session: Session) -> Iterator[str]:

@@ -68,6 +68,7 @@ HISTORY_WRITES: Final = frozenset(
         "put_checkpoint",
         "delete_checkpoint",
         "update_dataset",
+        "set_part_access",
         "tag_dataset",
         "untag_dataset",
         "remove_dataset",

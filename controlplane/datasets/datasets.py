@@ -321,9 +321,11 @@ class Datasets:
             access = {**known, **parts}
             if access == known:
                 return
+            whole = await catalogue.whole_roots(owner, name)
+            before = await catalogue.dataset_versions(owner, name, with_removed=True)
             versions = {
                 number: await divided(self._content, caller, root, access)
-                for number, root in (await catalogue.whole_roots(owner, name)).items()
+                for number, root in whole.items()
             }
             found = {one.path for made in versions.values() if made for one, _ in made[1].parts()}
             for path in sorted(parts.keys() - known.keys() - found):
@@ -331,6 +333,9 @@ class Datasets:
                     raise no_files(path)
             with suppress(PartsChanged):
                 await catalogue.set_part_access(owner, name, access, versions, before=known)
+                self._content.withdraw(
+                    {digest for one in before for digest in (one.version.digest, one.owner_digest)}
+                )
                 return
         raise _too_many_changes(dataset)
 

@@ -47,3 +47,12 @@ class LruDict(Generic[K, V]):
         self._weight += self._weigh(value)
         while self._weight > self._most and len(self._values) > 1:
             self._weight -= self._weigh(self._values.popitem(last=False)[1])
+
+    def forget(self, key: K) -> None:
+        """Forget a value, if it is here."""
+        if key in self._values:
+            self._weight -= self._weigh(self._values.pop(key))
+
+    def values(self) -> tuple[V, ...]:
+        """All that is here; none of it counts as used."""
+        return tuple(self._values.values())

@@ -354,6 +354,7 @@ def use_lines(use: DatasetUse, now: float) -> list[str]:
         ("tags", " ".join(one.tags)),
         ("description", one.description),
         ("message", one.message),
+        ("parts", _parts_word(one)),
         ("contents", f"{counted(one.file_count, 'file')}, {size_text(one.size_bytes)}"),
         ("used by", f"{counted(use.live, 'live session')}{ended}"),
         ("on nodes", ", ".join(use.nodes)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsml.common.units import counted
 from nsml.spec.images import full_name, parts_of
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view.datasets import names_in
 from nsml.view.program_changes import MADE, step_text, what
 from nsml.view.sessions import images_text
 
@@ -51,6 +52,7 @@ def not_pinned(source: Session, made: Session, required: Requirements | None) ->
         *_image(source, made, required),
         *_packages(source, made, required),
         *_gpus(source, made),
+        *_datasets(source, made),
         *_secrets(source, made),
         Unpinned("network", "what the program fetches while it runs is not recorded"),
         *_changes(source),
@@ -115,6 +117,22 @@ def _gpus(source: Session, made: Session) -> Iterator[Unpinned]:
         )
     if not source.simulated:
         yield Unpinned("GPU driver", "not recorded")
+
+
+def _datasets(source: Session, made: Session) -> Iterator[Unpinned]:
+    """Datasets of which the two read different parts."""
+    roots = _roots(source)
+    for name, root in _roots(made).items():
+        if roots.get(name, root) != root:
+            yield Unpinned(
+                "dataset", f"{name}: who reads its parts differs between {source.name} and this one"
+            )
+
+
+def _roots(session: Session) -> dict[str, str]:
+    """What a session reads of each version of a dataset: `OWNER/NAME@NUMBER` to the digest."""
+    versions = zip(names_in(session), session.spec.datasets, strict=True)
+    return {f"{name}@{one.version}": one.digest for name, one in versions}
 
 
 def _secrets(source: Session, made: Session) -> Iterator[Unpinned]:

@@ -10,6 +10,7 @@ import os
 import sys
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -203,3 +204,34 @@ def test_what_trains_on_s3_reads_more_than_the_node_keeps(tmp_path, library):
         kept = sum(one.stat().st_size for one in chunks.glob("*/*"))
         assert CACHE_BYTES // 2 < kept <= CACHE_BYTES
         assert os.listdir(running.folder / "data/agent/datasets") == []  # noqa: PTH208
+
+
+LOOKS = """\
+import json, os, nsml
+
+found = [os.path.relpath(os.path.join(top, one), "/data") for top, _, files in os.walk("/data") for one in files]
+try:
+    read = nsml.open("kin/test/label").read()
+except FileNotFoundError:
+    read = None
+print(json.dumps([sorted(found), read, nsml.open("kin/test/data").read()]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("flag", ["-d", "--stream"])
+def test_hidden_labels_reach_neither_the_program_nor_its_node(platform, tmp_path, flag):
+    label = b"a label of the test set, which nobody may train on"
+    (tmp_path / "kin/test").mkdir(parents=True)
+    (tmp_path / "kin/test/label").write_bytes(label)
+    (tmp_path / "kin/test/data").write_text("to predict")
+    platform.nsml("dataset", "push", "kin", str(tmp_path / "kin"), "--hide", "test/label")
+    code = write_program(tmp_path / "code", LOOKS)
+    name = platform.nsml("run", "-g", "0", "-o", "name", flag, "kin", cwd=code).stdout.strip()
+    (seen,) = printed(platform, name, 1)
+    assert seen == [["kin/test/data"] if flag == "-d" else [], None, "to predict"]
+    for kept in (platform.folder / "data/agent").rglob("*"):
+        with suppress(FileNotFoundError):  # the agent goes on with its work
+            assert not kept.is_file() or label not in kept.read_bytes(), kept
+    pulled = tmp_path / "pulled"
+    platform.nsml("dataset", "pull", "kin", str(pulled))
+    assert (pulled / "kin/test/label").read_bytes() == label

@@ -192,6 +192,7 @@ async def test_what_is_hidden_is_hidden_in_the_versions_before_too(rig: Rig, by:
     await pushed(kim, {"test/test_label": b"nothing but labels"}, visibility=PUBLIC)
     await pushed(kim, {"train/data": b"no label at all"})
     opened = await pushed(kim)
+    assert await paths(lee, (await found(lee)).digest) == set(FILES)
     before = await mounted(lee)
     if by == "push":
         await pushed(kim, {**FILES, "more": b"1"}, parts=parts(test=HIDDEN))
@@ -201,7 +202,8 @@ async def test_what_is_hidden_is_hidden_in_the_versions_before_too(rig: Rig, by:
     assert await paths(lee, (await found(lee, version=2)).digest) == {"train/data"}
     assert await paths(lee, (await found(lee, version=3)).digest) == {"train/data", "notes"}
     assert await refuses(await rig.user("third"), opened.digest, before)
-    # Lee was shown it within the hour, so may end what was begun: docs/datasets.md.
+    # Lee was shown it before.
+    assert await refuses(lee, opened.digest, before)
     assert await mounted(lee, version=3) != before
     assert await paths(kim, (await found(kim, version=3)).digest) == set(FILES)
 
