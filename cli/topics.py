@@ -84,19 +84,21 @@ Files that control a run
 
   main.py           the program, unless ENTRY or -e names another
   .nsmlignore       files not to send, in the syntax of .gitignore
-  setup.py          install_requires: Python packages; read, never executed
-  requirements.txt  more Python packages, by name and version or https URL
+  requirements.txt  Python packages, by name and version or https URL
+  setup.py          install_requires: more of them; read, never executed
+  uv.lock, pyproject.toml    the packages where those two list none
+  # /// script      packages in the program itself; these count first
   nsml_package.txt  Debian packages, one a line; needs nodes with containers
   #nsml: IMAGE      container image, at the head of setup.py or
                     requirements.txt; --image wins; needs nodes with containers
   .env              never sent; --env-file .env passes its variables
 
-Not read: .gitignore, pyproject.toml, setup.cfg, Pipfile, environment.yml,
-pixi.toml, locks (uv.lock, ...), requirements under other names (-r reads them).
+Not read: .gitignore, setup.cfg, Pipfile, environment.yml, pixi.toml, other locks
+(poetry.lock, ...), requirements in other folders (-r reads them).
 Not built: Dockerfile, Containerfile, Singularity, .devcontainer. Build the
 image yourself and name it: nsml run --image IMAGE.
 nsml run warns of packages that these list or the program imports, and
-requirements.txt does not name.
+the file in use does not name.
 
 What nsml wrote into the folder (model pull, export -o, plot --svg, media
 --export), and a dataset that was pushed from it, is sent like any other file:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _LAUNCHERS = {"accelerate": "accelerate", "deepspeed": "deepspeed", "torchrun": "torch"}
 """Programs of packages, and the module that has them."""
+_PYTHONS = tuple(f"3.{minor}.{patch}" for minor in range(11, 40) for patch in (0, 99))
+"""Those that nodes may have."""
 _SHOWN = 5
 
 
@@ -64,7 +66,8 @@ def check_code(app: App, code: Code, options: RunOptions) -> list[str]:
     _check_program(code, options)
     _note_variables(app, code, options)
     _note_recipes(app, code.folder)
-    required = _check_requirements(app, code)
+    required = _check_requirements(app, code, options)
+    _tell_source(app, required)
     _warn_of_packages(app, code, options, required)
     needs = [f"the image {required.image}"] if required.image and not options.spec.image else []
     return needs + (["the packages of nsml_package.txt"] if required.packages else [])
@@ -180,12 +183,14 @@ def _within(folder: Path, name: str) -> str:
         return ""
 
 
-def _check_requirements(app: App, code: Code) -> Requirements:
+def _check_requirements(app: App, code: Code, options: RunOptions) -> Requirements:
     """What the folder asks for, by the rule of nodes; CommandError for what none of them installs."""
     from nsml.packages.requirements import ImageRefused, RequirementsRefused, read_requirements
 
     try:
-        required = read_requirements(code.text, may_build=True)
+        required = read_requirements(
+            code.text, entry=_entry(options), files=sorted(code.files), may_build=True
+        )
     except RequirementsRefused as error:
         raise CommandError(
             error.message,
@@ -196,49 +201,100 @@ def _check_requirements(app: App, code: Code) -> Requirements:
         ) from error
     for note in required.notes:
         app.say(f"note: {note}")
+    has_image = options.spec.image or required.image
+    if required.refuses_python(*_PYTHONS) and not has_image:
+        raise CommandError(
+            f"{required.source} requires Python {required.python}",
+            code=ExitCode.USAGE,
+            reason="REQUIREMENTS",
+            why="nodes have Python 3.11 or newer",
+            advice="nsml run --image NAME    with an image that has that Python",
+        )
     return required
+
+
+def _entry(options: RunOptions) -> str:
+    return "" if options.spec.argv else path_text(options.spec.entry)
+
+
+def _tell_source(app: App, required: Requirements) -> None:
+    """Say which file the packages are of, where that is not the usual one."""
+    from nsml.common.text import visible
+    from nsml.common.units import counted
+
+    if not required.is_of_lists:
+        count = counted(sum(not line.startswith("-") for line in required.lines), "package")
+        app.say(f"environment: from {visible(required.source)} ({count})")
 
 
 def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requirements) -> None:
     """Name files of packages that are not read, and packages that are imported and listed nowhere."""
+    from nsml.common.text import visible
+    from nsml.packages.distributions import is_known
     from nsml.packages.imports import foreign_imports, missing_imports
     from nsml.packages.requirements import name_of
     from nsml.packages.unread_files import lock_of, unread_files
 
     entries = _entries(code, options)
     listed = set(required.names)
-    for file, lines, advice in unread_files(code.text, entries, code.files):
+    for file, lines, advice in unread_files(code.text, entries, code.files, required.source):
         missing = [line for line in lines if name_of(line) not in listed]
         if missing or not lines:
             lock = lock_of(code.text) if file == "pyproject.toml" else ""
             names = " and ".join(filter(None, (file, lock)))
-            _warn(app, code, f"{names} {'are' if lock else 'is'} not read", missing, advice)
+            is_read = f"{names} {'are' if lock else 'is'} not read"
+            _warn(app, code, is_read, missing, advice, required=required)
             listed |= {name_of(line) for line in missing}
     if options.spec.image or required.image or _is_of_machine(options):
         return  # these have packages of their own
     imports = [*foreign_imports(entries, code.files, code.read), *_launched(options)]
     unlisted = missing_imports(imports, listed)
-    if unlisted:
-        _warn(app, code, _imported_text(unlisted), [*unlisted])
+    known = {name: found for name, found in unlisted.items() if is_known(name)}
+    if known:
+        _warn(app, code, _imported_text(known), [*known], required=required)
+    if others := [name for name in unlisted if name not in known]:
+        # A package that has the name of a module may be anybody's.
+        text = _imported_text({name: unlisted[name] for name in others})
+        app.say(f"warning: {visible(text)}, which no package is listed for")
+        app.say("  why: sessions do not see the packages that are installed on this machine")
+        place = "requirements.txt" if required.is_of_lists else required.source
+        app.say(f"  try: list the package in {visible(place)}; its name may not be the module's")
 
 
-def _warn(app: App, code: Code, what: str, lines: Sequence[str], advice: str = "") -> None:
+def _warn(
+    app: App,
+    code: Code,
+    what: str,
+    lines: Sequence[str],
+    advice: str = "",
+    *,
+    required: Requirements,
+) -> None:
     """Warn of requirements that are listed nowhere, with the command that lists them: `advice`, or printf.
 
-    `lines`: none where they are not known.
+    `lines`: none where they are not known. `required`: the others.
     """
     from nsml.common.shell import shell_line
     from nsml.common.text import visible
 
     some = _some(lines) if lines else "its packages"
+    source = required.source
     content = code.read("requirements.txt")
     lacks = (
-        f"there is no requirements.txt that names {some}"
+        f"{visible(source)} does not name {some}"
+        if not required.is_of_lists
+        else f"there is no requirements.txt that names {some}"
         if content is None
         else f"requirements.txt does not name {some}"
     )
     app.say(f"warning: {visible(what)}, and {lacks}")
     app.say("  why: sessions do not see the packages that are installed on this machine")
+    if lines and not required.is_of_lists:
+        # a requirements.txt would count instead of it
+        add = shell_line(["uv", "add", *lines])
+        is_project = source in {"uv.lock", "pyproject.toml"}
+        app.say(f"  try: {add if is_project else f'list {some} in {visible(source)}'}")
+        return
     if advice or not lines:
         app.say(f"  try: {advice or 'list in requirements.txt what the program imports'}")
         return

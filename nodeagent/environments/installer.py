@@ -120,7 +120,10 @@ def _locked(
 
     Raises Refused, also where its writer's own hashes do not name all of them.
     """
-    given = {_canonical(line): found for line in lines if (found := _HASH.findall(line))}
+    given: dict[str, list[str]] = {}
+    for line in lines:
+        if found := _HASH.findall(line):  # a package may be there once for each of its markers
+            given.setdefault(_canonical(line), []).extend(found)
     is_hashed = bool(given) or bool(os.environ.get(ALL_HASHED))
     resolved = _resolved(folder, lines, () if is_hashed else base, preferred)
     named = {_url(line) for line in (*lines, *base)}

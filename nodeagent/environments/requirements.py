@@ -9,23 +9,38 @@ from typing import TYPE_CHECKING
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.safe_paths import open_folder
 from nsml.packages import requirements
-from nsml.packages.requirements import MOST_FILE_BYTES, Requirements, RequirementsRefused, as_text
-from nsml.packages.setup_reader import install_requires
+from nsml.packages.requirements import (
+    HERE,
+    Requirements,
+    RequirementsRefused,
+    as_text,
+    most_bytes,
+)
 
 if TYPE_CHECKING:
-    from nsml.packages.requirements import ReadSetup
+    from nsml.packages.requirements import Readers
 
 
 def read_requirements(
-    code: Path, *, may_build: bool = False, read_setup: ReadSetup = install_requires
+    code: Path, *, entry: str = "", may_build: bool = False, readers: Readers = HERE
 ) -> Requirements:
-    """See `nsml.packages.requirements`; `read_setup` as a rule in a sandbox (`setups.py`). Raises EnvironmentFailed."""
+    """See `nsml.packages.requirements`; `readers` as a rule in a sandbox (`setups.py`). Raises EnvironmentFailed."""
     try:
         return requirements.read_requirements(
-            lambda name: _text(code, name), may_build=may_build, read_setup=read_setup
+            lambda name: _text(code, name),
+            entry=entry,
+            files=_names(code),
+            may_build=may_build,
+            readers=readers,
         )
     except RequirementsRefused as error:
         raise EnvironmentFailed(str(error)) from None
+
+
+def _names(code: Path) -> list[str]:
+    """The files of the folder itself."""
+    with os.scandir(code) as found:
+        return sorted(one.name for one in found if one.is_file(follow_symlinks=False))
 
 
 def _text(code: Path, name: str) -> str | None:
@@ -49,5 +64,5 @@ def _text(code: Path, name: str) -> str | None:
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         if os.fstat(descriptor).st_uid != owner:
             raise EnvironmentFailed(f"{name} cannot be read: it belongs to another user")
-        content = file.read(MOST_FILE_BYTES + 1)
+        content = file.read(most_bytes(name) + 1)
     return as_text(name, content)

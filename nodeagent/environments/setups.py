@@ -1,4 +1,4 @@
-"""What `setup.py` files require, read in a sandbox: the agent itself parses none."""
+"""What files of users list that are more than lines, read in a sandbox: the agent itself parses none."""
 
 from __future__ import annotations
 
@@ -8,27 +8,38 @@ import threading
 from collections import OrderedDict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.runtimes.interface import Mount
-from nsml.packages import setup_reader
+from nsml.packages import project_reader, setup_reader
+from nsml.packages.project_reader import Listed
+from nsml.packages.requirements import Readers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
+    from types import ModuleType
 
     from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.sandbox import Sandbox
-    from nsml.packages.requirements import ReadSetup
 
 _MOST_KEPT = 1_000
 _MOST_KEPT_BYTES = 10_000
-_MOST_SAID_BYTES = 1 << 20
+_MOST_SAID_BYTES = 8 << 20
+_NAMES = {"project": "pyproject.toml", "lock": "uv.lock", "script": "the script block"}
+
+
+class _Asker(NamedTuple):
+    """For whom files are read."""
+
+    owner: str
+    waits: Waits
+    cancelled: threading.Event | None
 
 
 class Setups:
-    """Reads files of users; what one lists is kept by its content. Blocking; safe from several threads."""
+    """Reads `setup.py`, projects, locks and scripts; what one lists is kept by its content. Blocking; safe from several threads."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -41,51 +52,103 @@ class Setups:
         owner: str,
         waits: Waits = lambda _: None,
         cancelled: threading.Event | None = None,
-    ) -> ReadSetup:
+    ) -> Readers:
         """Reads files of a user; `waits` is told why that waits. What it returns raises as `Sandbox.ask`."""
-        return partial(self._read, partial(self._ask, owner, waits, cancelled))
+        who = _Asker(owner, waits, cancelled)
+        return Readers(
+            setup=partial(self._read_setup, who), project=partial(self._read_project, who)
+        )
 
-    def _read(self, ask: Callable[[str], bytes], text: str) -> tuple[list[str], list[str]]:
+    def _read_setup(self, who: _Asker, text: str) -> tuple[list[str], list[str]]:
         """The lines that a `setup.py` lists, and notes."""
         if "install_requires" not in text:
             return [], []  # most say nothing
-        digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
+        lines, notes = _texts(self._told(who, "setup.py", setup_reader, (), (text,)), "setup.py", 2)
+        return lines, notes
+
+    def _read_project(self, who: _Asker, kind: str, *texts: str) -> Listed:
+        """See `project_reader.read`."""
+        name = _NAMES.get(kind, kind)
+        said = self._told(who, name, project_reader, (kind,), texts)
+        try:
+            lines, notes, python, refused = json.loads(said)
+            if all(isinstance(one, str) for one in (*lines, *notes, python, refused)):
+                return Listed(tuple(lines), tuple(notes), python, refused)
+        except (ValueError, TypeError, RecursionError):
+            pass
+        raise _cannot_be_read(name)
+
+    def _told(
+        self,
+        who: _Asker,
+        name: str,
+        reader: ModuleType,
+        words: tuple[str, ...],
+        texts: Sequence[str],
+    ) -> bytes:
+        """What the program `reader` says of texts, kept by these."""
+        content = json.dumps([*words, *texts]).encode()
+        digest = hashlib.sha256(f"{reader.__name__} ".encode() + content).hexdigest()
         with self._turn:
             said = self._kept.get(digest)
         if said is None:
-            said = ask(text)
+            said = self._ask(who, name, reader, words, texts)
             with self._turn:
                 if len(said) <= _MOST_KEPT_BYTES:
                     self._kept[digest] = said
                 while len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)
-        return _lists(said)
+        return said
 
-    def _ask(self, owner: str, waits: Waits, cancelled: threading.Event | None, text: str) -> bytes:
+    def _ask(
+        self,
+        who: _Asker,
+        name: str,
+        reader: ModuleType,
+        words: tuple[str, ...],
+        texts: Sequence[str],
+    ) -> bytes:
         program = shared_copy(
-            self._sandbox.folder, "setup", {"reader.py": Path(setup_reader.__file__)}
+            self._sandbox.folder,
+            reader.__name__.rpartition(".")[2],
+            {"reader.py": Path(str(reader.__file__))},
         )
+        files = {
+            f"file-{number}": text.encode("utf-8", errors="replace")
+            for number, text in enumerate(texts)
+        }
         task = Task(
-            argv=[str(base_python()), "-I", str(program / "reader.py"), "{run}/setup.py"],
+            argv=[
+                *(str(base_python()), "-I", str(program / "reader.py")),
+                *(*words, *(f"{{run}}/{file}" for file in files)),
+            ],
             mounts=[Mount(source=program, target=str(program))],
-            files={"setup.py": text.encode("utf-8", errors="replace")},
+            files=files,
         )
         try:
             return self._sandbox.ask(
-                task, most=_MOST_SAID_BYTES, owner=owner, waits=waits, cancelled=cancelled
+                task,
+                most=_MOST_SAID_BYTES,
+                owner=who.owner,
+                waits=who.waits,
+                cancelled=who.cancelled,
             )
         except EnvironmentFailed as error:
             raise EnvironmentFailed(
-                f"the requirements in setup.py cannot be read ({error}): list them in requirements.txt"
+                f"the requirements in {name} cannot be read ({error}): list them in requirements.txt"
             ) from None
 
 
-def _lists(said: bytes) -> tuple[list[str], list[str]]:
-    """What the reader said, which is not believed."""
+def _texts(said: bytes, name: str, count: int) -> list[list[str]]:
+    """What a reader said, which is not believed: lists of texts."""
     try:
-        lines, notes = json.loads(said)
-        if all(isinstance(one, str) for one in [*lines, *notes]):
-            return list(lines), list(notes)
+        lists = json.loads(said)
+        if len(lists) == count and all(isinstance(one, str) for some in lists for one in some):
+            return [list(some) for some in lists]
     except (ValueError, TypeError, RecursionError):
         pass
-    raise EnvironmentFailed("the requirements in setup.py cannot be read")
+    raise _cannot_be_read(name)
+
+
+def _cannot_be_read(name: str) -> EnvironmentFailed:
+    return EnvironmentFailed(f"the requirements in {name} cannot be read")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import re
 import threading
 import time
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.image_names import ImageNames
     from nodeagent.environments.images import Images
-    from nsml.packages.requirements import ReadSetup
+    from nsml.packages.requirements import Readers
 
 T = TypeVar("T")
 
@@ -249,11 +250,11 @@ class CodeHook:
             raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
 
 
-class SetupReader(Protocol):
-    """Makes what reads a user's `setup.py`; see Setups.reader."""
+class MakeReaders(Protocol):
+    """Makes what reads a user's files; see Setups.reader."""
 
-    def __call__(self, *, owner: str, waits: Waits, cancelled: threading.Event | None) -> ReadSetup:
-        """What reads it."""
+    def __call__(self, *, owner: str, waits: Waits, cancelled: threading.Event | None) -> Readers:
+        """What reads them."""
         ...
 
 
@@ -267,7 +268,7 @@ class PythonHook:
         self,
         environments: Environments,
         run: Offload,
-        reader: SetupReader,
+        reader: MakeReaders,
     ) -> None:
         self._environments = environments
         self._run = run
@@ -281,6 +282,7 @@ class PythonHook:
         """Have the environment here, if there is to be one."""
         try:
             wanted = await _required(self._run, self._reader, draft)
+            _check_python(wanted)
             for note in (*wanted.notes, *_not_honoured(wanted)):
                 await self._run(partial(draft.log.note, f"note: {note}"))
             if wanted.lines or draft.lock or _calls_python(draft.assignment.spec):
@@ -305,7 +307,7 @@ class ImageHook:
         images: Images,
         names: ImageNames,
         run: Offload,
-        reader: SetupReader,
+        reader: MakeReaders,
         engine: EngineWatch,
     ) -> None:
         self._images = images
@@ -376,14 +378,21 @@ def cause_of(error: Exception, otherwise: sessions.Cause) -> sessions.Cause:
 
 
 async def _required(
-    run: Offload, reader: SetupReader, draft: Draft, *, may_build: bool = False
+    run: Offload, reader: MakeReaders, draft: Draft, *, may_build: bool = False
 ) -> Requirements:
     """What the code of a draft asks for; given up when cancelled."""
     cancelled = threading.Event()
-    read_setup = reader(
+    readers = reader(
         owner=owner_of(draft.assignment), waits=partial(_waits, draft), cancelled=cancelled
     )
-    read = partial(read_requirements, draft.folder.app, may_build=may_build, read_setup=read_setup)
+    spec = draft.assignment.spec
+    read = partial(
+        read_requirements,
+        draft.folder.app,
+        entry="" if spec.argv else spec.entry,
+        may_build=may_build,
+        readers=readers,
+    )
     return await uninterrupted(run, read, cancel=cancelled.set)
 
 
@@ -404,6 +413,16 @@ async def _provided(
         ),
         cancel=cancelled.set,
     )
+
+
+def _check_python(wanted: Requirements) -> None:
+    """Raises EnvironmentFailed where the code requires another Python than this node has."""
+    here = platform.python_version()
+    if wanted.refuses_python(here):
+        raise EnvironmentFailed(
+            f"{wanted.source} requires Python {wanted.python}, and this node has {here}: an image has the"
+            " Python that it needs, on a node with containers (nsml run --image)"
+        )
 
 
 def _tell_age(draft: Draft, wanted: Requirements, built_at: float) -> None:

@@ -11,9 +11,9 @@ from nsml.client.content import checked_blobs, download, read_manifest
 from nsml.client.errors import NotFound
 from nsml.common.text_files import decoded
 from nsml.packages.requirements import (
-    MOST_FILE_BYTES,
     Requirements,
     RequirementsRefused,
+    most_bytes,
     read_requirements,
 )
 from nsml.spec.folders import session_folder
@@ -125,6 +125,7 @@ async def read_required(client: Client, session: Session) -> Requirements | None
     Raises ClientError, NotFound where the code is not kept any more.
     """
     tree = await read_tree(client, session)
+    entry = "" if session.spec.argv else session.spec.entry
     entries = {one.path: one for one in tree.entries} if tree is not None else {}
     texts: dict[str, str] = {}
     lacking: list[str] = []
@@ -138,12 +139,12 @@ async def read_required(client: Client, session: Session) -> Requirements | None
     for _ in range(_MOST_ROUNDS):
         lacking.clear()
         try:
-            found = read_requirements(text, may_build=True)
+            found = read_requirements(text, entry=entry, files=entries, may_build=True)
         except RequirementsRefused:
             found = None
         if not lacking:
             return found
-        if any(entries[path].size > MOST_FILE_BYTES for path in lacking):
+        if any(entries[path].size > most_bytes(path) for path in lacking):
             return None
         data = await read_files(client, session, [entries[path] for path in lacking])
         texts |= {path: decoded(one, "replace") for path, one in zip(lacking, data, strict=True)}

@@ -121,6 +121,18 @@ _KNOWN: Final = frozenset(
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,100})'")
 
 
+_NAMED: Final = frozenset(
+    canonical(name)
+    for words in (_BY_THEIR_NAMES, *_PACKAGES.values(), *_COMES_WITH, *_COMES_WITH.values())
+    for name in words.split()
+)
+
+
+def is_known(package: str) -> bool:
+    """Whether a package of this name, in its one form, is the one that programs import by it."""
+    return package in _NAMED
+
+
 def missing_line(exception: str) -> str:
     """The line that requirements.txt lacked, by the exception that ended a program.
 

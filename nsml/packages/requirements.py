@@ -1,4 +1,7 @@
-"""What a code folder asks for: `setup.py`, `requirements.txt`, `nsml_package.txt`, `#nsml:` lines.
+"""What a code folder asks for: packages, `nsml_package.txt`, `#nsml:` lines.
+
+Packages are those of one source, the first that lists any: the block of the entry (PEP 723), `setup.py` with
+`requirements.txt`, `uv.lock`, `pyproject.toml`, the one other list of requirements.
 
 Nothing of it is executed: `setup.py` is read as a syntax tree (`setup_reader.py`), and every line is matched against
 what a line may be before it goes anywhere. What is taken are packages from an index, by name and
@@ -13,16 +16,23 @@ import posixpath
 import re
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from nsml.common.text_files import decoded
+from nsml.packages import project_reader
 from nsml.packages.retired_names import renamed
 from nsml.packages.setup_reader import install_requires
 from nsml.spec.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from nsml.packages.project_reader import Listed
+
+    ReadProject = Callable[..., Listed]
+    """See `project_reader.read`."""
     ReadSetup = Callable[[str], tuple[list[str], list[str]]]
     """From the text of a `setup.py` to the lines that it lists, and notes about what was left out."""
     ReadBytes = Callable[[str], bytes | None]
@@ -31,6 +41,14 @@ if TYPE_CHECKING:
     """The text of a file of the folder, by its path there; None where there is none."""
 
 MOST_FILE_BYTES = 1 << 20
+_MOST_LOCK_BYTES = 4 << 20
+_LOCK: Final = "uv.lock"
+_PROJECT: Final = "pyproject.toml"
+_LISTS: Final = ("setup.py", "requirements.txt")
+_BLOCK: Final = "# /// script"
+OTHER_LISTS: Final = re.compile(r"(?:requirements/[\w.-]+|[\w.-]*requirements[\w.-]*)\.(?:txt|in)")
+BESIDE: Final = re.compile(r"dev|test|doc|lint|build|ci\b|constraint|optional|extra", re.IGNORECASE)
+"""What names lists of packages that a program does not need to run."""
 _MAX_DEPTH = 5
 _MAX_LINES = 10_000
 _MAX_FILES = 100
@@ -96,13 +114,28 @@ class Requirements:
     """What a code folder asks for.
 
     `lines` are pip's, `packages` apt's, `image` is that of a `#nsml:` line, `notes` say what was
-    found and is not honoured, each a sentence for the session's log.
+    found and is not honoured, each a sentence for the session's log. `source` says which file `lines` are of, and
+    `python` which versions of Python that requires; "": none, and any.
     """
 
     lines: Sequence[str] = ()
     packages: Sequence[str] = ()
     image: str | None = None
     notes: Sequence[str] = field(default_factory=tuple)
+    source: str = ""
+    python: str = ""
+
+    @property
+    def is_of_lists(self) -> bool:
+        """Whether its packages are those of requirements.txt and setup.py, or there are none."""
+        return set(self.source.split(" and ")) <= {"", *_LISTS}
+
+    def refuses_python(self, *versions: str) -> bool:
+        """Whether it can be used with none of these versions of Python."""
+        if not self.python:
+            return False
+        allowed = SpecifierSet(self.python)
+        return not any(allowed.contains(one, prereleases=True) for one in versions)
 
     @property
     def has_own_sources(self) -> bool:
@@ -151,28 +184,47 @@ class ImageRefused(RequirementsRefused):
 
 def as_text(name: str, content: bytes) -> str:
     """The text of a file that is read here. Raises RequirementsRefused where it is too long."""
-    if len(content) > MOST_FILE_BYTES:
-        raise RequirementsRefused(f"{name} is over {MOST_FILE_BYTES} bytes")
+    if len(content) > most_bytes(name):
+        raise RequirementsRefused(f"{name} is over {most_bytes(name)} bytes")
     return decoded(content, "replace")
 
 
+def most_bytes(name: str) -> int:
+    """How long a file may be that is read here."""
+    return _MOST_LOCK_BYTES if name == _LOCK else MOST_FILE_BYTES
+
+
+class Readers(NamedTuple):
+    """What parses files of users: where the caller has more rights than they, in a sandbox."""
+
+    setup: ReadSetup = install_requires
+    project: ReadProject = project_reader.read
+
+
+HERE: Final = Readers()
+"""In this very process."""
+
+
 def read_requirements(
-    text: ReadText, *, may_build: bool = False, read_setup: ReadSetup = install_requires
+    text: ReadText,
+    *,
+    entry: str = "",
+    files: Iterable[str] = (),
+    may_build: bool = False,
+    readers: Readers = HERE,
 ) -> Requirements:
     """Read the files of a code folder. Raises RequirementsRefused.
 
-    `may_build`: packages may be built from source where they are installed. `read_setup` reads what a
-    `setup.py` lists: where the caller has more rights than its writer, in a sandbox.
+    Args:
+        text: reads one of them.
+        entry: the program in Python that is run; "": none.
+        files: names of files of the folder, in which lists of requirements are looked for.
+        may_build: packages may be built from source where they are installed.
+        readers: of what is more than lines.
     """
     setup, listed = text("setup.py"), text("requirements.txt")
-    lines: list[str] = []
-    notes: list[str] = []
-    if setup is not None:
-        found, said = read_setup(setup)
-        notes += said
-        lines += [_checked(line, "setup.py", may_build=may_build) for line in found]
-    if listed is not None:
-        lines += _Listed(text, may_build=may_build).lines("requirements.txt", listed, _MAX_DEPTH)
+    found = _Sources(text, may_build=may_build, readers=readers).first(entry, setup, listed, files)
+    lines, notes = list(found.lines), list(found.notes)
     if len(lines) > _MAX_LINES:
         raise RequirementsRefused(f"over {_MAX_LINES:,} requirements are not installed")
     for place, line in enumerate(lines):
@@ -183,7 +235,121 @@ def read_requirements(
         packages=_packages(text("nsml_package.txt") or ""),
         image=_image({"setup.py": setup, "requirements.txt": listed}),
         notes=tuple(notes),
+        source=found.source,
+        python=found.python,
     )
+
+
+class _Found(NamedTuple):
+    """What a source lists."""
+
+    source: str = ""
+    lines: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    python: str = ""
+
+
+class _Sources:
+    """Reads the files that may list packages, one after the other until one does."""
+
+    def __init__(self, text: ReadText, *, may_build: bool, readers: Readers) -> None:
+        self._text = text
+        self._may_build = may_build
+        self._readers = readers
+
+    def first(
+        self, entry: str, setup: str | None, listed: str | None, files: Iterable[str]
+    ) -> _Found:
+        """The first source with packages; nothing but notes where there is none."""
+        notes: list[str] = []
+        readers: tuple[Callable[[], _Found], ...] = (
+            lambda: self._of_script(entry),
+            lambda: self._of_lists(setup, listed),
+            self._of_lock,
+            self._of_project,
+            lambda: self._of_other_list(files),
+        )
+        for read in readers:
+            found = read()
+            notes += found.notes
+            if found.lines:
+                return found._replace(notes=notes)
+        return _Found(notes=notes)
+
+    def _of_script(self, entry: str) -> _Found:
+        try:
+            text = self._text(entry) if entry.endswith((".py", ".pyw")) else None
+        except RequirementsRefused:  # a long program
+            return _Found()
+        if text is None or _BLOCK not in text:
+            return _Found()
+        found = self._readers.project("script", text)
+        return self._checked(f"the script block of {entry}", found)
+
+    def _of_lists(self, setup: str | None, listed: str | None) -> _Found:
+        lines: list[str] = []
+        notes: list[str] = []
+        sources: list[str] = []
+        if setup is not None:
+            named, notes = self._readers.setup(setup)
+            lines += [_checked(line, "setup.py", may_build=self._may_build) for line in named]
+            sources += ["setup.py"] if named else []
+        if listed is not None:
+            more = _Listed(self._text, may_build=self._may_build).lines(
+                "requirements.txt", listed, _MAX_DEPTH
+            )
+            lines += more
+            sources += ["requirements.txt"] if more else []
+        return _Found(" and ".join(sources), lines, notes)
+
+    def _of_lock(self) -> _Found:
+        text = self._text(_LOCK)
+        if text is None:
+            return _Found()
+        found = self._readers.project("lock", text, self._text(_PROJECT) or "")
+        return self._checked(_LOCK, found)
+
+    def _of_project(self) -> _Found:
+        text = self._text(_PROJECT)
+        if text is None:
+            return _Found()
+        return self._checked(_PROJECT, self._readers.project("project", text))
+
+    def _of_other_list(self, files: Iterable[str]) -> _Found:
+        """Of the only list under another name."""
+        some = [name for name in files if "/" not in name and is_other_list(name)]
+        text = self._text(some[0]) if len(some) == 1 else None
+        if text is None:
+            return _Found()
+        listed = _Listed(self._text, may_build=self._may_build)
+        return _Found(some[0], listed.lines(some[0], text, _MAX_DEPTH))
+
+    def _checked(self, source: str, found: Listed) -> _Found:
+        if found.refused:
+            raise RequirementsRefused(f"the packages of {source} cannot be read", found.refused)
+        if found.python and not _is_range(found.python):
+            raise RequirementsRefused(
+                f"{source}: requires-python {found.python[:80]!r} is no range of versions"
+            )
+        lines = [_checked(line, source, may_build=self._may_build) for line in found.lines]
+        return _Found(source, lines, found.notes, found.python)
+
+
+def is_other_list(name: str) -> bool:
+    """Whether a file is a list of what a program needs, under another name than requirements.txt."""
+    return (
+        name != "requirements.txt"
+        and OTHER_LISTS.fullmatch(name) is not None
+        and not BESIDE.search(name.removesuffix(".txt"))
+    )
+
+
+def _is_range(python: str) -> bool:
+    try:
+        SpecifierSet(python)
+    except InvalidSpecifier:
+        return False
+    return True
 
 
 def _is_pinned(line: str) -> bool:

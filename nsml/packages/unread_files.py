@@ -7,7 +7,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from nsml.packages.requirements import RequirementsRefused, name_of
+from nsml.packages.requirements import RequirementsRefused, is_other_list, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -18,11 +18,6 @@ _SCRIPT: Final = re.compile(
     r"^# /// script[ \t]*\n(?P<content>(?:^#(?:| .*)\n)+?)^# ///[ \t]*$", re.MULTILINE
 )
 _CONDA: Final = re.compile(r"(?:environments?/[^/]+|(?:conda|env|environment)[^/]*)\.ya?ml")
-_LISTS: Final = re.compile(r"(?:requirements/[\w.-]+|[\w.-]*requirements[\w.-]*)\.(?:txt|in)")
-_BESIDE: Final = re.compile(
-    r"dev|test|doc|lint|build|ci\b|constraint|optional|extra", re.IGNORECASE
-)
-"""What names lists of packages that a program does not need to run."""
 _NOT_PACKAGES: Final = {"python", "pip"}
 _OF_CONDA: Final = {"pytorch": "torch", "pytorch-cuda": "", "cudatoolkit": "", "nodefaults": ""}
 """Names that are others on PyPI, or belong to no package there."""
@@ -36,7 +31,9 @@ class Unread(NamedTuple):
     advice: str = ""
 
 
-def unread_files(text: ReadText, entries: Sequence[str], files: Iterable[str] = ()) -> list[Unread]:
+def unread_files(
+    text: ReadText, entries: Sequence[str], files: Iterable[str] = (), source: str = ""
+) -> list[Unread]:
     """The files of a code folder that list packages and are not read.
 
     Locks list what everything needs in turn: they count only where nothing else lists any package.
@@ -45,17 +42,24 @@ def unread_files(text: ReadText, entries: Sequence[str], files: Iterable[str] = 
         text: reads a file of the folder.
         entries: the programs, which may list packages in a block of their own.
         files: the paths of all files of the folder.
+        source: what is read (`Requirements.source`).
     """
+    is_project = source in {"uv.lock", "pyproject.toml"}
     readers = dict(_READERS)
     readers |= {file: _environment for file in sorted(files) if _CONDA.fullmatch(file)}
     found = [
         Unread(file, lines)
         for file, listed in readers.items()
-        if (content := _content(text, file)) is not None and (lines := _tried(listed, content))
+        if not (is_project and file == "pyproject.toml")
+        and (content := _content(text, file)) is not None
+        and (lines := _tried(listed, content))
     ]
+    if source.startswith("the script block"):
+        return []  # it says all that this program needs
     blocks = ((entry, _tried(_script, _content(text, entry) or "")) for entry in entries)
     found += [Unread(f"the script block of {entry}", lines) for entry, lines in blocks if lines]
-    has_own = any(_content(text, file) is not None for file in ("requirements.txt", "setup.py"))
+    own = ("requirements.txt", "setup.py")
+    has_own = bool(source) or any(_content(text, file) is not None for file in own)
     if not has_own:
         found += _lists(text, files)
     return found or ([] if has_own else _locks(text))
@@ -66,9 +70,7 @@ def _lists(text: ReadText, files: Iterable[str]) -> list[Unread]:
     return [
         Unread(file, lines, f"printf '%s\\n' '-r {file}' >> requirements.txt")
         for file in sorted(files)
-        if _LISTS.fullmatch(file)
-        and not _BESIDE.search(file.removesuffix(".txt"))
-        and (lines := _tried(str.splitlines, _content(text, file) or ""))
+        if is_other_list(file) and (lines := _tried(str.splitlines, _content(text, file) or ""))
     ]
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -107,6 +108,33 @@ def test_what_was_built_from_unpinned_requirements_is_built_anew_on_request(plat
     for ready in (platform.folder / "data" / "agent" / "environments").glob("*.ready"):
         ready.write_text(str(time.time() - 21 * 86_400))
     assert platform.nsml("run", "-f", "--", "0", cwd=pinned).stdout == "new\n"
+
+
+def test_projects_locks_and_script_blocks_are_environments(platform, mirror):
+    name = f"project{uuid.uuid4().hex[:8]}"
+    make_wheel(mirror, name, "TEXT = 'old'")
+    project = f'[project]\nname = "x"\nversion = "1"\ndependencies = ["{name}"]\n'
+    uses = f"import {name}\nprint({name}.TEXT)\n"
+    code = code_with(platform, uses)
+    (code / "pyproject.toml").write_text(f"{project}requires-python = '>=3.11'\n")
+    words = ["--offline", "--no-index", "--find-links", str(mirror)]
+    subprocess.run(["uv", "lock", "-q", *words], cwd=code, check=True)
+    make_wheel(mirror, name, "TEXT = 'new'", version="2.0")
+    locked = platform.nsml("run", "--wait", cwd=code)
+    assert "environment: from uv.lock (1 package)\n" in locked.stderr
+    assert platform.nsml("logs", "@last").stdout.endswith("old\n")
+    (code / "uv.lock").unlink()
+    assert platform.nsml("run", "-f", cwd=code).stdout.endswith("new\n")
+    block = f'# /// script\n# dependencies = ["{name}<2"]\n# ///\n'
+    (code / "main.py").write_text(block + uses)
+    assert platform.nsml("run", "-f", cwd=code).stdout.endswith("old\n")
+    (code / "main.py").write_text(uses)
+    here = f"{sys.version_info.major}.{sys.version_info.minor}.*"
+    (code / "pyproject.toml").write_text(f"{project}requires-python = '!={here}'\n")
+    failed = platform.nsml("run", "--wait", cwd=code, check=False)
+    if not (platform.folder / "data" / "agent" / "engine.mark").exists():
+        assert failed.returncode == 1
+        assert "pyproject.toml requires Python" in platform.nsml("logs", "@last").stdout
 
 
 def test_a_fork_has_the_packages_of_its_origin_whatever_the_index_has(platform, mirror):

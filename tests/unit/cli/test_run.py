@@ -222,23 +222,63 @@ def test_what_no_node_installs_is_refused_before_anything_is_sent(
     assert "  try: " in result.stderr
 
 
+PROJECT = '[project]\nname="x"\nversion="1"\ndependencies=["six>=1"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[project", "pyproject.toml is no TOML"),
+        ('[project]\ndependencies = "six"\n', "dependencies is no list of texts"),
+        (f"{PROJECT}requires-python = '<3.9'\n", "pyproject.toml requires Python <3.9"),
+        (f"{PROJECT}requires-python = 'new'\n", "'new' is no range of versions"),
+        (f"{PROJECT}[tool.uv.sources]\nsix = {{ path = '../six' }}\n", "it is a file or folder"),
+        (f"{PROJECT}[tool.uv.sources]\nsix = {{ git = 'https://a/b' }}\n", "no repositories"),
+    ],
+)
+def test_a_project_that_no_node_installs_is_refused(nsml, state, project, text, told):
+    (project / "pyproject.toml").write_text(text)
+    result = nsml("run", check=False)
+    assert (result.code, result.stdout, state.blobs, state.sessions) == (2, "", {}, {})
+    assert told in " ".join(result.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("files", "words", "told"),
     [
         (
-            {"pyproject.toml": '[project]\nname="x"\nversion="1"\ndependencies=["six>=1"]\n'},
+            {"pyproject.toml": PROJECT, "main.py": "import six, numpy, helpers_of_ours"},
             [],
             [
-                "warning: pyproject.toml is not read, and there is no requirements.txt that names six>=1",
+                "environment: from pyproject.toml (1 package)\n",
+                "warning: main.py imports numpy, and pyproject.toml does not name numpy\n",
+                "  try: uv add numpy\n",
+                "warning: main.py imports helpers_of_ours, which no package is listed for\n",
+                "  try: list the package in pyproject.toml; its name may not be the module's\n",
+            ],
+        ),
+        (
+            {"pyproject.toml": PROJECT, "requirements.txt": "numpy\n"},
+            [],
+            [
+                "warning: pyproject.toml is not read, and requirements.txt does not name six>=1",
                 "  try: printf '%s\\n' 'six>=1' >> requirements.txt",
             ],
         ),
         (
-            {"uv.lock": '[[package]]\nname = "six"\n', "main.py": "import six"},
+            {"main.py": '# /// script\n# dependencies = ["six"]\n# ///\nimport six, yaml\n'},
             [],
             [
-                "warning: uv.lock is not read, and there is no requirements.txt that names six\n",
-                "  try: uv export --no-emit-project -o requirements.txt\n",
+                "environment: from the script block of main.py (1 package)\n",
+                "  try: list pyyaml in the script block of main.py\n",
+            ],
+        ),
+        (
+            {"poetry.lock": '[[package]]\nname = "six"\n', "main.py": "import six"},
+            [],
+            [
+                "warning: poetry.lock is not read, and there is no requirements.txt that names six\n",
+                "  try: poetry export -o requirements.txt\n",
             ],
         ),
         (
@@ -250,6 +290,11 @@ def test_what_no_node_installs_is_refused_before_anything_is_sent(
         ),
         (
             {"base-requirements.txt": "six\n"},
+            [],
+            ["environment: from base-requirements.txt (1 package)\n"],
+        ),
+        (
+            {"base-requirements.txt": "six\n", "gpu-requirements.txt": "torch\n"},
             [],
             [
                 "warning: base-requirements.txt is not read, and there is no requirements.txt that names six\n",

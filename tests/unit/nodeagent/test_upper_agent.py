@@ -41,7 +41,7 @@ from nodeagent.storage.reservations import Disk, Size
 from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.packing import pack
-from nsml.packages.setup_reader import install_requires
+from nsml.packages.requirements import HERE
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import checkpoints_pb2 as checkpoints
 from nsml.v1 import resources_pb2 as resources
@@ -1516,12 +1516,12 @@ async def test_an_environment_that_finds_no_room_may_be_tried_again(tmp_path: Pa
         order, ReplicaFolder(tmp_path), PreparationLog(ReplicaFolder(tmp_path), lambda: None)
     )
     for hook in (
-        PythonHook(None, full, lambda **_: install_requires),
+        PythonHook(None, full, lambda **_: HERE),
         ImageHook(
             None,
             None,
             full,
-            lambda **_: install_requires,
+            lambda **_: HERE,
             AnsweringEngine(None, clock=None, run_long=full),
         ),
     ):  # type: ignore[arg-type]
@@ -1599,9 +1599,7 @@ def test_a_failed_environment_has_one_line_and_its_log_all(
     (code / "requirements.txt").write_text("no_such_package\n")
 
     async def test(world: World) -> None:
-        world.hooks.append(
-            PythonHook(environments_in(tmp_path), inline, lambda **_: install_requires)
-        )
+        world.hooks.append(PythonHook(environments_in(tmp_path), inline, lambda **_: HERE))
         order = assignment(S)
         order.spec.ClearField("argv")
         order.spec.bundle_digest = put(world.platform, code)

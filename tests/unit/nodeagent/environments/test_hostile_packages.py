@@ -35,6 +35,7 @@ from nodeagent.shim.cgroups import (
     parent_group,
     remove_empty,
 )
+from nsml.packages.project_reader import Listed
 from nsml.packages.requirements import Requirements
 from tests.support.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, whole_turn
 from tests.support.wheels import make_wheel
@@ -397,7 +398,7 @@ def test_a_setup_file_is_parsed_by_no_process_with_the_agents_rights(tmp_path: P
         return Sandbox.ask(sandbox, task, most=most, **asker)
 
     sandbox.ask = ask  # type: ignore[method-assign]
-    read = Setups(sandbox).reader(owner="kim")
+    read = Setups(sandbox).reader(owner="kim").setup
     text = "from setuptools import setup\nsetup(install_requires=['numpy>=1.0', 'tqdm'])\n"
     for _ in range(2):
         assert read(text) == (["numpy>=1.0", "tqdm"], [])
@@ -409,12 +410,32 @@ def test_a_setup_file_is_parsed_by_no_process_with_the_agents_rights(tmp_path: P
         read("install_requires = 1\n" + "a\n" * 500_000)
 
 
+def test_projects_and_locks_are_read_in_a_sandbox() -> None:
+    read = Setups(sandbox_here()).reader(owner="kim").project
+    project = '[project]\nname = "x"\nversion = "1"\ndependencies = ["six"]\n'
+    assert read("project", project) == Listed(lines=("six",))
+    assert "no TOML" in read("project", "[project").refused
+    package = '[[package]]\nname = "p{0}"\nversion = "1"\nsource = {{ registry = "{1}" }}\n'
+    every = "".join(package.format(number, "https://pypi.org/simple") for number in range(9_000))
+    needs = ", ".join(f'{{ name = "p{number}" }}' for number in range(9_000))
+    own = f'[[package]]\nname = "x"\nsource = {{ virtual = "." }}\ndependencies = [{needs}]\n'
+    assert len(read("lock", f"version = 1\n{own}{every}", project).lines) == 9_000
+
+
+@pytest.mark.parametrize("said", [b"", b"5", b"[[], [], 1, 2]", b'[["a"], [], ""]'])
+def test_what_a_reader_of_projects_says_is_not_believed(said: bytes) -> None:
+    sandbox = sandbox_here()
+    sandbox.ask = lambda *_, **__: said  # type: ignore[method-assign]
+    with pytest.raises(EnvironmentFailed, match=r"pyproject\.toml cannot be read"):
+        Setups(sandbox).reader(owner="kim").project("project", "[project]")
+
+
 @pytest.mark.parametrize("said", [b"", b"[" * 10_000, b"[[1], []]", b"[[]]", b"{}", b"[[], [[]]]"])
 def test_what_a_reader_says_that_was_taken_over_is_not_believed(said: bytes) -> None:
     sandbox = sandbox_here()
     sandbox.ask = lambda *_, **__: said  # type: ignore[method-assign]
     with pytest.raises(EnvironmentFailed, match="cannot be read"):
-        Setups(sandbox).reader(owner="kim")("install_requires")
+        Setups(sandbox).reader(owner="kim").setup("install_requires")
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,7 @@ from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.replica.preparation_steps import Draft, PythonHook
 from nodeagent.storage.eviction import NoRoom
 from nsml.common.clock import in_own_thread, in_thread
-from nsml.packages.requirements import Requirements
-from nsml.packages.setup_reader import install_requires
+from nsml.packages.requirements import HERE, Requirements
 from nsml.v1 import agents_pb2 as pb
 from tests.support.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, strongest
 from tests.support.wheels import index_of, make_wheel
@@ -450,7 +449,7 @@ async def test_users_are_told_apart_by_their_ids(
 ) -> None:
     """Of the environment and of the downloads that its build goes on from."""
     make_wheel(index, "greeting")
-    hook = PythonHook(environments_in(tmp_path), in_own_thread, lambda **_: install_requires)
+    hook = PythonHook(environments_in(tmp_path), in_own_thread, lambda **_: HERE)
     kept: list[Path | None] = []
     make = Sandbox.make
 
@@ -662,7 +661,7 @@ def test_cancelling(tmp_path: Path) -> None:
 async def test_environments_that_take_long_hold_no_thread_of_others(tmp_path: Path) -> None:
     environments = environments_in(tmp_path)
     (tmp_path / "environments").mkdir()
-    hook = PythonHook(environments, in_own_thread, lambda **_: install_requires)
+    hook = PythonHook(environments, in_own_thread, lambda **_: HERE)
     with ExitStack() as held:
         drafts = []
         for number in range(40):
