@@ -332,6 +332,7 @@ class Agent:
                 pb.AGENT_ABILITY_INITIAL_CHECKPOINTS,
                 pb.AGENT_ABILITY_DATASET_FOLDERS,
                 pb.AGENT_ABILITY_PAGED_TREES,
+                pb.AGENT_ABILITY_STREAMED_DATASETS,
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )

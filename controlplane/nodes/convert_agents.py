@@ -339,8 +339,7 @@ class OrdersMessages:
     """
 
     def __init__(self, abilities: Collection[Ability]) -> None:
-        self._begins_with_checkpoints = Ability.INITIAL_CHECKPOINTS in abilities
-        self._has_dataset_folders = Ability.DATASET_FOLDERS in abilities
+        self._abilities = abilities
         self._said: dict[tuple[str, int, int], _Said] = {}
 
     def of(
@@ -375,14 +374,9 @@ class OrdersMessages:
 
     def _made(self, assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:
         message = _assignment(assignment, secrets)
-        lacks = ""
-        if not self._begins_with_checkpoints and _would_begin_anew(assignment):
-            lacks = "to begin with a checkpoint; the next attempt does"
-        elif not self._has_dataset_folders and _has_folders(assignment):
-            lacks = "to mount a dataset under another name"
-        if lacks:
+        if reason := _too_old_for(assignment, self._abilities):
             message.stop.cause = sessions_pb2.CAUSE_NODE_REFUSED
-            message.stop.reason = f"the nsml of its node is too old {lacks}"
+            message.stop.reason = f"the nsml of its node is too old {reason}"
         return message
 
 
@@ -458,22 +452,24 @@ def image_message(order: ImageOrder) -> agents_pb2.ControlResponse:
     )
 
 
-def _would_begin_anew(assignment: Assignment) -> bool:
-    """Whether an agent that does not know initial checkpoints would start it without the one that it is to begin with."""
-    held, session = assignment.held, assignment.session
-    is_first = session.spec.initial_checkpoint is not None and held.attempt == 1
-    return is_first and _is_to_start(assignment)
-
-
-def _has_folders(assignment: Assignment) -> bool:
-    """Whether one that is still to start has a dataset at a place of its own."""
-    return any(one.folder for one in assignment.session.spec.datasets) and _is_to_start(assignment)
-
-
-def _is_to_start(assignment: Assignment) -> bool:
+def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
+    """For what an agent is too old that would start a replica otherwise than it should; "" where it is not, or has begun."""
     held, session = assignment.held, assignment.session
     phases = [one.phase for one in session.replicas if one.rank == held.rank]
-    return session.stop is None and all(phase is ReplicaPhase.PLACED for phase in phases)
+    if session.stop is not None or any(phase is not ReplicaPhase.PLACED for phase in phases):
+        return ""
+    begins_with = session.spec.initial_checkpoint if held.attempt == 1 else None
+    if begins_with is not None and Ability.INITIAL_CHECKPOINTS not in abilities:
+        return "to begin with a checkpoint; the next attempt does"
+    if (
+        any(one.folder for one in session.spec.datasets)
+        and Ability.DATASET_FOLDERS not in abilities
+    ):
+        return "to mount a dataset under another name"
+    streams = any(dataset.streamed for dataset in session.spec.datasets)
+    if streams and Ability.STREAMED_DATASETS not in abilities:
+        return "to stream a dataset, and would fetch it whole"
+    return ""
 
 
 def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:

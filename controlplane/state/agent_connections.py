@@ -44,6 +44,7 @@ class Ability(enum.Enum):
     INITIAL_CHECKPOINTS = "checkpoints that sessions begin with"
     DATASET_FOLDERS = "datasets under other names"
     PAGED_TREES = "code, datasets and checkpoints with very many files or chunks"
+    STREAMED_DATASETS = "datasets that sessions stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_INITIAL_CHECKPOINTS: _ClassVar[AgentAbility]
     AGENT_ABILITY_PAGED_TREES: _ClassVar[AgentAbility]
     AGENT_ABILITY_DATASET_FOLDERS: _ClassVar[AgentAbility]
+    AGENT_ABILITY_STREAMED_DATASETS: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -63,6 +64,7 @@ AGENT_ABILITY_SSH_ENTRANCE: AgentAbility
 AGENT_ABILITY_INITIAL_CHECKPOINTS: AgentAbility
 AGENT_ABILITY_PAGED_TREES: AgentAbility
 AGENT_ABILITY_DATASET_FOLDERS: AgentAbility
+AGENT_ABILITY_STREAMED_DATASETS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
