@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nsml.v1 import agents_pb2 as agents
     from nsml.v1 import peers_pb2 as pb
 
-_ANSWERED_WITHIN_S: Final = 5.0
+_ANSWERED_WITHIN_S: Final = 3.0
 
 
 class PeerFinder:

@@ -29,7 +29,13 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,7 +45,7 @@ import structlog
 
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.machine.accounts import Accounts
-from nodeagent.peers.sources import Peers
+from nodeagent.peers.sources import Peers, Sources
 from nodeagent.safe_paths import remove_tree
 from nodeagent.storage.assembly import Assembly
 from nodeagent.storage.attempts import STAGED, Attempts, Unfinished
@@ -68,6 +74,8 @@ _SMALL_BYTES = 128 << 10
 """And up to this one at once: a session waits for the code."""
 _LARGE_AT_ONCE = 2
 _MANY_FILES = 2_000
+FROM_PEERS_BYTES = 4 << 20
+"""Smaller trees come from the control plane before other nodes are found."""
 _RATED_SHARE = 0.5
 """A fetch of which less came from the control plane says little about how fast that is."""
 _MANIFEST = ".manifest"
@@ -598,9 +606,7 @@ class Trees:
             )
             try:
                 await uninterrupted(self._run, assembly.__enter__)
-                async with (
-                    nullcontext() if self._peers is None else self._peers.of(digest) as peers
-                ):
+                async with self._sources(digest, manifest) as peers:
                     await self._filling.fill(digest, assembly, reservation, tally, peers)
                 await uninterrupted(run_whole, assembly.seal, cancel=reservation.cancel)
                 yield assembly
@@ -618,6 +624,14 @@ class Trees:
             linked=assembly.linked_bytes,
         )
         await self._tell_damage(donors)
+
+    def _sources(
+        self, digest: str, manifest: StoredManifest
+    ) -> AbstractAsyncContextManager[Sources | None]:
+        """Other nodes that may have a tree; None: they are not asked."""
+        if self._peers is None or manifest.size < FROM_PEERS_BYTES:
+            return nullcontext()
+        return self._peers.of(digest)
 
     @asynccontextmanager
     async def _room_for(

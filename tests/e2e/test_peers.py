@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.platform import ROOT
 from tests.e2e.platforms import invitation
 from tests.e2e.programs import wait_for
 from tests.support.in_process import Platform
 
-DATA = ROOT / "examples/digits/data"
 SERVES = {"NSML_AGENT_LISTEN_PEERS": "127.0.0.1:0", "NSML_AGENT_HOST": "127.0.0.1"}
+
+
+def made(folder: Path) -> Path:
+    """A dataset that is large enough to be fetched from other nodes."""
+    rng = random.Random(1)
+    for number in range(20):
+        (folder / f"{number % 3}").mkdir(parents=True, exist_ok=True)
+        (folder / f"{number % 3}/{number}").write_bytes(rng.randbytes(number * 30_000))
+    return folder
 
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
     options = ["--listen", "127.0.0.1:0"]
     with Platform(simulate_gpus=0, options=options, environment=SERVES) as running:
-        running.nsml("dataset", "push", "digits", str(DATA))
+        running.nsml("dataset", "push", "bytes", str(made(running.folder / "pushed")))
         server, token = invitation(running)
         for name in ("one", "two"):
             running.nsml(
@@ -38,7 +46,7 @@ def platform() -> Iterator[Platform]:
 
 def run(platform: Platform) -> str:
     """A session with the dataset on one of the two GPUs; its node, once it runs."""
-    command = ("run", "-o", "name", "--no-code", "-g", "1", "-d", "digits", "--argv", "--")
+    command = ("run", "-o", "name", "--no-code", "-g", "1", "-d", "bytes", "--argv", "--")
     name = platform.nsml(*command, "sleep", "600").stdout.strip()
 
     def node() -> str | None:
@@ -58,7 +66,8 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_second_node_fetches_a_dataset_from_the_first(platform: Platform) -> None:
-    size = sum(map(len, content(DATA).values()))
+    pushed = content(platform.folder / "pushed")
+    size = sum(map(len, pushed.values()))
     first = run(platform)
     wait_for(
         lambda: shown(platform, first)["from_platform"] == size, what=f"{first} says what it has"
@@ -71,7 +80,7 @@ def test_the_second_node_fetches_a_dataset_from_the_first(platform: Platform) ->
     assert shown(platform, second)["from_platform"] == 0
     wait_for(lambda: shown(platform, first)["to_nodes"] == size, what=f"{first} says what it gave")
     (tree,) = (platform.folder / second).glob("agent/datasets/*.manifest")
-    assert content(tree.with_suffix("")) == content(DATA)
+    assert content(tree.with_suffix("")) == pushed
     # the first machine has no certificate, and says so
     own = next(
         one for one in platform.json("node", "ls")["items"] if one["name"] not in {first, second}

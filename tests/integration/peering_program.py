@@ -17,6 +17,7 @@ import grpc.aio
 from nodeagent.folders import write_atomically
 from nodeagent.peers.exchange import Exchange
 from nodeagent.peers.network import NodeProof, PeerNetwork
+from nodeagent.storage import datasets
 from nodeagent.storage.datasets import Trees
 from nsml.client.rpc import Rpc
 from nsml.common.clock import SystemClock, in_own_thread, in_thread
@@ -46,6 +47,7 @@ def offered(lab: Path, name: str, root: str) -> Sequence[pb.Peer]:
 
 
 async def main() -> None:
+    datasets.FROM_PEERS_BYTES = 0
     port, folder, name, root = sys.argv[1:]
     lab = Path(folder)
     files = [lab / "authority.pem", lab / f"{name}.key", lab / f"{name}.pem"]

@@ -106,6 +106,16 @@ async def test_a_node_is_told_of_those_that_have_the_data_of_its_sessions(rig: R
     assert not counts(peer, b, "b", now)
     assert not counts(peer, a, "b", now, root=digest_of(b"another"))
     assert not counts(peer, a, "b", now + peering.LIFE_S + 2)
+    # by the clock of the node that serves, which is ahead
+    beat = agents_pb2.Heartbeat()
+    beat.sent_at.FromSeconds(round(now) + 5000)
+    await a.say(agents_pb2.ControlRequest(heartbeat=beat))
+
+    async def is_later() -> bool:
+        (peer,) = await found(b, root)
+        return counts(peer, a, "b", now + 5000) and not counts(peer, a, "b", now + 5600)
+
+    await until(is_later, "its clock is known")
     # code is not given
     assert await found(b, "0" * 64) == []
 

@@ -26,13 +26,14 @@ from nodeagent.peers.sources import Peers
 from nodeagent.storage.datasets import Trees
 from nsml.client.rpc import Rpc
 from nsml.client.trust import make_key, signing_request
-from nsml.common.clock import SystemClock, in_thread
+from nsml.common.clock import Clock, SystemClock, in_thread
 from nsml.common.peer_capabilities import KEY_BYTES, mac_of
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.v1 import content_pb2
 from nsml.v1 import peers_pb2 as pb
 from tests.support.scripted_platform import ScriptedPlatform
+from tests.unit.controlplane.services.test_content import tree
 from tests.unit.nodeagent.storage.test_datasets import until
 
 KIB = 1 << 10
@@ -142,7 +143,9 @@ class Lab:
             capability=pb.PeerCapability(root=root, expires_at=expires_at, mac=mac),
         )
 
-    async def serve(self, node: Node, answer: Any = None, bytes_per_s: float = 0) -> None:
+    async def serve(
+        self, node: Node, answer: Any = None, bytes_per_s: float = 0, clock: Clock | None = None
+    ) -> None:
         """Have it serve, and be known; `answer` in place of what a server does."""
         network = self.network(node.name)
         own = make_own_certificate()
@@ -151,7 +154,7 @@ class Lab:
             node.trees,
             key=node.key,
             bytes_per_s=bytes_per_s,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             run=in_thread,
         )
         if answer is not None:
@@ -371,6 +374,40 @@ async def test_a_node_that_does_not_do_what_it_should_is_dropped(
     assert node.files_of(root) == files
     assert node.peers.dropped == 1
     assert node.peers.is_avoided("bad")
+
+
+class Waits(SystemClock):
+    """Waits for nothing, and notes how long it would have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_s = 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.longest_s = max(self.longest_s, seconds)
+
+
+async def test_no_more_is_sent_than_the_settings_allow(lab: Lab) -> None:
+    root, files = dataset(random.Random(9), lab.platform)
+    size = sum(map(len, files.values()))
+    one, node = lab.node("one"), lab.node("node")
+    await one.trees.get(root)
+    clock = Waits()
+    await lab.serve(one, bytes_per_s=size / 1000, clock=clock)
+    await node.trees.get(root)
+    assert node.files_of(root) == files
+    assert 900 < clock.longest_s <= 1000
+
+
+async def test_small_datasets_are_asked_of_nobody(lab: Lab) -> None:
+    manifest, blobs = tree(a=b"small")
+    lab.platform.blobs |= blobs
+    one, node = lab.node("one"), lab.node("node")
+    await one.trees.get(manifest.digest)
+    await lab.serve(one)
+    lab.platform.sent.clear()
+    await node.trees.get(manifest.digest)
+    assert lab.platform.sent == [digest_of(b"small")]
 
 
 async def test_what_one_node_does_not_have_another_one_has(lab: Lab) -> None:
