@@ -25,6 +25,10 @@ _OPTIONS: Final = (
 _SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 1 << 20),
+    # Programs of sessions may be able to connect, and say nothing: each connection is a descriptor of the agent's.
+    ("grpc.max_allowed_incoming_connections", 256),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
 )
 
 

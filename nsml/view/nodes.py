@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nsml.common.units import (
     ago,
     ago_within,
+    counted,
     duration_text,
     memory_text,
     moment,
@@ -567,16 +568,19 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
 
 
 def _transfers(transfers: NodeTransfers) -> str:
-    """How much of datasets it has fetched since its agent started, and from where: "2.0 GiB fetched (1.5 GiB from nodes)"."""
+    """How much of datasets it has fetched since its agent started, and from where; "" before it has."""
     fetched = transfers.from_platform + transfers.from_peers
     words = []
     if fetched:
         nodes = size_text(transfers.from_peers)
-        words.append(f"{size_text(fetched)} fetched ({nodes} of it from other nodes)")
+        from_nodes = f" ({nodes} of it from other nodes)" if transfers.from_peers else ""
+        words.append(f"{size_text(fetched)} fetched{from_nodes}")
     if transfers.to_peers:
         words.append(f"{size_text(transfers.to_peers)} sent to other nodes")
     if transfers.dropped_peers:
-        words.append(f"dropped a node {transfers.dropped_peers} times (see the agent's log)")
+        words.append(
+            f"{counted(transfers.dropped_peers, 'bad sender')} dropped (see its agent's log)"
+        )
     return " · ".join(words)
 
 

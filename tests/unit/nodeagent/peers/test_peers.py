@@ -530,3 +530,22 @@ async def test_who_reads_nothing_holds_nobody_up_and_too_many_are_refused(
         assert len(await ask(lab, network, one, peer, *wanted)) == len(wanted)
         await stack.enter_async_context(reading_slowly(lab, one, peer, wanted))
         assert await ask(lab, network, one, peer) is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_connections_that_say_nothing_are_bounded(lab: Lab) -> None:
+    one = lab.node("one")
+    await lab.serve(one)
+    port = int(one.offer.address.rpartition(":")[2])
+    streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+    await until(lambda: sum(reader.at_eof() for reader, _ in streams) >= 300 - 256)
+    for _, writer in streams:
+        writer.close()
+    root = digest_of(b"root")
+    network = lab.network("two")
+
+    async def answers() -> bool:
+        return await ask(lab, network, one, lab.peer(one, "two", root)) == []
+
+    async with asyncio.timeout(60):
+        while not await answers():
+            pass

@@ -183,7 +183,9 @@ def test_what_a_restart_of_the_engine_ends_is_shown():
 def test_where_its_datasets_came_from_is_said_where_it_has_fetched_some() -> None:
     answer = nodes_pb2.GetNodeResponse(node=nodes_pb2.Node(name="n"))
     assert not [line for line in nodes.shown_lines(answer, now=NOW) if "datasets" in line]
-    answer.transfers.from_platform, answer.transfers.from_peers = 1_000_000, 3_000_000
+    answer.transfers.from_platform = 1_000_000
+    assert "  datasets  1.0 MB fetched" in nodes.shown_lines(answer, now=NOW)
+    answer.transfers.from_peers = 3_000_000
     line = "  datasets  4.0 MB fetched (3.0 MB of it from other nodes)"
     assert line in nodes.shown_lines(answer, now=NOW)
     answer.transfers.to_peers, answer.transfers.dropped_peers = 2_000, 2
@@ -195,4 +197,4 @@ def test_where_its_datasets_came_from_is_said_where_it_has_fetched_some() -> Non
         "dropped_nodes": 2,
     }
     shown = " ".join(nodes.shown_lines(answer, now=NOW)).split()
-    assert "2.0 kB sent to other nodes · dropped a node 2 times" in " ".join(shown)
+    assert "2.0 kB sent to other nodes · 2 bad senders dropped" in " ".join(shown)
