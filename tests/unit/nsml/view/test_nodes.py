@@ -197,4 +197,4 @@ def test_where_its_datasets_came_from_is_said_where_it_has_fetched_some() -> Non
         "dropped_nodes": 2,
     }
     shown = " ".join(nodes.shown_lines(answer, now=NOW)).split()
-    assert "2.0 kB sent to other nodes · 2 bad senders dropped" in " ".join(shown)
+    assert "2.0 kB sent to other nodes · 2 senders dropped" in " ".join(shown)
