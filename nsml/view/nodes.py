@@ -578,9 +578,7 @@ def _transfers(transfers: NodeTransfers) -> str:
     if transfers.to_peers:
         words.append(f"{size_text(transfers.to_peers)} sent to other nodes")
     if transfers.dropped_peers:
-        words.append(
-            f"{counted(transfers.dropped_peers, 'sender')} dropped (see its agent's log)"
-        )
+        words.append(f"{counted(transfers.dropped_peers, 'sender')} dropped (see its agent's log)")
     return " · ".join(words)
 
 
