@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 Batch = tuple[tuple[str, bytes], ...]
 
+_BLOB_BYTES = 80
+"""What a blob takes in a message beside its bytes: of many tiny ones that is nearly all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
@@ -99,12 +102,13 @@ def batches_of(
     held = 0
     with open_root(root) as folder:
         for piece in pieces:
-            if batch and held + piece.ref.size > max_bytes:
+            size = piece.ref.size + _BLOB_BYTES
+            if batch and held + size > max_bytes:
                 yield tuple(batch)
                 batch, held = [], 0
             data = read_again(folder, piece) if piece.data is None else piece.data
             batch.append((piece.ref.digest, data))
-            held += piece.ref.size
+            held += size
     if batch:
         yield tuple(batch)
 

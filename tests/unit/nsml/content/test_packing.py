@@ -17,6 +17,7 @@ from nsml.content.listing import CODE_WARNING, list_folder
 from nsml.content.manifest import decode
 from nsml.content.packing import Packed, Progress, pack, pack_file, pack_files
 from nsml.content.stored_manifest import StoredManifest
+from nsml.v1 import content_pb2
 from tests.unit.nsml.content.extracting import extract
 
 
@@ -418,3 +419,17 @@ def test_loading_the_modules_loads_no_library() -> None:
     assert "zstandard" not in ran.stdout
     assert "pyfastcdc" not in ran.stdout
     assert "pathspec" not in ran.stdout
+
+
+def test_a_batch_of_tiny_chunks_is_no_larger_than_a_message(tmp_path: Path) -> None:
+    """Each takes a digest, too: a hundred thousand of them were more than the platform takes."""
+    for number in range(500):
+        (tmp_path / f"{number}").write_text(f"{number}")
+    packed = pack(tmp_path)
+    batches = list(packed.source.batches(list(packed.manifest.blobs()), max_bytes=10_000))
+    assert sum(map(len, batches)) == 500
+    for batch in batches:
+        message = content_pb2.PutBlobsRequest()
+        for digest, data in batch:
+            message.blobs.add(digest=digest, data=data, last=True)
+        assert message.ByteSize() <= 10_000
