@@ -183,6 +183,9 @@ class Manifests:
                 raise self._refuse(root, error) from error
             except _TooMuch as error:
                 raise _no_manifest(root, str(error)) from error
+            except OSError as error:
+                why = f"the control plane has no temporary file for it: {error.strerror or error}"
+                raise _no_manifest(root, why) from error
         self._known_large.keep(root, known)
         return known
 
@@ -265,7 +268,10 @@ async def _read_apart(
         if process.returncode == REFUSED_CODE:
             raise ContentError(answer.decode())
         if process.returncode:
-            raise _TooMuch(f"reading it takes more than {MEMORY_BYTES >> 30} GiB of memory")
+            raise _TooMuch(
+                f"reading it takes more than {MEMORY_BYTES >> 30} GiB of memory,"
+                " or more temporary files than the control plane has room for"
+            )
         facts, sizes = (json.loads(line) for line in answer.split(b"\n"))
         return Listing(
             blobs=Members(file),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -105,46 +105,34 @@ async def read_manifest(
 async def open_tree(
     client: Client, root: str, *, shown_by: Callable[[], Awaitable[object]] | None = None
 ) -> AsyncIterator[StoredManifest]:
-    """The tree that `root` names, checked in full and of any size: its manifest is in a file while the context lasts.
+    """The tree that `root` names, checked in full: that of one in pages is in a file while the context lasts, not in memory.
 
     `shown_by` as for `read_blobs`.
     """
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from nsml.content.stored_manifest import StoredManifest
-
-    with TemporaryDirectory(prefix="nsml-tree-") as folder:
-        path = Path(folder, "manifest")
-        with path.open("wb") as file:  # noqa: ASYNC230 - a file of its own
-            async with aclosing(_encoding(client, root, shown_by)) as pieces:
-                async for data in pieces:
-                    file.write(data)
-        with StoredManifest(path) as tree:
-            await in_thread(tree.check)
-            yield tree
-
-
-async def _encoding(
-    client: Client, root: str, shown_by: Callable[[], Awaitable[object]] | None
-) -> AsyncGenerator[bytes, None]:
-    """What encodes a tree, in pieces that were held against their digests."""
     from nsml.content.digests import verify
     from nsml.content.manifest import ChunkRef
     from nsml.content.pages import pages_in
+    from nsml.content.stored_manifest import StoredManifest
 
     async with aclosing(read_blobs(client, root, (), shown_by=shown_by)) as blobs:
-        data = [data async for _, data in blobs]
-    if not data:
-        raise PlatformFault(f"the manifest {root[:16]} came back empty")
-    verify(root, data[0])
-    if (pages := pages_in(data[0])) is None:
-        yield data[0]
-        return
-    refs = [ChunkRef(page.digest, page.size) for page in pages]
-    async with aclosing(checked_blobs(client, root, refs, shown_by=shown_by)) as found:
-        async for page in found:
-            yield page
+        encoded = b"".join([data async for _, data in blobs])
+    verify(root, encoded)
+    with ExitStack() as stack:
+        source: Path | bytes = encoded
+        if (pages := pages_in(encoded)) is not None:
+            folder = stack.enter_context(TemporaryDirectory(prefix="nsml-tree-"))
+            source = Path(folder, "manifest")
+            refs = [ChunkRef(page.digest, page.size) for page in pages]
+            with source.open("wb") as file:  # noqa: ASYNC230 - a file of its own
+                async with aclosing(checked_blobs(client, root, refs, shown_by=shown_by)) as found:
+                    async for page in found:
+                        file.write(page)
+        tree = stack.enter_context(StoredManifest(source))
+        await in_thread(tree.check)
+        yield tree
 
 
 async def checked_blobs(

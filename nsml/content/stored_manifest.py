@@ -10,6 +10,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from nsml.content.chunks import LARGEST_CHUNK
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
+
+    _Source = Callable[[int], Callable[[int], bytes]]  # reads from a position on
 
 _READ_BYTES: Final = 256 << 10
 _LONGEST_TOKEN: Final = 24 << 10
@@ -83,15 +87,23 @@ class Extent(NamedTuple):
 
 
 class StoredManifest:
-    """The manifest in the file `path`; a context manager that holds it open.
+    """The manifest in the file `path`, or an encoding in memory; a context manager that holds the file open.
 
     Attributes:
+        encoded_bytes: length of its encoding.
         extent: how much it has; once it is checked.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | bytes) -> None:
         self.extent = Extent(0, 0, 0)
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = -1
+        self._source: _Source
+        if isinstance(path, bytes):
+            self.encoded_bytes, self._source = len(path), partial(_reading_bytes, path)
+        else:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.encoded_bytes = os.fstat(self._descriptor).st_size
+            self._source = partial(_reading, self._descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -102,12 +114,8 @@ class StoredManifest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        os.close(self._descriptor)
-
-    @property
-    def encoded_bytes(self) -> int:
-        """Length of its encoding."""
-        return os.fstat(self._descriptor).st_size
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     @property
     def size(self) -> int:
@@ -127,7 +135,7 @@ class StoredManifest:
     @property
     def entries(self) -> Iterator[StoredEntry]:
         """Each file in turn; raises ManifestRefused where the encoding is not canonical."""
-        return _entries(_Text(_reading(self._descriptor)), self._descriptor)
+        return _entries(_Text(self._source(0)), self._source)
 
     def check(
         self, limits: Limits = DEFAULT_LIMITS, look: Callable[[], object] = lambda: None
@@ -205,7 +213,7 @@ def _too_long(encoded_bytes: int, limits: Limits) -> ManifestRefused:
     return ManifestRefused(f"{encoded_bytes} bytes, over the limit of {limits.encoded_bytes}")
 
 
-def _reading(descriptor: int, position: int = 0) -> Callable[[int], bytes]:
+def _reading(descriptor: int, position: int) -> Callable[[int], bytes]:
     """Reads a file from there on, whoever else reads it."""
 
     def read(size: int) -> bytes:
@@ -215,6 +223,12 @@ def _reading(descriptor: int, position: int = 0) -> Callable[[int], bytes]:
         return data
 
     return read
+
+
+def _reading_bytes(data: bytes, position: int) -> Callable[[int], bytes]:
+    file = BytesIO(data)
+    file.seek(position)
+    return file.read
 
 
 class _Text:
@@ -264,24 +278,24 @@ class _Text:
 class _Refs:
     """The chunks of an entry with many, read anew each time."""
 
-    def __init__(self, descriptor: int, position: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, source: _Source, position: int) -> None:
+        self._source = source
         self._position = position
 
     def __iter__(self) -> Iterator[ChunkRef]:
-        text = _Text(_reading(self._descriptor, self._position), self._position)
+        text = _Text(self._source(self._position), self._position)
         return (ref for refs in _refs(text) for ref in refs)
 
 
 def _entries(
-    text: _Text, descriptor: int = -1, take: Callable[[str, int], object] | None = None
+    text: _Text, source: _Source | None = None, take: Callable[[str, int], object] | None = None
 ) -> Iterator[StoredEntry]:
     text.take(_HEAD)
     if not text.has(_ENTRY):
         text.take(_TAIL)
         return
     while True:
-        yield _entry(text, descriptor, take)
+        yield _entry(text, source, take)
         if not text.skip(_COMMA):
             break
     text.take(_TAIL)
@@ -297,7 +311,9 @@ def _refs(text: _Text) -> Iterator[list[ChunkRef]]:
     yield [ChunkRef(last[1].decode(), int(last[2]))]
 
 
-def _entry(text: _Text, descriptor: int, take: Callable[[str, int], object] | None) -> StoredEntry:
+def _entry(
+    text: _Text, source: _Source | None, take: Callable[[str, int], object] | None
+) -> StoredEntry:
     text.take(_ENTRY)
     begin, total, count = text.position, 0, 0
     held: list[ChunkRef] = []
@@ -319,5 +335,7 @@ def _entry(text: _Text, descriptor: int, take: Callable[[str, int], object] | No
         raise PathRefused(repr(rest[2][:80]), "it is not UTF-8") from error
     if total != size:
         raise ManifestRefused(f"the chunks of {path!r} hold {total} bytes, not {size}")
-    chunks = tuple(held) if count <= _HELD_REFS else _Refs(descriptor, begin)
+    chunks: Iterable[ChunkRef] = tuple(held) if count <= _HELD_REFS else ()
+    if count > _HELD_REFS and source is not None:
+        chunks = _Refs(source, begin)
     return StoredEntry(path=path, mode=MODES[rest[1].decode()], size=size, chunks=chunks)
