@@ -496,12 +496,15 @@ class Content:
         # An agent reads for many sessions, and as fast as its disk takes it.
         async with nullcontext() if isinstance(caller, NodeCaller) else limits.reading:
             left = deque(digests or [root])
+            asked = READ_AT_ONCE
             while left:
                 try:
                     async with AsyncExitStack() as turn:
                         if left[0] == root and not isinstance(caller, NodeCaller):
                             await turn.enter_async_context(limits.manifest)
-                        found = await self._next(caller, root, left)
+                        found = await self._next(caller, root, left, asked)
+                        # Where each lies is looked up again with the next ones: of large blobs a few are enough.
+                        asked = min(2 * len(found), READ_AT_ONCE)
                         if sum(map(len, found)) <= LARGE_BYTES:
                             await turn.aclose()
                         for data in found:
@@ -509,9 +512,9 @@ class Content:
                 except BlobNotFound:
                     raise BlobDamaged(f"blob {left[0]} of {root[:12]} is lost") from None
 
-    async def _next(self, caller: Caller, root: str, left: Iterable[str]) -> list[bytes]:
-        """The first few of the blobs that are left, or the root alone."""
-        some = list(islice(takewhile(lambda one: one != root, left), READ_AT_ONCE))
+    async def _next(self, caller: Caller, root: str, left: Iterable[str], most: int) -> list[bytes]:
+        """The first few of the blobs that are left, `most` of them at most, or the root alone."""
+        some = list(islice(takewhile(lambda one: one != root, left), most))
         if some:
             return await self._objects.get_first(some, READ_BYTES)
         data = await self._objects.get(root)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -206,6 +206,29 @@ async def test_what_one_was_shown_he_reads_whatever_others_are_shown(
     clock.now += SHOWN_FOR_S  # a right that was withdrawn meanwhile
     with pytest.raises(NotFound):
         await anext(content.read(KIM, root, ()))
+
+
+async def test_large_blobs_are_not_looked_up_again_and_again(
+    content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = [b"%d" % number for number in range(1_000)]
+    chunks = tuple(ChunkRef(digest_of(data), len(data)) for data in blobs)
+    size = sum(map(len, blobs))
+    root = build([Entry(path="large", mode=0o644, size=size, chunks=chunks)]).encode()
+    await content.put(KIM, parts([*blobs, root]))
+    content.show(KIM, digest_of(root))
+    asked = []
+    get_first = content._objects.get_first
+
+    async def noted(digests: Sequence[str], most_bytes: int) -> list[bytes]:
+        asked.append(len(digests))
+        return await get_first(digests, most_bytes)
+
+    monkeypatch.setattr(content._objects, "get_first", noted)
+    monkeypatch.setattr(contents, "READ_BYTES", 20)
+    wanted = [one.digest for one in chunks]
+    assert [data async for _, data in content.read(KIM, digest_of(root), wanted)] == blobs
+    assert sum(asked) < 3 * len(blobs)
 
 
 class Upload:
