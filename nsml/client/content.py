@@ -222,7 +222,7 @@ async def _chunks(
 ) -> AsyncGenerator[bytes, None]:
     """The chunks of all files in order, repeats included, few thousand a call."""
     refs = tree.refs()
-    received = 0
+    received, total = 0, tree.size
     while asked := [ref.digest for ref in islice(refs, _FETCHED_AT_ONCE)]:
         blobs = read_blobs(client, root, asked, shown_by=shown_by)
         expected = iter(asked)
@@ -232,7 +232,7 @@ async def _chunks(
                     raise PlatformFault("the content came back in another order")
                 received += len(data)
                 if progress is not None:
-                    progress(Transfer(bytes=received, bytes_total=tree.size))
+                    progress(Transfer(bytes=received, bytes_total=total))
                 yield data
         if next(expected, None) is not None:
             raise PlatformFault("the content ended before its manifest did")
