@@ -3,7 +3,7 @@
 Two inputs that do not compress: a folder of small files, and one large file. Of each a first push, one with nothing changed
 (`again_s`), one with a megabyte inserted in the middle of the file or one file of the folder changed (`sent_share`: of all
 bytes, from what the object store has grown by), and a pull into a new folder. `cpu_s_per_gib` is what client and control
-plane take together for the first push.
+plane take together for the first push. With --tls the client is a user of another machine, who comes over TLS.
 
 The peers are the best that are installed of cp (with a flush of what it wrote), rclone, restic and borg: a figure of nsml has
 the fastest of them beside it, and on stderr stands each one's.
@@ -89,11 +89,28 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def measure(platform: Platform, name: str, source: Path, size: int) -> dict[str, float]:
+def signed_in(platform: Platform) -> dict[str, str]:
+    """The environment of a user of another machine, who has signed in to the platform."""
+    there = platform.folder / "laptop"
+    environment = {"NSML_CONFIG_DIR": str(there / "config"), "NSML_DATA": str(there / "data")}
+    platform.nsml("admin", "user", "add", "lee")
+    made = platform.nsml("admin", "user", "token", "lee")
+    address = made.stderr.partition("nsml login ")[2].split()[0]
+    platform.nsml("login", address, "--token-stdin", stdin=made.stdout, environment=environment)
+    return environment
+
+
+def measure(
+    platform: Platform, name: str, source: Path, size: int, environment: dict[str, str]
+) -> dict[str, float]:
     """The figures of one input."""
 
+    def nsml(*arguments: object) -> None:
+        line = ["dataset", *map(str, arguments)]
+        platform.nsml(*line, timeout_s=TIMEOUT_S, environment=environment)
+
     def push() -> None:
-        platform.nsml("dataset", "push", name, str(source), timeout_s=TIMEOUT_S)
+        nsml("push", name, source)
 
     controlplane, target = platform.pid("controlplane"), platform.folder / "pulled"
     used = cpu_s(controlplane) + children_cpu_s()
@@ -104,7 +121,7 @@ def measure(platform: Platform, name: str, source: Path, size: int) -> dict[str,
     change(source)
     changed_s = timed(push)
     sent = stored_bytes(platform) - before
-    pull_s = timed(lambda: platform.nsml("dataset", "pull", name, str(target), timeout_s=TIMEOUT_S))
+    pull_s = timed(partial(nsml, "pull", name, target))
     shutil.rmtree(target)
     return {
         f"{name}_push_mb_per_s": size / first_s / 1e6,
@@ -192,6 +209,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--files", type=int, default=FILES, help="of the folder")
     parser.add_argument("--size", type=int, default=GIB, help="bytes of each input")
+    parser.add_argument("--tls", action="store_true", help="the client comes over TLS")
     given = parser.parse_args()
     figures: dict[str, float] = {}
     peers: dict[str, float] = {}
@@ -203,8 +221,10 @@ def main() -> None:
         os.sync()
         for name, source in inputs.items():
             peers |= peers_of(name, source, given.size, work)
-            with Platform(simulate_gpus=1) as platform:
-                figures |= measure(platform, name, source, given.size)
+            options = ("--listen", "127.0.0.1:0") if given.tls else ()
+            with Platform(simulate_gpus=1, options=options) as platform:
+                environment = signed_in(platform) if given.tls else {}
+                figures |= measure(platform, name, source, given.size, environment)
     report(figures, peers=peers)
 
 
