@@ -125,7 +125,7 @@ def push(
     files = [file.path for file in listed.files]
     check_parts(parts, files)
     if leaderboard or evaluation is not None:
-        hidden = dict.fromkeys(_test_folders(name, files, evaluation), "hide")
+        hidden = dict.fromkeys(_test_folders(name, path, files, evaluation), "hide")
         del request.parts[:]
         request.parts.extend(part_messages({**hidden, **parts}))
     if verbose:
@@ -190,13 +190,14 @@ def _under(listed: FolderFiles, folder: str | None) -> FolderFiles:
     return replace(listed, files=files)
 
 
-def _test_folders(name: str, files: list[str], evaluation: str | None) -> list[str]:
+def _test_folders(name: str, path: Path, files: list[str], evaluation: str | None) -> list[str]:
     """What `-l` hides; CommandError where the folder is not laid out for it."""
     from nsml.content.tree_parts import part_of
 
-    if evaluation is not None and (
-        Path(evaluation).name != _EVALUATION or _EVALUATION not in files
-    ):
+    at_top = path / _EVALUATION
+    meant = [] if evaluation is None else [Path(evaluation), path / evaluation]
+    is_there = _EVALUATION in files and any(one.exists() and one.samefile(at_top) for one in meant)
+    if evaluation is not None and not is_there:
         raise CommandError(
             f"the evaluation of a dataset is {_EVALUATION} at its top",
             why="it is sent with the dataset",

@@ -145,7 +145,7 @@ class Content:
         self._clock = clock
         self._run = run
         self._manifests = Manifests(objects, run)
-        self._subtrees = Subtrees(self._manifests, objects, run)
+        self._subtrees = Subtrees(self._manifests, objects, run, clock)
         self._complete: LruDict[str, tuple[float, str]] = LruDict(REMEMBERED)
         self._shown = _Roots(SHOWN_FOR_S, clock)
         self._shown_to_nodes = _Roots(math.inf, clock)

@@ -24,6 +24,7 @@ from controlplane.content.manifest_reader import MEMORY_BYTES
 from controlplane.content.manifests import READ_WITHIN_S, SMALL_BYTES
 from controlplane.domain.errors import InvalidRequest
 from controlplane.limits.concurrency_limits import Turns
+from controlplane.state.lru import LruDict
 from nsml.content.digests import digest_of
 from nsml.content.errors import ContentError
 from nsml.content.manifest import encoded
@@ -36,8 +37,15 @@ if TYPE_CHECKING:
 
     from controlplane.content.manifests import Manifests
     from controlplane.objects.interface import ObjectStore
-    from nsml.common.clock import Offload
+    from nsml.common.clock import Clock, Offload
     from nsml.content.manifest import EntryLike
+
+    _Asked = tuple[str, frozenset[str], tuple[frozenset[str], ...]]
+
+REMEMBERED: Final = 1_024
+"""Divisions that are remembered,"""
+MADE_FOR_S: Final = 600.0
+"""and for how long: what nothing refers to may be put aside at any time. See `object_gc.py`."""
 
 _NICE: Final = 10
 _REFUSED_CODE: Final = 3
@@ -59,13 +67,18 @@ class Subtrees:
 
     Args:
         run: for small manifests, and for what reads and writes files.
+        clock: by which it is remembered what was made: to change a dataset of many versions may take several calls.
     """
 
-    def __init__(self, manifests: Manifests, objects: ObjectStore, run: Offload) -> None:
+    def __init__(
+        self, manifests: Manifests, objects: ObjectStore, run: Offload, clock: Clock
+    ) -> None:
         self._manifests = manifests
         self._objects = objects
         self._run = run
+        self._clock = clock
         self._turns = Turns("for manifests to be divided")
+        self._made: LruDict[_Asked, tuple[float, list[Subtree]]] = LruDict(REMEMBERED)
 
     async def make(
         self, who: str, root: str, parts: Collection[str], groups: Sequence[Collection[str]]
@@ -77,7 +90,11 @@ class Subtrees:
             InvalidRequest: it is none, or it takes too much to divide it.
             LimitReached: too many calls of `who` wait already.
         """
+        asked = root, frozenset(parts), tuple(map(frozenset, groups))
         async with self._turns.turn(who):
+            known = self._made.get(asked)
+            if known is not None and self._clock.monotonic() - known[0] < MADE_FOR_S:
+                return known[1]
             with tempfile.TemporaryDirectory(prefix="nsml-manifest-") as folder:
                 whole = Path(folder, "whole")
                 encoded_bytes = await self._fetch(who, root, whole)
@@ -89,7 +106,7 @@ class Subtrees:
                         sizes = await self._run(partial(_divide, whole, *wanted))
                     except ContentError as error:
                         raise _refused(str(error)) from error
-                return [
+                found = [
                     Subtree(
                         digest=await self._store(_part(whole, number)),
                         size_bytes=size,
@@ -97,6 +114,8 @@ class Subtrees:
                     )
                     for number, (files, size) in enumerate(sizes)
                 ]
+            self._made.keep(asked, (self._clock.monotonic(), found))
+            return found
 
     async def _fetch(self, who: str, root: str, whole: Path) -> int:
         """Write the encoding to a file; gives its length."""

@@ -59,22 +59,26 @@ async def divided(
         return None
     if len(access) > MOST_PARTS:
         raise LimitReached(f"a dataset has at most {MOST_PARTS} parts")
-    by_access = [
-        {REST, *(path for path, one in access.items() if one <= most)} for most in PartAccess
-    ]
+    opened, owners = (
+        frozenset({REST, *(path for path, one in access.items() if one <= most)})
+        for most in (PartAccess.OPEN, PartAccess.OWNER)
+    )
     paths = [REST, *sorted(access)]
-    made = await content.subtrees(caller, root, access, [*by_access, *({path} for path in paths)])
-    opened, owners, whole = made[: len(by_access)]
-    parts = [
-        _root(RootKind.PART, one, path)
-        for path, one in zip(paths, made[len(by_access) :], strict=True)
-        if one.file_count
-    ]
+    groups = list(dict.fromkeys([opened, owners, *(frozenset({path}) for path in paths)]))
+    made = dict(zip(groups, await content.subtrees(caller, root, access, groups), strict=True))
+    found = {path: made[frozenset({path})] for path in paths}
+    parts = [_root(RootKind.PART, one, path) for path, one in found.items() if one.file_count]
     if all(one.path == REST for one in parts):
         return None
-    further = [_root(RootKind.OWNER, owners)] if owners != opened else []
-    roots = (*parts, *further, _root(RootKind.WHOLE, whole))
-    return _root(RootKind.PART, opened), DatasetParts(access=dict(access), roots=roots)
+    further = [_root(RootKind.OWNER, made[owners])] if made[owners] != made[opened] else []
+    whole = DatasetRoot(
+        kind=RootKind.WHOLE,
+        digest=root,
+        size_bytes=sum(one.size_bytes for one in parts),
+        file_count=sum(one.file_count for one in parts),
+    )
+    roots = (*parts, *further, whole)
+    return _root(RootKind.PART, made[opened]), DatasetParts(access=dict(access), roots=roots)
 
 
 def check_divided(made: Divided | None, asked: Mapping[str, PartAccess]) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.policy import ALLOW, SEE, may
-from controlplane.domain.values import Visibility
+from controlplane.domain.values import PartAccess, Visibility
 from controlplane.history.errors import HistoryConflict, HistoryFenced
 from controlplane.history.portable import Batch
 from controlplane.history.postgresql import open_postgresql
@@ -24,6 +24,7 @@ from controlplane.history.sql import logs
 from controlplane.history.sql import object_references as referring
 from controlplane.history.sql import uploads as sent
 from controlplane.history.sql.checkpoint_marks import Marks
+from controlplane.history.sql.dataset_parts import PartsChanged
 from controlplane.history.sql.datasets import Restored, Tagging
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
@@ -37,6 +38,8 @@ from controlplane.history.values import (
     Chunk,
     Dataset,
     DatasetListing,
+    DatasetParts,
+    DatasetRoot,
     DatasetUse,
     Gap,
     Item,
@@ -50,6 +53,7 @@ from controlplane.history.values import (
     Release,
     ReplicaKey,
     Retired,
+    RootKind,
     SessionQuery,
     SessionRecord,
     StreamKey,
@@ -946,6 +950,74 @@ async def test_the_last_removal_is_undone(history: History) -> None:
     assert [one.name for one in await catalogue.readers_of("2a" * 32)] == ["mnist"]
     assert (await history.kept.all())["kim"].asked == 4
     assert await catalogue.purge_datasets(1e12) == 0
+
+
+async def test_parts_of_a_version_are_read_by_whom_they_are_for(history: History) -> None:
+    catalogue, dataset = history.catalogue, Dataset(owner="kim", name="kin", created_at=1.0)
+    dataset = replace(dataset, visibility=Visibility.PUBLIC)
+    whole, opened, labels = "3a" * 32, "3b" * 32, "3c" * 32
+
+    def made(access: PartAccess, root: str) -> tuple[DatasetRoot, DatasetParts]:
+        roots = [
+            DatasetRoot(kind=kind, path=path, digest=digest, size_bytes=size, file_count=1)
+            for kind, path, digest, size in (
+                (RootKind.PART, "", opened, 2),
+                (RootKind.PART, "test/label", labels, 1),
+                (RootKind.WHOLE, "", whole, 3),
+            )
+        ]
+        first = replace(roots[0], digest=root)
+        return first, DatasetParts(access={"test/label": access}, roots=tuple(roots))
+
+    _, hidden = made(PartAccess.HIDDEN, opened)
+    put = partial(catalogue.put_dataset_version, dataset, digest=opened, size_bytes=2, file_count=1)
+    _, created = await put(parts=hidden)
+    assert created
+    with pytest.raises(PartsChanged):
+        await put(parts=hidden)
+    version, created = await put(parts=hidden, access_before=hidden.access)
+    assert (version.number, created) == (1, False)
+    found = await catalogue.dataset("kim", "kin")
+    assert found is not None
+    assert found.parts == hidden
+    assert (found.owner_digest, found.whole_digest) == (opened, whole)
+    for listed in (
+        await catalogue.datasets(User(name="lee")),
+        await catalogue.dataset_versions("kim", "kin"),
+    ):
+        assert [one.parts for one in listed] == [hidden]
+
+    async def readers() -> list[list[Visibility]]:
+        roots = (whole, opened, labels)
+        return [[one.visibility for one in await catalogue.readers_of(root)] for root in roots]
+
+    private, public = Visibility.PRIVATE, Visibility.PUBLIC
+    # What is open is a part, too.
+    assert await readers() == [[private], [public], [private]]
+    assert await catalogue.versions_among({whole, labels, "9a" * 32}) == {whole, labels}
+    owners = [one for one in await history.kept.largest("kim", {}) if one.name == "kin"]
+    assert owners == [Item("kin", KeptKind.DATASETS, 3)]
+
+    shown = made(PartAccess.OPEN, whole)
+    change = partial(catalogue.set_part_access, "kim", "kin", shown[1].access)
+    for versions, before in (
+        ({}, hidden.access),
+        ({1: shown}, {}),
+        ({1: shown, 2: None}, hidden.access),
+    ):
+        with pytest.raises(PartsChanged):
+            await change(versions, before=before)
+    await change({1: shown}, before=hidden.access)
+    assert await catalogue.part_access("kim", "kin") == {"test/label": PartAccess.OPEN}
+    assert await readers() == [[public], [public], [public]]
+    assert await catalogue.whole_roots("kim", "kin") == {1: whole}
+    await catalogue.remove_dataset("kim", "kin", at=5.0)
+    assert {one.root for one in await history.kept.released()} == {whole, opened, labels}
+    assert await readers() == [[], [], []]
+    assert (await referred(history))[1] == {whole, opened, labels}
+    await catalogue.purge_datasets(6.0)
+    assert (await referred(history))[1] == set()
+    assert await catalogue.part_access("kim", "kin") == {"test/label": PartAccess.OPEN}
 
 
 async def test_nothing_is_restored_into_a_dataset_that_more_users_see(history: History) -> None:

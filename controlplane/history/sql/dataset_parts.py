@@ -111,10 +111,11 @@ class SqlDatasetParts:
 
         One of which only the owner may read this content is private here.
         """
-        columns = ", ".join(_DATASET.names)
+        columns = _DATASET.columns.replace("visibility", "max(visibility)")
+        others = ", ".join(name for name in _DATASET.names if name != "visibility")
         return await select(
             self._database,
-            f"SELECT {columns} FROM ({_READERS}) AS readers ORDER BY owner, name, visibility",
+            f"SELECT {columns} FROM ({_READERS}) AS readers GROUP BY {others} ORDER BY owner, name",
             {"digest": digest},
             _DATASET.read,
         )

@@ -240,6 +240,7 @@ def test_parts_are_hidden_when_they_are_pushed_and_named_wherever_it_is_shown(ns
         (["--hide", "test/label"], 1, "there is no file test/label to hide"),
         (["--hide", "test", "--owner-only", "test/"], 2, "two flags name 'test'"),
         (["-l", "-e", "judge.py"], 1, "the evaluation of a dataset is evaluation.py at its top"),
+        (["-e", "/elsewhere/evaluation.py"], 1, "cp /elsewhere/evaluation.py PATH/evaluation.py"),
         (["-l", "--under", "data"], 1, "there is no folder test"),
         (["--under", "../up"], 1, "no files can be below '../up'"),
         (["--under", "/"], 1, "no files can be below '/'"),

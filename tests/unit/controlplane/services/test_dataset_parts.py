@@ -150,6 +150,26 @@ async def test_no_digest_leads_anybody_else_to_the_labels(rig: Rig) -> None:
     assert await refuses(agent, *secret)
 
 
+async def test_nothing_that_others_are_told_has_the_digest_of_what_they_may_not_read(
+    rig: Rig,
+) -> None:
+    """By it a guess of a few labels could be checked."""
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    own = await pushed(kim, parts=LABELS, visibility=PUBLIC)
+    secret = {own.digest, *(one.digest for one in own.parts if one.access != OPEN)}
+    await mounted(lee)
+    versions = datasets_pb2.ListDatasetVersionsRequest(name="kim/digits")
+    told = [
+        await lee.datasets.GetDataset(datasets_pb2.GetDatasetRequest(name="kim/digits")),
+        await lee.datasets.ListDatasets(datasets_pb2.ListDatasetsRequest(words=["digits"])),
+        await lee.datasets.ListDatasetVersions(versions),
+        await lee.sessions.ListSessions(sessions_pb2.ListSessionsRequest()),
+    ]
+    assert not [one for one in told for digest in secret if digest in str(one)]
+    everything = await kim.datasets.ListDatasetVersions(versions)
+    assert all(digest in str(everything) for digest in secret)
+
+
 async def test_a_fork_gets_what_its_own_user_may_have(rig: Rig) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
     own = await pushed(kim, parts=LABELS, visibility=PUBLIC)
