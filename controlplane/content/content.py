@@ -145,7 +145,7 @@ class Content:
         self._clock = clock
         self._run = run
         self._manifests = Manifests(objects, run)
-        self._subtrees = Subtrees(self._manifests, objects, run, clock)
+        self._subtrees = Subtrees(self._manifests, objects, self._admission, run, clock)
         self._complete: LruDict[str, tuple[float, str]] = LruDict(REMEMBERED)
         self._shown = _Roots(SHOWN_FOR_S, clock)
         self._shown_to_nodes = _Roots(math.inf, clock)
@@ -449,10 +449,14 @@ class Content:
         return await self._manifests.listing(identity_of(caller), root, is_with_sizes=is_with_sizes)
 
     async def subtrees(
-        self, caller: Caller, root: str, parts: Collection[str], groups: Sequence[Collection[str]]
+        self,
+        caller: UserCaller,
+        root: str,
+        parts: Collection[str],
+        groups: Sequence[Collection[str]],
     ) -> list[Subtree]:
-        """Store manifests of parts of a tree; see `Subtrees.make`. Whoever refers to them next has to check that the caller may."""
-        return await self._subtrees.make(identity_of(caller), root, parts, groups)
+        """Store manifests of parts of a tree that the caller may read; see `Subtrees.make`."""
+        return await self._subtrees.make(caller.user.name, root, parts, groups)
 
     def show(self, caller: Caller, root: str, *, session_id: str = "") -> None:
         """Note that the caller was given this digest by a call that checked the right to it.

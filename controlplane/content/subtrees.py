@@ -24,6 +24,7 @@ from controlplane.content.manifest_reader import MEMORY_BYTES
 from controlplane.content.manifests import READ_WITHIN_S, SMALL_BYTES
 from controlplane.domain.errors import InvalidRequest
 from controlplane.limits.concurrency_limits import Turns
+from controlplane.limits.user_storage import blob_bytes
 from controlplane.state.lru import LruDict
 from nsml.content.digests import digest_of
 from nsml.content.errors import ContentError
@@ -33,9 +34,10 @@ from nsml.content.stored_manifest import StoredManifest
 from nsml.content.tree_parts import part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from controlplane.content.manifests import Manifests
+    from controlplane.limits.admission import Admission
     from controlplane.objects.interface import ObjectStore
     from nsml.common.clock import Clock, Offload
     from nsml.content.manifest import EntryLike
@@ -71,33 +73,39 @@ class Subtrees:
     """
 
     def __init__(
-        self, manifests: Manifests, objects: ObjectStore, run: Offload, clock: Clock
+        self,
+        manifests: Manifests,
+        objects: ObjectStore,
+        admission: Admission,
+        run: Offload,
+        clock: Clock,
     ) -> None:
         self._manifests = manifests
         self._objects = objects
+        self._admission = admission
         self._run = run
         self._clock = clock
         self._turns = Turns("for manifests to be divided")
         self._made: LruDict[_Asked, tuple[float, list[Subtree]]] = LruDict(REMEMBERED)
 
     async def make(
-        self, who: str, root: str, parts: Collection[str], groups: Sequence[Collection[str]]
+        self, user: str, root: str, parts: Collection[str], groups: Sequence[Collection[str]]
     ) -> list[Subtree]:
-        """Store a manifest of each group of parts; `who` waits for it.
+        """Store a manifest of each group of parts, for a user, as whose upload they count.
 
         Raises:
             NotFound: there is no manifest of this digest, or a page of it is not there.
             InvalidRequest: it is none, or it takes too much to divide it.
-            LimitReached: too many calls of `who` wait already.
+            LimitReached: too many calls of the user wait already, or the user may not send or keep so much.
         """
         asked = root, frozenset(parts), tuple(map(frozenset, groups))
-        async with self._turns.turn(who):
+        async with self._turns.turn(user):
             known = self._made.get(asked)
             if known is not None and self._clock.monotonic() - known[0] < MADE_FOR_S:
                 return known[1]
             with tempfile.TemporaryDirectory(prefix="nsml-manifest-") as folder:
                 whole = Path(folder, "whole")
-                encoded_bytes = await self._fetch(who, root, whole)
+                encoded_bytes = await self._fetch(user, root, whole)
                 wanted = sorted(parts), [sorted(one) for one in groups]
                 if encoded_bytes > SMALL_BYTES:
                     sizes = await _divide_apart(whole, *wanted)
@@ -108,7 +116,7 @@ class Subtrees:
                         raise _refused(str(error)) from error
                 found = [
                     Subtree(
-                        digest=await self._store(_part(whole, number)),
+                        digest=await self._store(user, _part(whole, number)),
                         size_bytes=size,
                         file_count=files,
                     )
@@ -128,7 +136,7 @@ class Subtrees:
                     raise _refused(str(error)) from error
             return file.tell()
 
-    async def _store(self, encoding: Path) -> str:
+    async def _store(self, user: str, encoding: Path) -> str:
         """Put what names a tree; gives its digest."""
         with encoding.open("rb") as file:
             naming = Naming(file)
@@ -136,11 +144,18 @@ class Subtrees:
             while page := await self._run(naming.read):
                 held[digest_of(page)] = page
                 if sum(map(len, held.values())) >= _PUT_BYTES:
-                    await self._objects.put_many(held)
+                    await self._put(user, held)
                     held = {}
             root = naming.root()
-            await self._objects.put_many({**held, root.digest: root.data})
+            await self._put(user, {**held, root.digest: root.data})
         return root.digest
+
+    async def _put(self, user: str, blobs: Mapping[str, bytes]) -> None:
+        size = blob_bytes(map(len, blobs.values()))
+        async with self._admission.uploading(user, map(len, blobs.values())):
+            await self._objects.put_many(blobs)
+        self._admission.noted_kept(user, size, is_noted=False)
+        await self._admission.borrow(user, size)
 
 
 def _part(whole: Path, number: int) -> Path:

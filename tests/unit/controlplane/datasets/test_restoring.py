@@ -13,7 +13,8 @@ import pytest
 
 from controlplane.datasets.datasets import DatasetReference, parse_dataset
 from controlplane.datasets.purge_loop import Purging
-from controlplane.domain.errors import LimitReached, NotFound
+from controlplane.domain.errors import InvalidRequest, LimitReached, NotFound
+from controlplane.domain.values import PartAccess
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.sql import object_references
 from controlplane.history.sqlite import open_history
@@ -52,10 +53,25 @@ class Script:
     async def push(self) -> None:
         name = self.rng.choice(NAMES)
         files = tuple(self.rng.sample("abcdefgh", self.rng.randint(1, 3)))
-        await self.plane.push("kim", name, *files)
+        try:
+            await self.plane.push("kim", name, *files)
+        except InvalidRequest:
+            return  # nothing of it is open
         found = await self.plane.datasets.find(KIM, parse_dataset(name))
         known = self.content.setdefault((name, found.version.number), files)
-        assert tree(*known)[0] == found.version.digest, "a number names one content for good"
+        assert tree(*known)[0] == found.whole_digest, "a number names one content for good"
+
+    async def hide(self) -> None:
+        """Change who reads one file, in all versions of a dataset."""
+        parts = {f"f{self.rng.randrange(3)}": self.rng.choice([*PartAccess])}
+        with suppress(NotFound, InvalidRequest):
+            await self.plane.datasets.update(
+                KIM,
+                DatasetReference(name=self.rng.choice(NAMES)),
+                visibility=None,
+                description=None,
+                parts=parts,
+            )
 
     async def remove(self) -> None:
         await self._try(self.plane.datasets.remove)
@@ -81,7 +97,7 @@ class Script:
 
         async def referred(after: Any = ()) -> Any:
             if self.rng.random() < 0.5:
-                await self.rng.choice([self.remove, self.restore, self.purge])()
+                await self.rng.choice([self.remove, self.restore, self.purge, self.hide])()
             return await read(after)
 
         catalogue.referred = referred
@@ -96,7 +112,9 @@ class Script:
                 "kim", name, with_removed=True
             )
             for one in listed:
-                for digest in tree(*self.content[name, one.version.number])[1]:
+                files = self.content[name, one.version.number]
+                roots = one.parts.roots if one.parts else ()
+                for digest in [*tree(*files)[1], one.version.digest, *(of.digest for of in roots)]:
                     assert await self.world.objects.get(digest)
 
 
@@ -107,6 +125,7 @@ async def test_what_can_be_restored_is_whole(
     monkeypatch.setattr(object_references, "_PAGE_ROWS", 1)
     script = Script(world, seed)
     acts = [script.push, script.remove, script.restore, script.purge, script.wait, script.look]
+    acts.append(script.hide)
     for _ in range(80):
         await script.rng.choice(acts)()
         await script.check()
