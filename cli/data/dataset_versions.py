@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsml.content.tree_diff import TreeDiff
     from nsml.v1.datasets_pb2 import Dataset
 
+_GLOB: Final = frozenset("*?[")
 _LISTED: Final = 1_000
 """Files that `diff` lists unless it is told otherwise."""
 
@@ -28,19 +29,30 @@ _LISTED: Final = 1_000
 @command(
     "search",
     reads=True,
-    examples=["nsml dataset search speech korean", "nsml dataset search gold -j"],
+    examples=[
+        "nsml dataset search speech korean",
+        "nsml dataset search 'kin_*'",
+        "nsml dataset search gold -j",
+    ],
 )
 @click.argument("words", nargs=-1, required=True)
 @pass_app
 def search(app: App, *, words: tuple[str, ...]) -> None:
     """Find datasets that you may use by words.
 
-    Each word must occur in the name, the description, the newest version's message or its tags.
+    Each word must occur in the name, the description, the newest version's message or its tags. A
+    pattern, with * or ?, fits the name.
     """
     from nsml.v1 import datasets_pb2
     from nsml.view import datasets as view
 
-    found = app.call(lambda client: client.datasets.every(words=words))
+    globs = [word for word in words if _GLOB.intersection(word)]
+    if len(globs) > 1:
+        raise CommandError(
+            "one pattern at a time", code=ExitCode.USAGE, advice=f"nsml dataset search {globs[0]!r}"
+        )
+    plain = [word for word in words if word not in globs]
+    found = app.call(lambda client: client.datasets.every("".join(globs), words=plain))
     write_list(
         app,
         found,

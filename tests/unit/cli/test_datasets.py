@@ -101,6 +101,9 @@ def test_what_is_said_of_a_dataset_and_who_sees_it(nsml, two, state):
     assert "Used by        2 live sessions (1 queued): kim/mnist/1 and 1 more; 3 ended" in shown
     assert "digits" in nsml("dataset", "search", "hand").stdout
     assert "no dataset" in nsml("dataset", "search", "foot").stderr
+    assert "digits" in nsml("dataset", "search", "dig*", "hand").stdout
+    assert "no dataset" in nsml("dataset", "search", "*x").stderr
+    assert nsml("dataset", "search", "a*", "b*", check=False).code == 2
     nothing = nsml("dataset", "describe", "digits", "").stdout
     assert nothing == "kim/digits has no description\n"
     for words in (["share", "digits"], ["share", "digits", "--team", "--public"]):
