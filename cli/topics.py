@@ -93,8 +93,8 @@ Files that control a run
                     requirements.txt; --image wins; needs nodes with containers
   .env              never sent; --env-file .env passes its variables
 
-Not read: .gitignore, setup.cfg, Pipfile, environment.yml, pixi.toml, other locks
-(poetry.lock, ...), requirements in other folders (-r reads them).
+Not read: .gitignore, setup.cfg, Pipfile, environment.yml, pixi.toml, other
+locks (poetry.lock, ...), requirements in other folders (-r reads them).
 Not built: Dockerfile, Containerfile, Singularity, .devcontainer. Build the
 image yourself and name it: nsml run --image IMAGE.
 nsml run warns of packages that these list or the program imports, and

@@ -151,6 +151,8 @@ class Agent:
         self._image_orders = (
             None if make is None else make(self._outbox.wake.set, self._images_changed.set)
         )
+        listing = parts.environment_orders
+        self._environment_orders = None if listing is None else listing(self._outbox.wake.set)
         self._cluster_id = ""
         self._contact_at = float("-inf")
         self._is_contact_refused = False
@@ -253,6 +255,7 @@ class Agent:
                 self._exchange.serving(self._datasets, self._parts.run),
                 self._replicas,
                 self._image_orders or nullcontext(),
+                self._environment_orders or nullcontext(),
                 TaskGroup() as group,
             ):
                 group.create_task(self._ingest.run())
@@ -333,6 +336,7 @@ class Agent:
                 pb.AGENT_ABILITY_DATASET_FOLDERS,
                 pb.AGENT_ABILITY_PAGED_TREES,
                 pb.AGENT_ABILITY_STREAMED_DATASETS,
+                pb.AGENT_ABILITY_ENVIRONMENTS,
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )
@@ -429,6 +433,16 @@ class Agent:
     def image_reports(self) -> list[pb.ImageReport]:
         """See control.Node."""
         return [] if self._image_orders is None else self._image_orders.take_answers()
+
+    def order_environment(self, order: pb.EnvironmentOrder) -> None:
+        """See control.Node."""
+        if self._environment_orders is not None:
+            self._environment_orders.obey(order)
+
+    def environment_reports(self) -> list[pb.EnvironmentReport]:
+        """See control.Node."""
+        orders = self._environment_orders
+        return [] if orders is None else orders.take_answers()
 
     # Its inside.
 

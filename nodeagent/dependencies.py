@@ -11,6 +11,7 @@ from typing import Protocol
 from nodeagent.collect.file_watcher import Writes
 from nodeagent.collect.streams import Cursor, StreamId
 from nodeagent.engine.watch import EngineWatch
+from nodeagent.environment_orders import EnvironmentOrders
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.image_orders import ImageOrders
 from nodeagent.link.channels import ChannelFactory
@@ -75,6 +76,14 @@ class MakeImageOrders(Protocol):
         ...
 
 
+class MakeEnvironmentOrders(Protocol):
+    """Makes what obeys orders about environments."""
+
+    def __call__(self, answered: Callable[[], object]) -> EnvironmentOrders:
+        """`answered` is called when there is an answer."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What the agent's machine is, but for its devices; found out once, at its start."""
@@ -106,7 +115,7 @@ class Dependencies:
     `relieve` makes room on the node's disks, where they are short of it, from what is given and its own.
     `disk_floor_bytes` is the room on the disk of the data folder at which sessions are ended.
     `images` lists those on the machine, bytes by whole reference; None where programs need none. `image_orders`
-    makes what obeys orders about them.
+    makes what obeys orders about them, `environment_orders` what does about environments.
     `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
     where it cannot become so.
     `engine` watches the engine of containers, where programs run in some.
@@ -136,6 +145,7 @@ class Dependencies:
     disk_floor_bytes: int = 0
     images: Callable[[], Mapping[str, int]] | None = None
     image_orders: MakeImageOrders | None = None
+    environment_orders: MakeEnvironmentOrders | None = None
     has_grown: Callable[[], Awaitable[bool]] | None = None
     peers: PeerNetwork | None = None
     engine: EngineWatch | None = None

@@ -21,9 +21,10 @@ import structlog
 
 from nodeagent.collect.file_watcher import Writes
 from nodeagent.config import Settings, SettingsError
-from nodeagent.dependencies import Dependencies, Machine, MakeImageOrders
+from nodeagent.dependencies import Dependencies, Machine, MakeEnvironmentOrders, MakeImageOrders
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.engine.watch import ANSWERS_WITHIN_S, EngineWatch
+from nodeagent.environment_orders import EnvironmentOrders
 from nodeagent.environments.defaults import Defaults, read_defaults
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
@@ -222,6 +223,7 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
                 image_orders=None
                 if images is None
                 else _image_orders(settings, images, folders, clock),
+                environment_orders=_environment_orders(environments, folders),
                 writes=writes,
                 engine=watch,
                 peers=_peers(settings),
@@ -774,6 +776,14 @@ def _image_orders(
         )
 
     return make
+
+
+def _environment_orders(
+    environments: Environments, folders: ReplicaFolders
+) -> MakeEnvironmentOrders:
+    return lambda answered: EnvironmentOrders(
+        environments, folders, answered=answered, run_long=in_own_thread
+    )
 
 
 def _image_names(place: EnginePlace, sandbox: Sandbox) -> ImageNames:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 
 from cli.app import App
-from cli.arguments import session_argument
+from cli.arguments import NODE, session_argument
+from cli.cluster.node_targets import AT_ONCE, names_of
+from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.output import write_list
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.client.calls import Client
+    from nsml.view.environments import OnNode, Removal
 
 
 @click.group("env", cls=Group)
@@ -48,4 +59,138 @@ def lock(app: App, *, session: str) -> None:
     write_list(app, lines, columns=LOCK_COLUMNS, record=lock_record, beside=beside)
 
 
-env.add_command(lock)
+@command("ls", reads=True, examples=["nsml env ls", "nsml env ls 'gpu-*' -j"])
+@click.argument("names", nargs=-1, type=NODE, metavar="[NODE...]")
+@pass_app
+def ls(app: App, *, names: tuple[str, ...]) -> None:
+    """List the environments that nodes have for your sessions.
+
+    NODE is a name or a glob; without one, all connected nodes. You see yours and those for all
+    users, administrators see all. Shared is what other environments of the node, or its kept
+    downloads, have too: removing one frees the rest.
+    """
+    from nsml.v1 import resources_pb2
+    from nsml.view.environments import COLUMNS, OnNode, record
+
+    write_list(
+        app,
+        app.call(partial(_on_nodes, app=app, words=names)),
+        columns=COLUMNS,
+        record=record,
+        name="key",
+        none="no environments: none was built yet, or the nodes have containers",
+        blank=OnNode(node="", environment=resources_pb2.NodeEnvironment()),
+    )
+
+
+@command(
+    "rm",
+    reads=True,
+    examples=["nsml env rm 3f9a0c51d2e4", "nsml env rm 3f9a0c51d2e4 --node gpu-7 -y"],
+)
+@click.argument("key", metavar="ENVIRONMENT")
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    type=NODE,
+    metavar="NODE",
+    help="Only from this node, or nodes that fit a glob; repeatable.",
+)
+@confirmed
+@pass_app
+def rm(app: App, *, key: str, nodes: tuple[str, ...]) -> int:
+    """Remove an environment from nodes. Asks first.
+
+    ENVIRONMENT is as in nsml env ls, or the beginning of its key. One that a session uses stays. A
+    later session with the same packages builds it again. Only administrators remove those for all
+    users.
+    """
+    from nsml.view.environments import REMOVAL_COLUMNS, Removal, removal_record
+
+    found = _chosen(app.call(partial(_on_nodes, app=app, words=nodes)), key)
+    if not confirm_names(
+        app, "env rm", [f"{one.key} on {one.node}" for one in found], noun="environment"
+    ):
+        return ExitCode.OK
+    removals = app.call(partial(_removed, chosen=found))
+    write_list(
+        app, removals, columns=REMOVAL_COLUMNS, record=removal_record, name="node", blank=Removal()
+    )
+    gone = sum(not one.why for one in removals)
+    if gone == len(removals):
+        return ExitCode.OK
+    return ExitCode.PARTLY if gone else ExitCode.FAILED
+
+
+def _chosen(found: Sequence[OnNode], key: str) -> list[OnNode]:
+    """Those of a key, on all nodes. Raises CommandError where there is none, or several begin so."""
+    begin, dot, number = key.partition(".")
+    fitting = [
+        one
+        for one in found
+        if one.environment.key.partition(".")[0].startswith(begin or "-")
+        and one.environment.key.partition(".")[1:] == (dot, number)
+    ]
+    keys = {one.environment.key for one in fitting}
+    if len(keys) == 1:
+        return fitting
+    names = ", ".join(sorted(keys)[:5])
+    raise CommandError(
+        f"several environments begin with {key}"
+        if keys
+        else f"no environment {key} on these nodes",
+        code=ExitCode.USAGE if keys else ExitCode.NOT_FOUND,
+        why=names,
+        advice="nsml env ls",
+    )
+
+
+async def _on_nodes(client: Client, *, app: App, words: Sequence[str]) -> list[OnNode]:
+    """The environments of the named nodes; without words of all that are connected, but for those that do not answer."""
+    from nsml.client.errors import ClientError, NotSignedIn
+    from nsml.common.concurrency import each_at_once
+    from nsml.v1.nodes_pb2 import NODE_STATE_FENCED, NODE_STATE_SILENT
+    from nsml.view.environments import OnNode
+
+    away = {NODE_STATE_SILENT, NODE_STATE_FENCED}
+    if words:
+        nodes = await names_of(client, words)
+    else:
+        nodes = [one.name for one in await client.nodes.every() if one.state not in away]
+
+    async def of(node: str) -> list[OnNode]:
+        try:
+            found = await client.environments.on_node(node)
+        except NotSignedIn:
+            raise
+        except ClientError as error:
+            if words:
+                raise
+            app.say(f"({node}: {error}: its environments are not listed)")
+            return []
+        return [OnNode(node=node, environment=one) for one in found]
+
+    return [one for some in await each_at_once(nodes, of, most=AT_ONCE) for one in some]
+
+
+async def _removed(client: Client, *, chosen: Sequence[OnNode]) -> list[Removal]:
+    from nsml.client.errors import ClientError, NotSignedIn
+    from nsml.common.concurrency import each_at_once
+    from nsml.view.environments import Removal
+
+    async def on(one: OnNode) -> Removal:
+        key = one.environment.key
+        try:
+            await client.environments.remove(one.node, key)
+        except NotSignedIn:
+            raise
+        except ClientError as error:
+            return Removal(one.node, key, error.why or error.message)
+        return Removal(one.node, key)
+
+    return await each_at_once(chosen, on, most=AT_ONCE)
+
+
+for _command in (ls, lock, rm):
+    env.add_command(_command)

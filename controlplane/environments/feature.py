@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.core.feature import Feature
 from controlplane.environments.locks import EnvironmentLocks
+from controlplane.environments.node_environments import NodeEnvironments
 from controlplane.environments.service import EnvironmentServicer
 from nsml.v1 import environments_pb2_grpc
 
@@ -18,9 +19,21 @@ def environment_locks(core: Core) -> EnvironmentLocks:
     return EnvironmentLocks(history=core.history, rights=core.rights, run=core.offload)
 
 
+def node_environments(core: Core) -> NodeEnvironments:
+    """Users' questions about environments of nodes."""
+    return NodeEnvironments(
+        contacts=core.contacts,
+        state=core.state,
+        random_bytes=core.random_bytes,
+        names=lambda user_id: core.identities.ids().get(user_id, ""),
+    )
+
+
 def wire(core: Core) -> Feature:
     """Offer EnvironmentService."""
-    servicer = EnvironmentServicer(core.shared(environment_locks), core.references, core.reading)
+    servicer = EnvironmentServicer(
+        core, core.shared(environment_locks), core.shared(node_environments)
+    )
     return Feature(
         services=((environments_pb2_grpc.add_EnvironmentServiceServicer_to_server, servicer),)
     )

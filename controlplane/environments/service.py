@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from controlplane.access.current import caller, require_agent, require_user
+from controlplane.domain.errors import NotLeader
 from controlplane.domain.identity import NodeCaller, identity_of
 from controlplane.wire.errors import Context, answering
 from nsml.v1 import environments_pb2 as pb
 from nsml.v1 import environments_pb2_grpc, sessions_pb2
 
 if TYPE_CHECKING:
+    from controlplane.core.core import Core
+    from controlplane.domain.identity import UserCaller
     from controlplane.environments.locks import EnvironmentLocks
-    from controlplane.limits.concurrency_limits import Turns
-    from controlplane.state.references import References
+    from controlplane.environments.node_environments import NodeEnvironments
+
+
+_log = structlog.get_logger()
 
 
 class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
     """Environments, as users and nodes see them."""
 
-    def __init__(self, locks: EnvironmentLocks, references: References, reading: Turns) -> None:
+    def __init__(self, core: Core, locks: EnvironmentLocks, environments: NodeEnvironments) -> None:
+        self._core = core
         self._locks = locks
-        self._references = references
-        self._reading = reading
+        self._environments = environments
+        self._references = core.references
+        self._reading = core.reading
 
     @answering
     async def GetEnvironmentLock(  # noqa: N802 - named by the contract
@@ -43,6 +52,30 @@ class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
             digest=found.digest, package_count=found.package_count, content=found.content
         )
         return pb.GetEnvironmentLockResponse(lock=lock)
+
+    @answering
+    async def ListEnvironments(  # noqa: N802
+        self, request: pb.ListEnvironmentsRequest, _: Context
+    ) -> pb.ListEnvironmentsResponse:
+        """Those of a node."""
+        who = self._of_leader()
+        found = await self._environments.listed(who, request.node)
+        return pb.ListEnvironmentsResponse(environments=found)
+
+    @answering
+    async def RemoveEnvironment(  # noqa: N802
+        self, request: pb.RemoveEnvironmentRequest, _: Context
+    ) -> pb.RemoveEnvironmentResponse:
+        """Remove one from a node."""
+        who = self._of_leader()
+        await self._environments.remove(who, request.node, request.key)
+        _log.info("environment.removed", by=who.user.name, node=request.node, key=request.key)
+        return pb.RemoveEnvironmentResponse()
+
+    def _of_leader(self) -> UserCaller:
+        if not self._core.leads():
+            raise NotLeader("")  # the leader alone speaks to agents
+        return require_user()
 
     @answering
     async def RecordEnvironmentLock(  # noqa: N802

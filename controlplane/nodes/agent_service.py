@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 
     from controlplane.core.core import Core
+    from controlplane.environments.node_environments import NodeEnvironments
     from controlplane.history.values import StreamKey
     from controlplane.leadership.leader_forwarding import Relay
     from controlplane.nodes.convert_agents import Secrets
@@ -86,6 +87,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         ingestor: Ingestor,
         tunnels: Tunnels,
         images: NodeImages,
+        environments: NodeEnvironments,
         secrets: UserSecrets,
         changes: ProgramChanges,
         peering: Peering,
@@ -96,6 +98,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         self._ingestor = ingestor
         self._tunnels = tunnels
         self._images = images
+        self._environments = environments
         self._secrets = secrets
         self._changes = changes
         self._peering = peering
@@ -246,6 +249,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             case "image_report":
                 answer = request.image_report
                 self._images.answered(link.node, answer.order_id, answer.status)
+            case "environment_report":
+                self._environments.answered(link.node, request.environment_report)
             case "change":
                 self._heard(link, request.change)
             case "stock":
@@ -346,6 +351,11 @@ def _news(link: AgentConnection) -> Iterator[agents_pb2.ControlResponse]:
         yield image_message(link.image_orders.pop(0))
     while link.found_peers:
         yield peers_message(link.found_peers.pop(0))
+    while link.environment_orders:
+        order = link.environment_orders.pop(0)
+        yield agents_pb2.ControlResponse(
+            environment_order=agents_pb2.EnvironmentOrder(**order._asdict())
+        )
     if link.control_planes != link.told_control_planes:
         link.told_control_planes = link.control_planes
         yield _control_planes(link.control_planes)

@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.errors import NsmlError, StateConflict, Superseded
 from controlplane.domain.values import Stock
@@ -45,6 +45,7 @@ class Ability(enum.Enum):
     DATASET_FOLDERS = "datasets under other names"
     PAGED_TREES = "code, datasets and checkpoints with very many files or chunks"
     STREAMED_DATASETS = "datasets that sessions stream"
+    ENVIRONMENTS = "environments of the node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,13 @@ class FetchedBytes:
     """How often another node was not asked any more."""
 
 
+class EnvironmentOrder(NamedTuple):
+    """What an agent is asked about environments: to remove the one of a key, or, without, which there are."""
+
+    order_id: str
+    remove: str = ""
+
+
 class AgentConnection:
     """One agent's Control stream: what is to be sent down next.
 
@@ -148,6 +156,7 @@ class AgentConnection:
         wants_orders: its allocation changed.
         tunnels: those that the agent is to dial.
         image_orders: what the agent is asked about images.
+        environment_orders: the same about environments.
         abilities: what it can be asked, as it said when it connected.
         boot_id: of its machine; empty until it is known.
         peer_offer: where it serves datasets to others; None: nowhere.
@@ -170,6 +179,7 @@ class AgentConnection:
         self.wants_orders = True
         self.tunnels: list[TunnelOrder] = []
         self.image_orders: list[ImageOrder] = []
+        self.environment_orders: list[EnvironmentOrder] = []
         self.abilities: frozenset[Ability] = frozenset()
         self.agent_version = ""
         self.boot_id = ""
@@ -209,6 +219,11 @@ class AgentConnection:
     def answer_peers(self, found: FoundPeers) -> None:
         """Tell the agent from which nodes it may fetch a dataset."""
         self.found_peers.append(found)
+        self._wake.set()
+
+    def order_environment(self, order: EnvironmentOrder) -> None:
+        """Ask the agent something about environments."""
+        self.environment_orders.append(order)
         self._wake.set()
 
     def check(self, ability: Ability) -> None:

@@ -2,6 +2,7 @@
 
 ```
 <agent data>/environments/<key>/         (built again: `<key>.2`) a virtual environment of one user's, the agent's and read-only
+<agent data>/environments/<key>.owner    the id of the user whose it is; empty: everybody's
 <agent data>/environments/<key>.ready    written last, with the time; its mtime is the last use
 ```
 
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 _FORMAT = 6
 _BARE_DISK_BYTES = 8 << 20
 """An environment without packages takes some kilobytes: a small disk that is nearly full has room for it."""
+_BLOCK = 512
 _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr")
 """What a build's root has of the machine by itself, or never has."""
 
@@ -78,6 +80,21 @@ class _Wanted:
     lines: Sequence[str] = ()
     base: Sequence[str] = ()
     owner: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What people are told of an environment.
+
+    `owner`: a user's id; "": everybody's; None: not known. `size`: bytes on disk; `shared`: of these what has other names,
+    too. `built_at`: Unix seconds.
+    """
+
+    owner: str | None
+    package_count: int
+    size: int
+    shared: int
+    built_at: float
 
 
 class Environments:
@@ -239,6 +256,26 @@ class Environments:
                 found[key] = ready.lstat().st_mtime
         return found
 
+    def facts(self, key: str) -> Facts:
+        """What is known of one that is there. Reads all of its folders."""
+        owner: str | None = None
+        with suppress(OSError):
+            owner = self._owner(key).read_text()
+        size = shared = 0
+        for folder, _, files in os.walk(self.folder / key):
+            for name in files:
+                with suppress(OSError):
+                    found = os.lstat(f"{folder}/{name}")
+                    size += found.st_blocks * _BLOCK
+                    shared += found.st_blocks * _BLOCK if found.st_nlink > 1 else 0
+        return Facts(
+            owner=owner,
+            package_count=lock_of(self.folder / key).count("\n"),
+            size=size,
+            shared=shared,
+            built_at=self._built_at(key),
+        )
+
     def touch(self, key: str) -> None:
         """It is used now."""
         for ready in (self._ready(key), self.folder / key / "ready"):
@@ -252,6 +289,7 @@ class Environments:
             if not is_free or is_used():
                 return False
             self._ready(key).unlink(missing_ok=True)
+            self._owner(key).unlink(missing_ok=True)
             remove_tree(place)
             self._builds.forget(key)
         return True
@@ -262,6 +300,9 @@ class Environments:
 
     def _ready(self, key: str) -> Path:
         return self.folder / f"{key}.ready"
+
+    def _owner(self, key: str) -> Path:
+        return self.folder / f"{key}.owner"
 
     def _build(
         self,
@@ -286,6 +327,7 @@ class Environments:
             )
             # the mark must not outlive a power loss that the files before it do not
             flush_filesystem(place)
+            write_atomically(self._owner(place.name), wanted.owner.encode())
             write_atomically(self._ready(place.name), f"{time.time():.3f}".encode())
         except BaseException:
             with suppress(OSError):

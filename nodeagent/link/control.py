@@ -106,6 +106,14 @@ class Node(Protocol):
         """The answers to such orders that there are, each once."""
         ...
 
+    def order_environment(self, order: pb.EnvironmentOrder) -> None:
+        """Do what is asked about environments; returns at once."""
+        ...
+
+    def environment_reports(self) -> list[pb.EnvironmentReport]:
+        """The answers to such orders that there are, each once."""
+        ...
+
 
 @dataclass(slots=True)
 class _Stream:
@@ -300,6 +308,8 @@ class Control:
                 self._node.order_image(message.image_order)
             case "found_peers":
                 self._node.found_peers(message.found_peers)
+            case "environment_order":
+                self._node.order_environment(message.environment_order)
             case "control_planes":
                 await self._learn(message.control_planes)
             case kind:
@@ -349,6 +359,9 @@ class Control:
             stream.offered = devices
         messages += [pb.ControlRequest(image_report=one) for one in self._node.image_reports()]
         messages += [pb.ControlRequest(find_peers=one) for one in self._node.questions()]
+        messages += [
+            pb.ControlRequest(environment_report=one) for one in self._node.environment_reports()
+        ]
         messages += [pb.ControlRequest(report=report) for report in self._outbox.take()]
         if stream.accepted is not None:
             messages.append(pb.ControlRequest(orders_accepted=stream.accepted))

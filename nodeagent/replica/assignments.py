@@ -60,6 +60,17 @@ def used_things(folders: ReplicaFolders) -> frozenset[str]:
     return frozenset(thing for one in replicas for thing in (*_uses(one), *_trees(one)))
 
 
+def users_of(folders: ReplicaFolders, kind: str) -> dict[str, set[str]]:
+    """By the key of each thing of a kind the ids of the sessions here that need it. Raises OSError."""
+    found: dict[str, set[str]] = {}
+    for replica in folders.ids():
+        for thing in _uses(folders.of(replica)):
+            of, _, key = thing.partition(" ")
+            if of == kind:
+                found.setdefault(key, set()).add(replica.session_id)
+    return found
+
+
 def _trees(folder: ReplicaFolder) -> list[str]:
     """The datasets and the code that its assignment names, from before it is looked for them."""
     assignment = read_assignment(folder)

@@ -696,6 +696,25 @@ class Environments:
         )
         return answer.lock
 
+    async def on_node(self, node: str) -> Sequence[resources.NodeEnvironment]:
+        """Those that a node has for sessions, as far as the caller sees them; the one used last first."""
+        from nsml.v1 import environments_pb2 as pb
+
+        request = pb.ListEnvironmentsRequest(node=node)
+        answer = await self._rpc.unary(
+            "EnvironmentService/ListEnvironments", request, pb.ListEnvironmentsResponse
+        )
+        return answer.environments
+
+    async def remove(self, node: str, key: str) -> None:
+        """Remove one from a node, unless something uses it."""
+        from nsml.v1 import environments_pb2 as pb
+
+        request = pb.RemoveEnvironmentRequest(node=node, key=key)
+        await self._rpc.unary(
+            "EnvironmentService/RemoveEnvironment", request, pb.RemoveEnvironmentResponse
+        )
+
 
 class Artifacts:
     """ArtifactService, as far as users call it."""

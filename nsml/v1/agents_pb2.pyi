@@ -29,6 +29,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_PAGED_TREES: _ClassVar[AgentAbility]
     AGENT_ABILITY_DATASET_FOLDERS: _ClassVar[AgentAbility]
     AGENT_ABILITY_STREAMED_DATASETS: _ClassVar[AgentAbility]
+    AGENT_ABILITY_ENVIRONMENTS: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -65,6 +66,7 @@ AGENT_ABILITY_INITIAL_CHECKPOINTS: AgentAbility
 AGENT_ABILITY_PAGED_TREES: AgentAbility
 AGENT_ABILITY_DATASET_FOLDERS: AgentAbility
 AGENT_ABILITY_STREAMED_DATASETS: AgentAbility
+AGENT_ABILITY_ENVIRONMENTS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
@@ -91,7 +93,7 @@ class ReplicaId(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock", "image_report", "change", "find_peers")
+    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock", "image_report", "change", "find_peers", "environment_report")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +104,7 @@ class ControlRequest(_message.Message):
     IMAGE_REPORT_FIELD_NUMBER: _ClassVar[int]
     CHANGE_FIELD_NUMBER: _ClassVar[int]
     FIND_PEERS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_REPORT_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     report: ReplicaReport
@@ -112,7 +115,8 @@ class ControlRequest(_message.Message):
     image_report: ImageReport
     change: ChangeReport
     find_peers: FindPeers
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ..., image_report: _Optional[_Union[ImageReport, _Mapping]] = ..., change: _Optional[_Union[ChangeReport, _Mapping]] = ..., find_peers: _Optional[_Union[FindPeers, _Mapping]] = ...) -> None: ...
+    environment_report: EnvironmentReport
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ..., image_report: _Optional[_Union[ImageReport, _Mapping]] = ..., change: _Optional[_Union[ChangeReport, _Mapping]] = ..., find_peers: _Optional[_Union[FindPeers, _Mapping]] = ..., environment_report: _Optional[_Union[EnvironmentReport, _Mapping]] = ...) -> None: ...
 
 class FindPeers(_message.Message):
     __slots__ = ("root",)
@@ -351,7 +355,7 @@ class OrdersAccepted(_message.Message):
     def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
-    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel", "control_planes", "image_order", "found_peers")
+    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel", "control_planes", "image_order", "found_peers", "environment_order")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +363,7 @@ class ControlResponse(_message.Message):
     CONTROL_PLANES_FIELD_NUMBER: _ClassVar[int]
     IMAGE_ORDER_FIELD_NUMBER: _ClassVar[int]
     FOUND_PEERS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_ORDER_FIELD_NUMBER: _ClassVar[int]
     registered: Registered
     orders: Orders
     acknowledged: ReportsAcknowledged
@@ -366,7 +371,8 @@ class ControlResponse(_message.Message):
     control_planes: ControlPlanes
     image_order: ImageOrder
     found_peers: FoundPeers
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., image_order: _Optional[_Union[ImageOrder, _Mapping]] = ..., found_peers: _Optional[_Union[FoundPeers, _Mapping]] = ...) -> None: ...
+    environment_order: EnvironmentOrder
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., image_order: _Optional[_Union[ImageOrder, _Mapping]] = ..., found_peers: _Optional[_Union[FoundPeers, _Mapping]] = ..., environment_order: _Optional[_Union[EnvironmentOrder, _Mapping]] = ...) -> None: ...
 
 class ImageOrder(_message.Message):
     __slots__ = ("order_id", "action", "image", "owner_id")
@@ -387,6 +393,26 @@ class ImageReport(_message.Message):
     order_id: str
     status: _resources_pb2.ImageStatus
     def __init__(self, order_id: _Optional[str] = ..., status: _Optional[_Union[_resources_pb2.ImageStatus, _Mapping]] = ...) -> None: ...
+
+class EnvironmentOrder(_message.Message):
+    __slots__ = ("order_id", "remove")
+    ORDER_ID_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    order_id: str
+    remove: str
+    def __init__(self, order_id: _Optional[str] = ..., remove: _Optional[str] = ...) -> None: ...
+
+class EnvironmentReport(_message.Message):
+    __slots__ = ("order_id", "environments", "removed", "words")
+    ORDER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    order_id: str
+    environments: _containers.RepeatedCompositeFieldContainer[_resources_pb2.NodeEnvironment]
+    removed: bool
+    words: str
+    def __init__(self, order_id: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[_resources_pb2.NodeEnvironment, _Mapping]]] = ..., removed: _Optional[bool] = ..., words: _Optional[str] = ...) -> None: ...
 
 class ControlPlanes(_message.Message):
     __slots__ = ("addresses",)

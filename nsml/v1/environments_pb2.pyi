@@ -1,10 +1,36 @@
+from nsml.v1 import resources_pb2 as _resources_pb2
 from nsml.v1 import sessions_pb2 as _sessions_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class ListEnvironmentsRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class ListEnvironmentsResponse(_message.Message):
+    __slots__ = ("environments",)
+    ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    environments: _containers.RepeatedCompositeFieldContainer[_resources_pb2.NodeEnvironment]
+    def __init__(self, environments: _Optional[_Iterable[_Union[_resources_pb2.NodeEnvironment, _Mapping]]] = ...) -> None: ...
+
+class RemoveEnvironmentRequest(_message.Message):
+    __slots__ = ("node", "key")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    key: str
+    def __init__(self, node: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class RemoveEnvironmentResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class GetEnvironmentLockRequest(_message.Message):
     __slots__ = ("session",)

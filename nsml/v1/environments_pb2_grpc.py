@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class EnvironmentServiceStub:
-    """Callers: users who see the session; nodes for sessions that they run.
+    """Callers: users; nodes for sessions that they run.
     """
 
     def __init__(self, channel):
@@ -45,10 +45,20 @@ class EnvironmentServiceStub:
                 request_serializer=nsml_dot_v1_dot_environments__pb2.RecordEnvironmentLockRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_environments__pb2.RecordEnvironmentLockResponse.FromString,
                 _registered_method=True)
+        self.ListEnvironments = channel.unary_unary(
+                '/nsml.v1.EnvironmentService/ListEnvironments',
+                request_serializer=nsml_dot_v1_dot_environments__pb2.ListEnvironmentsRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_environments__pb2.ListEnvironmentsResponse.FromString,
+                _registered_method=True)
+        self.RemoveEnvironment = channel.unary_unary(
+                '/nsml.v1.EnvironmentService/RemoveEnvironment',
+                request_serializer=nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentResponse.FromString,
+                _registered_method=True)
 
 
 class EnvironmentServiceServicer:
-    """Callers: users who see the session; nodes for sessions that they run.
+    """Callers: users; nodes for sessions that they run.
     """
 
     def GetEnvironmentLock(self, request, context):
@@ -68,6 +78,24 @@ class EnvironmentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEnvironments(self, request, context):
+        """The environments that a node has for sessions: the caller's and everybody's; administrators: all.
+        NOT_FOUND: there is no such node. FAILED_PRECONDITION: its agent is too old. UNAVAILABLE with reason
+        NODE_UNAVAILABLE: its agent is not connected, or does not answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveEnvironment(self, request, context):
+        """Remove an environment from a node: the next session that asks for its packages has it built again.
+        Errors: as ListEnvironments; NOT_FOUND: the node has none with this key that the caller sees; PERMISSION_DENIED: it is
+        everybody's, and the caller no administrator; FAILED_PRECONDITION: something uses it, or it is being built.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EnvironmentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -81,6 +109,16 @@ def add_EnvironmentServiceServicer_to_server(servicer, server):
                     request_deserializer=nsml_dot_v1_dot_environments__pb2.RecordEnvironmentLockRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_environments__pb2.RecordEnvironmentLockResponse.SerializeToString,
             ),
+            'ListEnvironments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEnvironments,
+                    request_deserializer=nsml_dot_v1_dot_environments__pb2.ListEnvironmentsRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_environments__pb2.ListEnvironmentsResponse.SerializeToString,
+            ),
+            'RemoveEnvironment': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveEnvironment,
+                    request_deserializer=nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'nsml.v1.EnvironmentService', rpc_method_handlers)
@@ -90,7 +128,7 @@ def add_EnvironmentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EnvironmentService:
-    """Callers: users who see the session; nodes for sessions that they run.
+    """Callers: users; nodes for sessions that they run.
     """
 
     @staticmethod
@@ -137,6 +175,60 @@ class EnvironmentService:
             '/nsml.v1.EnvironmentService/RecordEnvironmentLock',
             nsml_dot_v1_dot_environments__pb2.RecordEnvironmentLockRequest.SerializeToString,
             nsml_dot_v1_dot_environments__pb2.RecordEnvironmentLockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEnvironments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.EnvironmentService/ListEnvironments',
+            nsml_dot_v1_dot_environments__pb2.ListEnvironmentsRequest.SerializeToString,
+            nsml_dot_v1_dot_environments__pb2.ListEnvironmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveEnvironment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.EnvironmentService/RemoveEnvironment',
+            nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentRequest.SerializeToString,
+            nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentResponse.FromString,
             options,
             channel_credentials,
             insecure,

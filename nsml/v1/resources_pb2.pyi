@@ -1,6 +1,11 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -135,6 +140,32 @@ class KeptLimits(_message.Message):
     disk: Keeping
     note: str
     def __init__(self, memory: _Optional[_Union[Keeping, str]] = ..., cpus: _Optional[_Union[Keeping, str]] = ..., processes: _Optional[_Union[Keeping, str]] = ..., disk: _Optional[_Union[Keeping, str]] = ..., note: _Optional[str] = ...) -> None: ...
+
+class NodeEnvironment(_message.Message):
+    __slots__ = ("key", "owner", "owner_id", "for_all", "package_count", "bytes", "shared_bytes", "built_at", "used_at", "sessions", "hidden_sessions")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    FOR_ALL_FIELD_NUMBER: _ClassVar[int]
+    PACKAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUILT_AT_FIELD_NUMBER: _ClassVar[int]
+    USED_AT_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    owner: str
+    owner_id: str
+    for_all: bool
+    package_count: int
+    bytes: int
+    shared_bytes: int
+    built_at: _timestamp_pb2.Timestamp
+    used_at: _timestamp_pb2.Timestamp
+    sessions: _containers.RepeatedScalarFieldContainer[str]
+    hidden_sessions: int
+    def __init__(self, key: _Optional[str] = ..., owner: _Optional[str] = ..., owner_id: _Optional[str] = ..., for_all: _Optional[bool] = ..., package_count: _Optional[int] = ..., bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., built_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ...) -> None: ...
 
 class ImageStatus(_message.Message):
     __slots__ = ("image", "state", "words", "bytes", "fetched")

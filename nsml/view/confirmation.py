@@ -67,6 +67,7 @@ COMMANDS: Final[Mapping[str, Rule]] = {
     "node fence": Rule(Asks.INTERRUPTION, "end", "changed"),
     "node rm": Rule(Asks.LOSS, "remove", "removed"),
     "image rm": Rule(Asks.LOSS, "remove", "removed"),
+    "env rm": Rule(Asks.LOSS, "remove", "removed"),
     "admin user rm": Rule(Asks.LOSS, "remove", "removed"),
     "admin user token": Rule(Asks.LOSS, "revoke", "revoked"),
     "down": Rule(Asks.INTERRUPTION, "end", "stopped"),

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsml.common.text import visible
+from nsml.common.units import ago, memory_text
 from nsml.packages.locks import LockedPackage, read_lock
 from nsml.view.tables import Column
+from nsml.view.times import moment_of, seconds_of
+
+if TYPE_CHECKING:
+    from nsml.v1.resources_pb2 import NodeEnvironment
+
+KEY_SHOWN = 12
+"""Digits of a key that people see, and may name it by."""
 
 
 class LockLine(NamedTuple):
@@ -35,3 +44,88 @@ LOCK_COLUMNS: tuple[Column[LockLine], ...] = (
     Column(key="name", title="Package", cell=lambda i, _: i.package.name, is_name=True),
     Column(key="version", title="Version", cell=lambda i, _: i.package.what),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnNode:
+    """An environment of one node."""
+
+    node: str
+    environment: NodeEnvironment
+
+    @property
+    def key(self) -> str:
+        """As people name it: the beginning, with the number of its build."""
+        key, dot, number = self.environment.key.partition(".")
+        return f"{key[:KEY_SHOWN]}{dot}{number}"
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a session uses it."""
+        return bool(self.environment.sessions or self.environment.hidden_sessions)
+
+
+def _used_by(one: OnNode, now: float) -> str:
+    used = one.environment
+    if not one.is_used:
+        return f"- ({ago(now - seconds_of(used.used_at))})"
+    hidden = [f"{used.hidden_sessions} of others"] if used.hidden_sessions else []
+    return ", ".join([*used.sessions, *hidden])
+
+
+COLUMNS: tuple[Column[OnNode], ...] = (
+    Column(key="key", title="Environment", cell=lambda i, _: i.key, is_name=True),
+    Column(key="node", title="Node", cell=lambda i, _: i.node),
+    Column(
+        key="owner",
+        title="For",
+        cell=lambda i, _: "all" if i.environment.for_all else i.environment.owner or "-",
+    ),
+    Column(key="packages", title="Packages", cell=lambda i, _: str(i.environment.package_count)),
+    Column(key="size", title="Size", cell=lambda i, _: memory_text(i.environment.bytes)),
+    Column(key="shared", title="Shared", cell=lambda i, _: memory_text(i.environment.shared_bytes)),
+    Column(
+        key="built",
+        title="Built",
+        cell=lambda i, now: ago(now - seconds_of(i.environment.built_at)),
+    ),
+    Column(key="used_by", title="Used by", cell=_used_by),
+)
+
+
+def record(one: OnNode) -> dict[str, Any]:
+    """Everything of it in raw values."""
+    found = one.environment
+    return {
+        "key": found.key,
+        "node": one.node,
+        "owner": found.owner or None,
+        "for_all": found.for_all,
+        "package_count": found.package_count,
+        "bytes": found.bytes,
+        "shared_bytes": found.shared_bytes,
+        "built_at": moment_of(found, "built_at"),
+        "used_at": moment_of(found, "used_at"),
+        "sessions": list(found.sessions),
+        "hidden_sessions": found.hidden_sessions,
+    }
+
+
+class Removal(NamedTuple):
+    """What came of a removal on a node; `why` it stays, "" where it is gone."""
+
+    node: str = ""
+    key: str = ""
+    why: str = ""
+
+
+REMOVAL_COLUMNS: tuple[Column[Removal], ...] = (
+    Column(key="node", title="Node", cell=lambda i, _: i.node, is_name=True),
+    Column(key="outcome", title="Outcome", cell=lambda i, _: "kept" if i.why else "removed"),
+    Column(key="why", title="Why", cell=lambda i, _: i.why or "-"),
+)
+
+
+def removal_record(one: Removal) -> dict[str, Any]:
+    """The same in raw values."""
+    return {"node": one.node, "key": one.key, "removed": not one.why, "why": one.why or None}

@@ -137,6 +137,12 @@ def test_projects_locks_and_script_blocks_are_environments(platform, mirror):
         assert "pyproject.toml requires Python" in platform.nsml("logs", "@last").stdout
 
 
+def _lock(platform, environment):
+    place = platform.folder / "data" / "agent" / "environments" / environment["key"]
+    lock = place / "requirements.lock"
+    return lock.read_text() if lock.exists() else ""
+
+
 def test_a_fork_has_the_packages_of_its_origin_whatever_the_index_has(platform, mirror):
     if (platform.folder / "data" / "agent" / "engine.mark").exists():
         return  # images have no locks
@@ -159,6 +165,14 @@ def test_a_fork_has_the_packages_of_its_origin_whatever_the_index_has(platform, 
     assert platform.nsml("logs", again).stdout.endswith("old\n")
     assert platform.nsml("env", "lock", again).stdout == lock
     assert platform.nsml("fork", first, "--refresh", "-f").stdout.endswith("new\n")
+    [kept] = [
+        one for one in platform.json("env", "ls")["items"] if f"{name}==" in _lock(platform, one)
+    ][:1]
+    assert (kept["package_count"], kept["sessions"]) == (1, [])
+    assert 0 < kept["shared_bytes"] < kept["bytes"]
+    platform.nsml("env", "rm", kept["key"], "-y")
+    assert kept["key"] not in {one["key"] for one in platform.json("env", "ls")["items"]}
+    assert not (platform.folder / "data" / "agent" / "environments" / kept["key"]).exists()
     # It is of the session's record: neither the node's copy nor the other session is needed.
     platform.nsml("rm", "-y", first)
     shutil.rmtree(platform.folder / "data" / "agent" / "environments")

@@ -204,6 +204,9 @@ def everything(state, tmp_path):
     session.checkpoint_count = 1
     session.started_at.seconds = EPOCH + 60
     session.replicas.add(rank=0, node="gpu-1")
+    state.environments["gpu-1"] = [
+        resources_pb2.NodeEnvironment(key=f"3f9a0c51d2e4{'0' * 20}", owner="kim", package_count=2)
+    ]
     state.locks[session.id] = f"numpy==2.1.0 --hash=sha256:{'a' * 64}\n"
     session.environment_lock.digest, session.environment_lock.package_count = "cd" * 32, 1
     state.log(session, b"hello\n")

@@ -19,6 +19,7 @@ from nsml.v1 import (
     datasets_pb2,
     nodes_pb2,
     projects_pb2,
+    resources_pb2,
 )
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.confirmation import COMMANDS
@@ -45,6 +46,7 @@ LINES = {
     "node fence": ["gpu-1"],
     "node rm": ["gpu-1"],
     "image rm": ["lab/torch:2"],
+    "env rm": ["3f9a0c51d2e4"],
     "admin user rm": ["lee"],
     "admin user token": ["lee", "--revoke"],
 }
@@ -57,6 +59,8 @@ WORDS = {"rm", "remove", "delete", "prune", "purge", "revoke", "stop", "requeue"
 @pytest.fixture
 def platform(state):
     """One of everything that can be ended or destroyed; its user is an administrator."""
+    for node in ("gpu-1", "held"):
+        state.environments[node] = [resources_pb2.NodeEnvironment(key="3f9a0c51d2e4" + "0" * 20)]
     state.add("kim/mnist/1")
     state.add("kim/mnist/2")
     state.add("lee/cifar/1")
@@ -87,8 +91,8 @@ def platform(state):
 def kept(state):
     """All that a command could have changed."""
     parts = (state.sessions, state.secrets, state.keys, state.webhook, state.projects, state.users)
-    saved = (state.checkpoints, state.artifacts)
-    return str((parts, state.nodes, state.tokens, state.datasets, saved, state.images))
+    saved = (state.checkpoints, state.artifacts, state.images, state.environments)
+    return str((parts, state.nodes, state.tokens, state.datasets, saved))
 
 
 def test_the_table_has_every_command_that_ends_or_destroys_something():

@@ -88,6 +88,9 @@ def hostile(state, everything):
     node.host = node.device_note = node.pod = node.agent_version = EVIL
     node.devices[0].device.CopyFrom(resources_pb2.Device(uuid=EVIL, model=EVIL, simulated=True))
     node.not_ready = node.engine_note = EVIL
+    environment = state.environments[node.name][0]
+    environment.key = environment.owner = EVIL
+    environment.sessions.append(EVIL)
     session.replicas[0].image = session.environment_lock.digest = EVIL
     state.locks[session.id] = (
         f"numpy==1 ; {EVIL.replace(chr(10), '').replace(chr(13), '')} --hash=sha256:{'a' * 64}\n"

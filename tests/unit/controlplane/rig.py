@@ -271,6 +271,10 @@ class Agent:
         self.tunnels: list[agents_pb2.OpenTunnel] = []
         self.image_orders: list[agents_pb2.ImageOrder] = []
         self.found_peers: list[agents_pb2.FoundPeers] = []
+        self.about_environments: (
+            Callable[[agents_pb2.EnvironmentOrder], agents_pb2.EnvironmentReport] | None
+        ) = None
+        """What it answers to orders about environments; None: nothing."""
         self.error: grpc.aio.AioRpcError | None = None
         self.runs_at_once = False
         self.further: Metadata = ()
@@ -314,6 +318,9 @@ class Agent:
                         self.image_orders.append(response.image_order)
                     case "found_peers":
                         self.found_peers.append(response.found_peers)
+                    case "environment_order" if self.about_environments is not None:
+                        answer = self.about_environments(response.environment_order)
+                        await self.say(agents_pb2.ControlRequest(environment_report=answer))
         except grpc.aio.AioRpcError as error:
             self.error = error
 

@@ -54,7 +54,12 @@ DECLARED = {
         "UntagCheckpoint": "u",
         "CommitCheckpoint": "n",
     },
-    "nsml.v1.EnvironmentService": {"GetEnvironmentLock": "un", "RecordEnvironmentLock": "n"},
+    "nsml.v1.EnvironmentService": {
+        "GetEnvironmentLock": "un",
+        "RecordEnvironmentLock": "n",
+        "ListEnvironments": "u",
+        "RemoveEnvironment": "u",
+    },
     "nsml.v1.ArtifactService": {
         "ListArtifacts": "u",
         "RemoveArtifacts": "u",

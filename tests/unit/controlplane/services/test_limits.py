@@ -299,6 +299,7 @@ UNCOUNTED = {
     "ViewService/OpenView": "three of a user",
     "ViewService/StopView": "makes room",
     "NodeService/PullImage": "written nowhere; nodes and questions to them have limits of their own",
+    "EnvironmentService/RemoveEnvironment": "makes room",
     "AccountService/JoinNode": "needs a join token",
 }
 READS = ("Get", "List", "Read", "Find", "Check", "Explain")

@@ -114,6 +114,11 @@ class Node:
 
     def order_image(self, order: pb.ImageOrder) -> None: ...
 
+    def order_environment(self, order: pb.EnvironmentOrder) -> None: ...
+
+    def environment_reports(self) -> list[pb.EnvironmentReport]:
+        return []
+
     def image_reports(self) -> list[pb.ImageReport]:
         return []
 

@@ -125,6 +125,8 @@ class State:
         self.removed_datasets: list[datasets_pb2.Dataset] = []
         self.dataset_users = ["kim/mnist/1"]
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
+        self.environments: dict[str, list[resources_pb2.NodeEnvironment]] = {}
+        """By the names of nodes."""
         self.locks: dict[str, str] = {}
         """Contents of locks by the ids of sessions."""
         self.removed_checkpoints = 0
@@ -1129,6 +1131,19 @@ class Environments(environments_pb2_grpc.EnvironmentServiceServicer):
             digest=digest_of(content.encode()), package_count=content.count("\n"), content=content
         )
         return environments_pb2.GetEnvironmentLockResponse(lock=lock)
+
+    def ListEnvironments(self, request, context):
+        found = self.state.environments.get(request.node, [])
+        return environments_pb2.ListEnvironmentsResponse(environments=found)
+
+    def RemoveEnvironment(self, request, context):
+        every = self.state.environments[request.node]
+        [one] = [one for one in every if one.key == request.key]
+        if one.sessions:
+            text = f"environment {one.key} stays on node {request.node}"
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, text, "STATE_CONFLICT")
+        every.remove(one)
+        return environments_pb2.RemoveEnvironmentResponse()
 
 
 class Artifacts(artifacts_pb2_grpc.ArtifactServiceServicer):

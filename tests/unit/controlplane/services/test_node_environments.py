@@ -1,0 +1,87 @@
+"""Environments of nodes: who sees and removes which, with an agent that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from controlplane.domain.identity import Role
+from nsml.v1 import agents_pb2, resources_pb2
+from nsml.v1 import environments_pb2 as pb
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
+from tests.unit.controlplane.services.test_sessions import refused
+
+KIM, LEE, ALL, OLD = "1" * 32, "2" * 32, "3" * 32, "4" * 32
+USED = "a session uses it, or it is being built"
+
+
+@pytest.fixture
+async def rig():
+    async with platform() as rig:
+        yield rig
+
+
+async def listed(who: Stubs, node: str = "a") -> dict[str, resources_pb2.NodeEnvironment]:
+    answer = await who.environments.ListEnvironments(pb.ListEnvironmentsRequest(node=node))
+    return {one.key: one for one in answer.environments}
+
+
+async def remove(who: Stubs, key: str) -> None:
+    await who.environments.RemoveEnvironment(pb.RemoveEnvironmentRequest(node="a", key=key))
+
+
+async def connected(rig: Rig, owners: Mapping[str, str], sessions: list[str]) -> Agent:
+    """An agent with these environments, by key the name of the owner; Kim's is used by `sessions`."""
+    ids = {name: one for one, name in rig.plane.core.identities.ids().items()}
+    there = dict(owners)
+
+    def answer(order: agents_pb2.EnvironmentOrder) -> agents_pb2.EnvironmentReport:
+        report = agents_pb2.EnvironmentReport(order_id=order.order_id)
+        if order.remove:
+            report.removed = order.remove != KIM and there.pop(order.remove, None) is not None
+            report.words = "" if report.removed else USED
+            return report
+        for key, owner in there.items():
+            one = report.environments.add(key=key, for_all=key == ALL, owner="somebody")
+            one.owner_id = ids.get(owner, "")
+            one.sessions.extend([*sessions, "unknown"] if key == KIM else [])
+        return report
+
+    agent = await rig.agent()
+    agent.about_environments = answer
+    return await agent.connect()
+
+
+async def test_users_see_and_remove_their_own_and_administrators_all(rig: Rig) -> None:
+    kim, lee, root = (
+        await rig.user("kim"),
+        await rig.user("lee"),
+        await rig.user("root", role=Role.ADMIN),
+    )
+    sessions: list[str] = []
+    await connected(rig, {KIM: "kim", LEE: "lee", ALL: "", OLD: ""}, sessions)
+    mine = await kim.submit(visibility=resources_pb2.VISIBILITY_PUBLIC)
+    hidden = await lee.submit()
+    sessions += [mine.id, hidden.id]
+    seen = await listed(kim)
+    assert set(seen) == {KIM, ALL}
+    assert (seen[KIM].owner, seen[KIM].owner_id, seen[ALL].owner) == ("kim", "", "")
+    # One that is not known is told of as one of others.
+    assert (list(seen[KIM].sessions), seen[KIM].hidden_sessions) == (["kim/None/1"], 2)
+    assert set(await listed(root)) == {KIM, LEE, ALL, OLD}
+    assert (await refused(remove(kim, LEE)))[0] == "NOT_FOUND"
+    assert (await refused(remove(kim, ALL)))[0] == "PERMISSION_DENIED"
+    code, _, told = await refused(remove(kim, KIM))
+    assert (code, told["why"]) == ("FAILED_PRECONDITION", USED)
+    await remove(lee, LEE)
+    await remove(root, ALL)
+    assert set(await listed(root)) == {KIM, OLD}
+
+
+async def test_what_cannot_be_asked_is_told(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    assert (await refused(listed(kim, "nowhere")))[0] == "NOT_FOUND"
+    old = await rig.agent("old", abilities=[agents_pb2.AGENT_ABILITY_IMAGES])
+    await old.connect()
+    assert (await refused(listed(kim, "old")))[0] == "FAILED_PRECONDITION"
