@@ -41,6 +41,7 @@ from controlplane.history.values import (
     DatasetParts,
     DatasetRoot,
     DatasetUse,
+    EnvironmentLock,
     Gap,
     Item,
     KeptBytes,
@@ -1399,6 +1400,26 @@ async def test_retired_checkpoints_are_gone_and_stay_so(history: History) -> Non
     assert {(one.session_id, one.root) for one in await history.kept.released()} == {("s1", "d1")}
 
 
+async def test_a_lock_is_kept_once_for_as_long_as_a_session_has_it(history: History) -> None:
+    locks, catalogue = history.environment_locks, history.catalogue
+    first, second = (EnvironmentLock(name * 64, 2, f"{name}==1\n" * 99) for name in "ab")
+    assert await locks.of("s1") is None
+    assert not await locks.share_lock("s2", first.digest)
+    await asyncio.gather(*(locks.note_lock("s1", first) for _ in range(5)))
+    assert await asyncio.gather(*(locks.share_lock(f"s{n}", first.digest) for n in range(2, 9)))
+    assert await locks.of("s1") == await locks.of("s8") == first
+    assert await locks.facts_of("s2") == EnvironmentLock(first.digest, 2)
+    await locks.note_lock("s1", second)
+    assert (await locks.of("s1"), await locks.of("s2")) == (second, first)
+    # Those that go take it with them when the last one goes, also while another comes to have it.
+    await asyncio.gather(*(catalogue.delete_session(f"s{n}") for n in range(2, 8)))
+    await asyncio.gather(catalogue.delete_session("s8"), locks.note_lock("s9", first))
+    assert await locks.of("s9") == first
+    await catalogue.delete_session("s9")
+    assert not await locks.share_lock("s2", first.digest)
+    assert await locks.of("s1") == second
+
+
 async def test_tags_and_uses_go_with_their_checkpoint_and_their_sessions(history: History) -> None:
     catalogue, marks = history.catalogue, history.checkpoint_marks
     await catalogue.put_checkpoint(durable("a"))
@@ -1701,6 +1722,7 @@ async def test_a_dump_is_of_one_moment_and_another_history_takes_it(history: His
     await history.checkpoint_marks.tag("s1", "paper", "kept", most=9)
     await history.checkpoint_marks.note_use("s1", CheckpointUse("kept", "s2", 1.0))
     await history.checkpoint_marks.retire("s1", "kim", lambda *_: ["gone"], now=9.0)
+    await history.environment_locks.note_lock("s1", EnvironmentLock("e" * 64, 1, "a==1\n"))
     rows = await dumped(history)
 
     async with aclosing(history.dump()) as batches:
@@ -1720,6 +1742,8 @@ async def test_a_dump_is_of_one_moment_and_another_history_takes_it(history: His
         marks = other.checkpoint_marks
         assert (await marks.of("s1")).tags == {"paper": "kept"}
         assert await marks.retired("s1") == Retired(1, 5)
+        kept = await other.environment_locks.of("s1")
+        assert kept == EnvironmentLock("e" * 64, 1, "a==1\n")
         with pytest.raises(HistoryConflict, match="not empty"):
             await other.load([first, *rest])
         # What comes after goes on from there.
