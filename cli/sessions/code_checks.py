@@ -258,6 +258,7 @@ def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requi
         app.say(f"warning: {visible(text)}, which no package is listed for")
         app.say("  why: sessions do not see the packages that are installed on this machine")
         place = "requirements.txt" if required.is_of_lists else required.source
+        place = "pyproject.toml" if place == "uv.lock" else place
         app.say(f"  try: list the package in {visible(place)}; its name may not be the module's")
 
 

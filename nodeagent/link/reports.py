@@ -108,7 +108,7 @@ def _exit(cause: sessions.Cause, exit_code: int, message: str) -> pb.ReplicaExit
 def _with_advice(message: str) -> str:
     """The exception that ended a program, with the package that it lacked."""
     line = missing_line(message)
-    return f"{message}; add to requirements.txt: {line}" if line else message
+    return f"{message}; add to requirements.txt (or pyproject.toml): {line}" if line else message
 
 
 def _cause(record: ExitRecord) -> sessions.Cause:

@@ -196,7 +196,7 @@ def test_a_module_that_is_missing_ends_with_the_line_to_add(platform):
     done = platform.nsml("run", "-f", cwd=code, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        "ModuleNotFoundError: No module named 'cv2'; add to requirements.txt: opencv-python-headless"
+        "ModuleNotFoundError: No module named 'cv2'; add to requirements.txt (or pyproject.toml): opencv-python-headless"
     )
 
 

@@ -21,6 +21,9 @@ def ended(message: str) -> str:
 
 def test_who_lacks_a_package_is_told_the_line_to_add() -> None:
     lacks = "ModuleNotFoundError: No module named 'cv2'"
-    assert ended(lacks) == f"{lacks}; add to requirements.txt: opencv-python-headless"
+    assert (
+        ended(lacks)
+        == f"{lacks}; add to requirements.txt (or pyproject.toml): opencv-python-headless"
+    )
     for message in ("ModuleNotFoundError: No module named 'utils'", "ValueError: cv2", ""):
         assert ended(message) == message
