@@ -165,7 +165,7 @@ class Environments:
                 found = provide(wanted, built_after=0.0)
                 if lock_of(found.folder) == lock:  # it was not removed meanwhile
                     return found
-            return provide(_locked(requirements, lock, owner), built_after=built_after)
+            return provide(self._locked(requirements, lock, owner), built_after=built_after)
         if requirements.lines or not self._default:
             return provide(self._wanted(requirements, owner), built_after=built_after)
         try:
@@ -229,6 +229,15 @@ class Environments:
         last = last_of(key, (mark.stem for mark in self.folder.glob(f"{key}*.ready")))
         is_good = last is not None and self._built_at(last) >= built_after
         return last if last is not None and is_good else next_of(key, last)
+
+    def _locked(self, requirements: Requirements, lock: str, owner: str) -> _Wanted:
+        """Raises EnvironmentFailed where it cannot be the lock of these requirements."""
+        try:
+            return _Wanted(lines=locked(requirements, lock, self._default).lines, owner=owner)
+        except LockRefused as error:
+            raise EnvironmentFailed(
+                f"the lock of the session that it comes from cannot be used: {error}"
+            ) from None
 
     def _has(self, wanted: _Wanted, lock: str) -> bool:
         """Whether the environment for what was asked for has these packages as it is."""
@@ -387,16 +396,6 @@ def lock_of(environment: Path) -> str:
     except (OSError, ValueError):
         return ""
     return content
-
-
-def _locked(requirements: Requirements, lock: str, owner: str) -> _Wanted:
-    """Raises EnvironmentFailed where it cannot be the lock of these requirements."""
-    try:
-        return _Wanted(lines=locked(requirements, lock).lines, owner=owner)
-    except LockRefused as error:
-        raise EnvironmentFailed(
-            f"the lock of the session that it comes from cannot be used: {error}"
-        ) from None
 
 
 def _key(wanted: _Wanted) -> str:

@@ -21,7 +21,7 @@ _MOST_PACKAGES: Final = 10_000
 _PACKAGE: Final = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,127})(?:\[[A-Za-z0-9._, -]{0,500}\])?"
     r" ?(?:==(?P<version>[A-Za-z0-9.!+_-]{1,128})|@ (?P<url>https://[^\s?#;]{1,1000}\.whl(?:#[^\s;]{0,500})?))"
-    r"(?: ?; ?[^\r\n]{1,500})?"
+    r"(?: ?; ?[ -~]{1,2000})?"
 )
 _URL: Final = re.compile(r"https://[^\s;]+")
 _HASH: Final = re.compile(
@@ -61,20 +61,22 @@ def read_lock(text: str) -> Sequence[LockedPackage]:
     return packages
 
 
-def locked(requirements: Requirements, lock: str) -> Requirements:
+def locked(requirements: Requirements, lock: str, site: Sequence[str] = ()) -> Requirements:
     """What to install for exactly the packages of a lock: from where the requirements say, and nothing else.
 
-    Requirements that have hashes themselves stay as they are. Raises LockRefused, also for a URL that they do not name.
+    `site`: lines of the site's default packages, which say where those come from. Requirements that have hashes
+    themselves stay as they are. Raises LockRefused, also for a URL that none of these lines names.
     """
     packages = read_lock(lock)
     if requirements.are_hashed:
         return requirements
-    named = {found[0] for line in requirements.lines if (found := _URL.search(line))}
+    lines = [*site, *requirements.lines]
+    named = {found[0] for line in lines if (found := _URL.search(line))}
     for one in packages:
         if one.url and one.url not in named:
             raise LockRefused(f"the code does not name {one.url[:200]}")
-    options = [line for line in requirements.lines if line.startswith("-")]
-    return replace(requirements, lines=(*options, *lock.splitlines()))
+    options = dict.fromkeys(line for line in lines if line.startswith("-"))
+    return replace(requirements, lines=(*options, *lock.split("\n")[:-1]))
 
 
 def versions(packages: Sequence[LockedPackage]) -> Mapping[str, str]:
@@ -86,6 +88,7 @@ def _read_line(line: str) -> LockedPackage:
     begin = line.find(" --hash=")
     what, hashes = (line, "") if begin < 0 else (line[:begin], line[begin:])
     found = _PACKAGE.fullmatch(what) if len(what) <= 3_000 else None
-    if found is None or not hashes or _HASH.sub("", hashes):
+    # what begins with - behind a package is read as options, of the whole file; names of variables are replaced
+    if found is None or not hashes or _HASH.sub("", hashes) or re.search(r"\s-|\$\{", what):
         raise LockRefused(f"{line[:80]!r} is no package with a version and hashes")
     return LockedPackage(canonical(found["name"]), found["version"] or "", found["url"] or "")
