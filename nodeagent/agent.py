@@ -64,6 +64,7 @@ from nodeagent.storage.cached_content import Stock
 from nodeagent.storage.checkpoints import Uploads
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import Store
+from nodeagent.storage.in_place import InPlace
 from nodeagent.storage.reservations import Room
 from nodeagent.streaming.chunk_cache import ChunkCache
 from nodeagent.streaming.endpoints import Endpoints
@@ -323,6 +324,7 @@ class Agent:
             replicas=self._replicas.reports(),
             cluster_id=self._cluster_id,
             limits=machine.limits,
+            shared_roots=machine.shared_roots,
             not_ready=offer.not_ready,
             engine_note=offer.engine_note,
             peer_offer=self._exchange.offer,
@@ -454,7 +456,12 @@ class Agent:
         parts = self._parts
         hooks: list[Hook] = [
             ResumeHook(self._loads.newest),
-            DataHook(self._datasets, parts.accounts, parts.run),
+            DataHook(
+                self._datasets,
+                parts.accounts,
+                parts.run,
+                InPlace(parts.machine.shared_roots, parts.run_long),
+            ),
             CodeHook(self._bundles, parts.run_long),
             StreamHook(self._endpoints, parts.run),
         ]

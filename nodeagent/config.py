@@ -23,6 +23,7 @@ from nsml.common.log_files import LONGEST_LOG_BYTES
 from nsml.common.private_folders import words_of
 from nsml.common.settings import SettingsError
 from nsml.spec.images import OWN_IMAGE, RULE, is_made_here, is_reference
+from nsml.spec.in_place_paths import MOST_SHARED_ROOTS, is_plain
 
 __all__ = ["Settings", "SettingsError", "read_settings", "settings_to_be", "unreadable_files"]
 
@@ -88,6 +89,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Which sessions that are no gangs have the machine's network though sessions here have networks of their
     own: `never` any; `on-request`, those that ask for it (`nsml run --network host`), of every user, with
     `gang_devices`, `gang_memlock` and `gang_environment`."""
+
+    shared_roots: tuple[str, ...] = ()
+    """Folders of a shared file system that this machine has: sessions whose datasets are in place below them
+    (`nsml dataset add --in-place`) run here, and have those folders mounted, read-only. The folders above a dataset must
+    belong to root or the agent's account, and be writable by nobody else. Only with isolation by containers or
+    namespaces."""
 
     session_subnet: str = "198.18.0.0/15"
     """Where the addresses of such networks come from; a free part of it is taken, and seen on this machine only."""
@@ -354,6 +361,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "session_subnet",
                 _is_network(self.session_subnet, version=4, longest=20),
                 "an IPv4 range of at least 4096 addresses, such as 198.18.0.0/15",
+            ),
+            (
+                "shared_roots",
+                len(self.shared_roots) <= MOST_SHARED_ROOTS
+                and all(map(is_plain, self.shared_roots)),
+                f"at most {MOST_SHARED_ROOTS} absolute paths, without a slash at their end, . or ..",
             ),
             (
                 "session_ports",

@@ -100,6 +100,8 @@ class Machine:
     gangs: GangNetwork = field(default_factory=GangNetwork)
     networks: NetworkOffer = field(default_factory=NetworkOffer)
     limits: resources.KeptLimits = field(default_factory=resources.KeptLimits)
+    shared_roots: tuple[str, ...] = ()
+    """Folders below which it mounts datasets in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -824,6 +824,9 @@ def _kept(isolation: Isolation, limits: LimitFacts) -> resources.KeptLimits:
     )
 
 
+_WITH_ROOT = {Isolation.CONTAINER, Isolation.NAMESPACE}
+
+
 def _machine(
     settings: Settings,
     facts: HostFacts,
@@ -850,6 +853,8 @@ def _machine(
             memory_bytes=settings.memory_bytes or facts.memory_bytes,
         ),
         limits=_kept(isolation.level, limits),
+        # elsewhere nothing is mounted, and a program could write to what it reads
+        shared_roots=settings.shared_roots if isolation.level in _WITH_ROOT else (),
     )
 
 

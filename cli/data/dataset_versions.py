@@ -148,6 +148,11 @@ async def _compare(
         return open_tree(client, one.digest, shown_by=again)
 
     old, new = await _pair(client, before, after)
+    if old.in_place or new.in_place:
+        raise CommandError(
+            "versions in place cannot be compared: what is kept of them is the list of their files",
+            advice=f"nsml dataset versions {new.owner}/{new.name}",
+        )
     async with tree(old) as one, tree(new) as other:
         return old, new, tree_diff(one.entries, other.entries, most=limit)
 

@@ -19,6 +19,7 @@ from cli.data.dataset_parts import (
     test_folders,
 )
 from cli.data.dataset_versions import diff, search, versions
+from cli.data.in_place import add, copy_in_place
 from cli.exits import CommandError, ExitCode
 from cli.fetching import fetched, target_errors
 from cli.group import Group, command, not_there_yet, pass_app
@@ -341,6 +342,9 @@ def pull(app: App, *, name: str, path: Path) -> None:
         found = await client.datasets.get(*wanted)
         full = f"{found.owner}/{found.name}"
         target = path / folder_name(found.name)
+        if found.in_place:
+            await copy_in_place(client, found, target)
+            return found, target
         with target_errors(target):
             await download(
                 client,
@@ -363,6 +367,7 @@ def pull(app: App, *, name: str, path: Path) -> None:
 
 
 dataset.add_command(push)
+dataset.add_command(add)
 dataset.add_command(pull)
 for each in (ls, search, info, versions, diff, share, describe, tag, untag, rm, restore):
     dataset.add_command(each)

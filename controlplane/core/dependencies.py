@@ -99,6 +99,7 @@ class MemberConfig:
         collect_after_s: how long objects that nothing refers to are kept, once in their place and once aside; 0: for ever.
         keep_points_s, keep_levels_s: the same of its points and of their finest levels; 0: for good.
         keep_checkpoints: which ones sessions keep that name nothing, and whose projects do not; "": all.
+        in_place_roots: folders below which every user may add datasets in place.
         rules: of giving way.
         time_limits: of the classes of sessions.
         waste: what sessions may make of their devices.
@@ -130,6 +131,7 @@ class MemberConfig:
     keep_points_s: float = 0.0
     keep_levels_s: float = 0.0
     keep_checkpoints: str = ""
+    in_place_roots: tuple[str, ...] = ()
     rules: Rules = RULES
     time_limits: TimeLimits = field(default_factory=lambda: NO_TIME_LIMITS)
     waste: WasteRule = field(default_factory=WasteRule)

@@ -31,6 +31,7 @@ from controlplane.history.sql.datasets import MOST_TAGS, Restored
 from controlplane.history.values import Dataset, DatasetListing
 from nsml.common.units import ago, duration_text, size_text
 from nsml.spec.dataset_names import TAG_RULE, is_folder, is_tag
+from nsml.spec.in_place_paths import is_plain, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_MESSAGE_BYTES: Final = 4 << 10
+MOST_PATH_BYTES: Final = 1 << 10
 MOST_DESCRIPTION_BYTES: Final = 4 << 10
 MOST_GLOB_CHARS: Final = 512
 MOST_WORDS: Final = 16
@@ -80,6 +82,15 @@ class DatasetReference:
     tag: str = ""
     streamed: bool = False
     folder: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InPlace:
+    """Files that nodes have themselves: the folder, and how many files of how many bytes its user says it has."""
+
+    path: str
+    size_bytes: int
+    file_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +191,7 @@ class Datasets:
     Args:
         live: the live sessions.
         grace_s: how long removed versions can be restored; 0: without end.
+        in_place_roots: folders below which every user may add versions in place.
     """
 
     def __init__(
@@ -190,7 +202,9 @@ class Datasets:
         clock: Clock,
         live: Callable[[], Iterable[Session]] = tuple,
         grace_s: float = 86_400.0,
+        in_place_roots: Sequence[str] = (),
     ) -> None:
+        self._in_place_roots = in_place_roots
         self._history = history
         self._live = live
         self._content = content
@@ -203,11 +217,15 @@ class Datasets:
         name: str,
         visibility: Visibility | None,
         message: str,
+        *,
         parts: Mapping[str, PartAccess] = NO_PARTS,
+        in_place: InPlace | None = None,
     ) -> None:
         """Raise what `create_version` would, as far as it does not lie in the content."""
         check_dataset(name)
         check_parts(parts)
+        if in_place is not None:
+            self._check_place(caller, in_place)
         if visibility is not None:
             check_visibility(visibility, caller.user.team)
         if len(message.encode()) > MOST_MESSAGE_BYTES:
@@ -222,17 +240,20 @@ class Datasets:
         visibility: Visibility | None,
         message: str,
         parts: Mapping[str, PartAccess] = NO_PARTS,
+        in_place: InPlace | None = None,
     ) -> tuple[DatasetListing, bool]:
         """Make content the newest version of the caller's dataset; False when it was already.
 
         `parts`: who reads which, in all versions; others of the dataset stay as they are.
+        `in_place`: the content is the list of files that nodes have themselves.
 
         Raises:
+            Denied: it is in place, and nowhere that the caller may add datasets from.
             MissingBlobs: not all of it has been sent, or not by the caller.
             TooLarge: it repeats little data many times.
             InvalidRequest: it has no files, none of such a part, or none that is open.
         """
-        self.check(caller, name, visibility, message, parts)
+        self.check(caller, name, visibility, message, parts=parts, in_place=in_place)
         check_digest(digest)
         if not await self._content.may_use(caller, digest) or await self._content.is_incomplete(
             caller, digest
@@ -262,7 +283,7 @@ class Datasets:
             visibility=visibility,
         )
         version, created = await self._put(
-            caller, dataset, digest, listing, message=message, parts=parts
+            caller, dataset, digest, listing, message=message, parts=parts, in_place=in_place
         )
         found = await self._history.catalogue.dataset(owner.name, name, version.number)
         return found or DatasetListing(dataset, version), created
@@ -276,25 +297,30 @@ class Datasets:
         *,
         message: str,
         parts: Mapping[str, PartAccess],
+        in_place: InPlace | None,
     ) -> tuple[StoredVersion, bool]:
         """Divide a tree into the parts of its dataset, where that has some, and make it the newest version."""
         catalogue, owner, name = self._history.catalogue, dataset.owner, dataset.name
         for _ in range(TRIES):
             known = await catalogue.part_access(owner, name)
             access = {**known, **parts}
+            if in_place is not None and access:
+                raise _undivided(dataset)
             made = await divided(self._content, caller, digest, access)
             check_divided(made, parts)
             if access != known and await catalogue.whole_roots(owner, name):
                 await self._set_access(caller, dataset, parts, is_pushed=True)
                 continue
             opened, further = made or (None, None)
+            extent = opened or in_place
             with suppress(PartsChanged):
                 return await catalogue.put_dataset_version(
                     dataset,
                     digest=opened.digest if opened else digest,
-                    size_bytes=opened.size_bytes if opened else listing.size,
-                    file_count=opened.file_count if opened else listing.file_count,
+                    size_bytes=extent.size_bytes if extent else listing.size,
+                    file_count=extent.file_count if extent else listing.file_count,
                     message=message,
+                    in_place=in_place.path if in_place else "",
                     parts=further,
                     access_before=known,
                 )
@@ -323,6 +349,8 @@ class Datasets:
                 return
             whole = await catalogue.whole_roots(owner, name)
             before = await catalogue.dataset_versions(owner, name, with_removed=True)
+            if any(one.version.in_place for one in before):
+                raise _undivided(dataset)
             versions = {
                 number: await divided(self._content, caller, root, access)
                 for number, root in whole.items()
@@ -338,6 +366,22 @@ class Datasets:
                 )
                 return
         raise _too_many_changes(dataset)
+
+    def _check_place(self, caller: UserCaller, in_place: InPlace) -> None:
+        """Raise unless the caller may have nodes mount this folder: a path is a power over their files."""
+        if not is_plain(in_place.path) or len(in_place.path.encode()) > MOST_PATH_BYTES:
+            raise InvalidRequest(
+                f"{in_place.path[:80]!r} is no place for a dataset",
+                why=f"it takes an absolute path of at most {MOST_PATH_BYTES} bytes, without . and ..",
+            )
+        if caller.user.role is Role.ADMIN or place_of(in_place.path, self._in_place_roots):
+            return
+        roots = ", ".join(self._in_place_roots)
+        raise Denied(
+            f"only administrators add datasets in place at {in_place.path}",
+            why=f"others may below {roots}" if roots else "this platform has no in_place_roots",
+            attempt="nsml dataset push NAME PATH    sends the files",
+        )
 
     async def update(
         self,
@@ -747,6 +791,12 @@ class Datasets:
                 else "the dataset was removed and pushed again under its name",
                 attempt=f"nsml run -d {full} ...    to take the new one",
             )
+        if reference.streamed and found.version.in_place:
+            raise InvalidRequest(
+                f"{found.dataset.owner}/{found.dataset.name} is in place, and cannot be streamed",
+                why="its files are on the nodes",
+                attempt=f"nsml run -d {found.dataset.owner}/{found.dataset.name} ...",
+            )
         is_theirs = may(UserCaller(user=user), CHANGE, found.dataset) is ALLOW
         return DatasetVersion(
             owner=found.dataset.owner,
@@ -755,7 +805,16 @@ class Datasets:
             digest=found.owner_digest if is_theirs else found.version.digest,
             streamed=reference.streamed,
             folder=reference.folder,
+            in_place=found.version.in_place,
         )
+
+
+def _undivided(dataset: Dataset) -> InvalidRequest:
+    return InvalidRequest(
+        f"{dataset.owner}/{dataset.name} cannot have both versions in place and parts",
+        why="sessions have the whole folder of a version in place",
+        attempt="another name for one of them",
+    )
 
 
 def _too_many_changes(dataset: Dataset) -> Unavailable:

@@ -23,6 +23,7 @@ def datasets(core: Core) -> Datasets:
         clock=core.clock,
         live=lambda: (stored.value for stored in core.state.sessions.values()),
         grace_s=core.config.collect_after_s,
+        in_place_roots=core.config.in_place_roots,
     )
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.access.current import require_user
-from controlplane.datasets.datasets import cursor_behind, cursor_behind_version, parse_dataset
+from controlplane.datasets.datasets import (
+    InPlace,
+    cursor_behind,
+    cursor_behind_version,
+    parse_dataset,
+)
 from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.wire.catalogue import dataset_message, to_parts
 from controlplane.wire.chunking import beside, parts_of
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
     from controlplane.limits.concurrency_limits import Turns
 
 
+_MOST_BYTES = 1 << 60
+
+
 class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     """Datasets, as users see them."""
 
@@ -40,8 +48,11 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         """Make content the newest version."""
         who, visibility = require_user(), to_visibility(request.visibility)
         parts = to_parts(request.parts)
+        in_place = _in_place(request) if request.in_place else None
         if request.validate_only:
-            self._datasets.check(who, request.name, visibility, request.message, parts)
+            self._datasets.check(
+                who, request.name, visibility, request.message, parts=parts, in_place=in_place
+            )
             return pb.CreateDatasetVersionResponse()
         found, created = await self._datasets.create_version(
             who,
@@ -50,6 +61,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
             visibility=visibility,
             message=request.message,
             parts=parts,
+            in_place=in_place,
         )
         message = self._shown(who)(found)
         return pb.CreateDatasetVersionResponse(dataset=message, created=created)
@@ -202,6 +214,14 @@ def _reference(
     request: pb.GetDatasetRequest | pb.RemoveDatasetRequest | pb.TagDatasetVersionRequest,
 ) -> DatasetReference:
     return parse_dataset(request.name, request.version, tag=request.tag)
+
+
+def _in_place(request: pb.CreateDatasetVersionRequest) -> InPlace:
+    return InPlace(
+        path=request.in_place,
+        size_bytes=min(request.in_place_bytes, _MOST_BYTES),
+        file_count=min(request.in_place_files, _MOST_BYTES),
+    )
 
 
 def _use_message(use: Use) -> pb.DatasetUse:

@@ -226,7 +226,8 @@ class DeviceShare:
 class DatasetVersion:
     """A dataset version as a session uses it: mounted at /data/NAME or, `streamed`, read over S3 and not fetched.
 
-    `folder`: in place of NAME, "" for that.
+    `folder`: in place of NAME, "" for that. `in_place`: the folder of the node that has its files; "": they are in the
+    object store.
     """
 
     owner: str
@@ -235,6 +236,7 @@ class DatasetVersion:
     digest: str
     streamed: bool = False
     folder: str = ""
+    in_place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,8 +273,8 @@ class SessionSpec:
     requirements before it was submitted is built anew. `labels` are its user's to group sessions by.
     `initial_checkpoint` None: its first attempt begins anew. `after`: the sessions that end before it is queued.
     `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all. `environment_lock`: digest of the packages that are
-    installed; "": what the requirements lead to. `output_datasets`: see
-    nsml.spec.output_datasets.
+    installed; "": what the requirements lead to. `output_datasets`: see nsml.spec.output_datasets. `allow_changed_data`:
+    it starts although files of a dataset in place have changed.
     """
 
     entry: str = ""
@@ -304,6 +306,7 @@ class SessionSpec:
     keep_checkpoints: str = ""
     environment_lock: str = ""
     output_datasets: tuple[str, ...] = ()
+    allow_changed_data: bool = False
 
     @property
     def may_be_preempted(self) -> bool:
@@ -682,6 +685,8 @@ class Node:
     """Why its agent can start no sessions now; "" when it can."""
     engine_note: str = ""
     """What a restart of its container engine does to its sessions; "" where they outlive it."""
+    shared_roots: tuple[str, ...] = ()
+    """Folders below which it can mount datasets in place."""
     registered_at: float = 0.0
     limits: KeptLimits = field(default_factory=KeptLimits)
     drain: Drain | None = None
@@ -698,6 +703,10 @@ class Node:
         if self.drain is not None:
             return "drained"
         return "not ready" if self.not_ready else ""
+
+    def shares(self, path: str) -> bool:
+        """Whether it can mount a dataset in place there."""
+        return any(f"{path}/".startswith(f"{root.rstrip('/')}/") for root in self.shared_roots)
 
     def networks_for(self, replica_count: int) -> tuple[Network, ...]:
         """The networks that the replicas of a session may have there, where it asks for one."""

@@ -531,6 +531,7 @@ class DatasetVersion:
     Attributes:
         removed_at: Unix seconds; 0.0 unless it is removed. It can be restored as long as its row is there.
         removed_visibility: what its dataset had when it was removed.
+        in_place: the folder of nodes that has its files, of which `digest` is the list; "": they are stored.
     """
 
     owner: str
@@ -543,6 +544,7 @@ class DatasetVersion:
     message: str = ""
     removed_at: float = 0.0
     removed_visibility: Visibility = Visibility.PRIVATE
+    in_place: str = ""
 
 
 class RootKind(enum.IntEnum):

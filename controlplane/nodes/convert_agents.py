@@ -47,6 +47,7 @@ from nsml.common.peer_capabilities import KEY_BYTES
 from nsml.content.digests import is_digest
 from nsml.spec import knobs
 from nsml.spec.images import is_reference, whole_reference
+from nsml.spec.in_place_paths import MOST_SHARED_ROOTS, is_plain
 from nsml.v1 import agents_pb2, peers_pb2, resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
     """What an agent says first."""
     devices = to_devices(message.devices)
     texts = [message.boot_id, message.agent_version, message.pod, message.host, message.owner]
-    _check_facts([*texts, message.gang_network])
+    _check_facts([*texts, message.gang_network, *message.shared_roots[:MOST_SHARED_ROOTS]])
     node = Node(
         name=message.node,
         boot_id=message.boot_id,
@@ -113,6 +114,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         setting_note=message.setting_note[:MOST_NOTE_CHARS],
         not_ready=message.not_ready[:MOST_NOTE_CHARS],
         engine_note=message.engine_note[:MOST_NOTE_CHARS],
+        shared_roots=tuple(filter(is_plain, message.shared_roots[:MOST_SHARED_ROOTS])),
         registered_at=now,
         limits=to_kept(message.limits, most_note_chars=MOST_NOTE_CHARS),
     )

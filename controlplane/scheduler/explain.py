@@ -208,11 +208,20 @@ def _none_such(extent: MaxCapacity, request: Request) -> str:
     if request.pod and request.pod not in pods:
         others = f"there are: {_names(pods)}" if pods else "no node is in one"
         return f"there is no pod {request.pod}; {others}"
+    if lacking := lacking_paths(extent.nodes, request):
+        return f"no node has {lacking}, where a dataset of it is in place (shared_roots of agents)"
     models = extent.models(request.pod)
     if not request.gpu_model or any(is_model(one, request.gpu_model) for one in models):
         return ""
     others = f"there are: {_names(models)}" if models else "there are no GPUs"
     return f"no node{_pod(request)} has GPU model {request.gpu_model}; {others}"
+
+
+def lacking_paths(nodes: Iterable[Node], request: Request) -> str:
+    """The folders of datasets in place, where no node has all of them; "" where one does."""
+    if any(all(map(one.shares, request.paths)) for one in nodes):
+        return ""
+    return " and ".join(request.paths)
 
 
 def no_such_network(extent: MaxCapacity, request: Request) -> str:

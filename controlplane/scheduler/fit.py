@@ -47,6 +47,8 @@ class Request(NamedTuple):
     """The network that its nodes give it; None: any."""
     avoids: frozenset[str] = frozenset()
     """Devices, by uuid, and nodes that it is not to have: they failed it."""
+    paths: tuple[str, ...] = ()
+    """Folders of its datasets in place, which its nodes have."""
 
     @property
     def whole_devices(self) -> int:
@@ -73,6 +75,7 @@ def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozen
         pod=spec.pod,
         network=spec.network,
         avoids=avoids,
+        paths=tuple(sorted({one.in_place for one in spec.datasets if one.in_place})),
     )
 
 
@@ -110,6 +113,7 @@ NO_SUCH_GPU = "has no such GPU"
 OTHER_POD = "is in another pod"
 NO_HOST_NETWORK = "does not allow the host network"
 NO_OWN_NETWORK = "gives sessions no network of their own"
+NO_SUCH_PATH = "does not have its dataset in place"
 AVOIDED = "failed it before"
 
 
@@ -125,9 +129,14 @@ def refusal(node: Node, request: Request) -> str:
         is_model(one.model, request.gpu_model) for one in node.devices
     ):
         return NO_SUCH_GPU
+    return _elsewhere(node, request) or (AVOIDED if node.name in request.avoids else "")
+
+
+def _elsewhere(node: Node, request: Request) -> str:
+    """Why the node is at the wrong place for it; "" when it is not."""
     if request.pod and node.pod != request.pod:
         return OTHER_POD
-    return AVOIDED if node.name in request.avoids else ""
+    return "" if all(map(node.shares, request.paths)) else NO_SUCH_PATH
 
 
 def _unconnected(node: Node, request: Request) -> str:

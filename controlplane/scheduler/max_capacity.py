@@ -251,6 +251,7 @@ def _kind_of(node: Node) -> tuple[object, ...]:
         node.isolation,
         node.gang_network,
         node.networks,
+        node.shared_roots,
         node.pod,
         node.owner if owner_words(node) else None,
     )

@@ -253,6 +253,7 @@ class NodeIndex:
             node.isolation,
             node.gang_network,
             node.networks,
+            node.shared_roots,
             node.owner if owner_words(node) else "",
         )
         kind = self._kinds.setdefault(key, len(self._kinds))

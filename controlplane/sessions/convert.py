@@ -142,6 +142,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         pod=spec.pod,
         network=to_network(spec.network),
         refresh_environment=spec.refresh_environment,
+        allow_changed_data=spec.allow_changed_data,
         knobs=tuple(to_knob_value(one) for one in spec.knobs),
         labels=MappingProxyType(dict(spec.labels)),
         limits=_LIMITS.from_message(spec.limits),
@@ -281,6 +282,7 @@ def _fill_spec(spec: SessionSpec, owner: str, message: sessions_pb2.SessionSpec)
             digest=one.digest,
             streamed=one.streamed,
             folder=one.folder,
+            in_place=one.in_place,
         )
     message.preemptible = spec.may_be_preempted
     message.grace.CopyFrom(duration(spec.grace_s))

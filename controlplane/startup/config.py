@@ -22,6 +22,7 @@ from nsml.common.log_files import LONGEST_LOG_BYTES
 from nsml.common.settings import SettingsError
 from nsml.common.units import lacks_unit, parse_duration
 from nsml.spec.checkpoint_retention import KEEP_ALL, retention_of
+from nsml.spec.in_place_paths import is_plain
 
 __all__ = ["Settings", "SettingsError", "read_settings"]
 
@@ -277,6 +278,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keep_checkpoints: str = ""
     """Which durable checkpoints of a session are kept, where neither `nsml run --keep` nor its project says so, such as
     `"best:3:val/acc:max last:2"`. Nothing: all. The same on every control plane."""
+
+    in_place_roots: tuple[str, ...] = ()
+    """Folders of a shared file system below which every user may add datasets in place (`nsml dataset add --in-place`),
+    which sessions of whoever sees the dataset read, with the rights of the node's agent: name none that has what some user
+    must not read. Nothing: administrators alone, anywhere that nodes have (`shared_roots` of their agents)."""
 
     idle_percent: float = 1.0
     """A GPU that does no more than this, in percent, does nothing."""
@@ -548,6 +554,11 @@ def _retention_rules(settings: Settings) -> tuple[_Rule, ...]:
             "0 (for good), or as long as keep_points_s at least, which has to be set",
         ),
         ("keep_checkpoints", not (why := _keep_error(settings.keep_checkpoints)), why),
+        (
+            "in_place_roots",
+            all(map(is_plain, settings.in_place_roots)),
+            "absolute paths, without a slash at their end, . or ..",
+        ),
     )
 
 

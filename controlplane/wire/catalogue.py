@@ -57,6 +57,7 @@ def dataset_message(
             _part_message(root, access, is_told=is_own or access is PartAccess.OPEN)
             for root, access in (listing.parts.parts() if listing.parts else ())
         ],
+        in_place=version.in_place,
     )
 
 

@@ -47,12 +47,14 @@ from nodeagent.runtimes.interface import DeviceGrant, Mount, NodeRefused, Python
 from nodeagent.safe_paths import open_folder
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import NoRoom
+from nodeagent.storage.in_place import InPlace, NotHere
 from nodeagent.storage.transfer import uninterrupted
 from nodeagent.streaming.endpoints import Endpoints, Variables
 from nsml.client.errors import ClientError, ContentDamaged
 from nsml.common.clock import Offload
 from nsml.common.units import ago, counted
 from nsml.content.errors import ContentError
+from nsml.content.in_place import changes_text
 from nsml.packages.requirements import Requirements
 from nsml.spec.folders import is_one_name
 from nsml.v1 import agents_pb2 as pb
@@ -159,10 +161,17 @@ def _damaged(what: str, name: str) -> PreparationFailed:
 class DataHook:
     """Datasets from the node's cache."""
 
-    def __init__(self, trees: Trees, accounts: Accounts | None, run: Offload) -> None:
+    def __init__(
+        self,
+        trees: Trees,
+        accounts: Accounts | None,
+        run: Offload,
+        in_place: InPlace | None = None,
+    ) -> None:
         self._trees = trees
         self._accounts = accounts
         self._run = run
+        self._in_place = in_place
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
         """Sessions with a dataset."""
@@ -178,6 +187,9 @@ class DataHook:
                 continue
             try:
                 tree = await self._trees.get(dataset.digest, owner_of(draft.assignment))
+                if dataset.in_place:
+                    draft.mounts.append(await self._place(dataset, tree, draft))
+                    continue
                 await self._admit(tree, draft)
             except (AccountsError, ClientError, ContentError, OSError) as error:
                 what = f"dataset {dataset.name}@{dataset.version}"
@@ -188,6 +200,27 @@ class DataHook:
                     text += f"; nsml run --stream {dataset.name} reads it without fetching it"
                 raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
             draft.mounts.append(Mount(source=tree, target=f"/data/{dataset_name(dataset)}"))
+
+    async def _place(self, dataset: sessions.DatasetReference, tree: Path, draft: Draft) -> Mount:
+        """The folder of a dataset in place, which is as it was, or may have changed."""
+        what = f"dataset {dataset.name}@{dataset.version}, in place at {dataset.in_place},"
+        if self._in_place is None:
+            raise PreparationFailed(sessions.CAUSE_NODE_REFUSED, f"{what} is not for this node")
+        try:
+            found = await self._in_place.look(dataset.in_place, tree)
+        except NotHere as error:
+            text = f"{what} cannot be mounted: {error}"
+            raise PreparationFailed(sessions.CAUSE_NODE_REFUSED, text) from error
+        if found:
+            text = f"{what} has changed: {changes_text(found)}"
+            if not draft.assignment.spec.allow_changed_data:
+                text += (
+                    "; nsml dataset add --in-place makes a version of what is there, and"
+                    " nsml run --allow-changed starts all the same"
+                )
+                raise PreparationFailed(sessions.CAUSE_START_FAILED, text)
+            await self._run(partial(draft.log.note, f"note: {text}"))
+        return Mount(source=Path(dataset.in_place), target=f"/data/{dataset_name(dataset)}")
 
     async def _admit(self, tree: Path, draft: Draft) -> None:
         """Let this replica read the tree, where not everybody may."""

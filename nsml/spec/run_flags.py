@@ -617,6 +617,14 @@ FLAGS: Final = (
         compared="streamed datasets",
     ),
     Flag(
+        ("--allow-changed",),
+        _Switch(),
+        "Start although files of a dataset in place have changed since it was added.",
+        field="spec.allow_changed_data",
+        record="allow_changed_data",
+        compared="allow-changed",
+    ),
+    Flag(
         ("-g", "--gpus"),
         _Thousandths("gpus", least=0, is_always_said=True),
         "GPUs of each replica; 0 for none, 0.5 for half of one.",

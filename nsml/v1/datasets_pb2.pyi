@@ -23,7 +23,7 @@ PART_ACCESS_OWNER: PartAccess
 PART_ACCESS_HIDDEN: PartAccess
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "owner", "team", "visibility", "version", "digest", "size_bytes", "file_count", "message", "updated_at", "description", "tags", "version_count", "last_used_at", "live_sessions", "removed_at", "restorable_until", "parts")
+    __slots__ = ("name", "owner", "team", "visibility", "version", "digest", "size_bytes", "file_count", "message", "updated_at", "description", "tags", "version_count", "last_used_at", "live_sessions", "removed_at", "restorable_until", "parts", "in_place")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     TEAM_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class Dataset(_message.Message):
     REMOVED_AT_FIELD_NUMBER: _ClassVar[int]
     RESTORABLE_UNTIL_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    IN_PLACE_FIELD_NUMBER: _ClassVar[int]
     name: str
     owner: str
     team: str
@@ -60,7 +61,8 @@ class Dataset(_message.Message):
     removed_at: _timestamp_pb2.Timestamp
     restorable_until: _timestamp_pb2.Timestamp
     parts: _containers.RepeatedCompositeFieldContainer[DatasetPart]
-    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., message: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., description: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., version_count: _Optional[int] = ..., last_used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., live_sessions: _Optional[int] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., restorable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[DatasetPart, _Mapping]]] = ...) -> None: ...
+    in_place: str
+    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., message: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., description: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., version_count: _Optional[int] = ..., last_used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., live_sessions: _Optional[int] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., restorable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[DatasetPart, _Mapping]]] = ..., in_place: _Optional[str] = ...) -> None: ...
 
 class DatasetPart(_message.Message):
     __slots__ = ("path", "access", "digest", "size_bytes", "file_count")
@@ -89,20 +91,26 @@ class DatasetUse(_message.Message):
     def __init__(self, live_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., ended_sessions: _Optional[int] = ...) -> None: ...
 
 class CreateDatasetVersionRequest(_message.Message):
-    __slots__ = ("name", "digest", "visibility", "message", "validate_only", "parts")
+    __slots__ = ("name", "digest", "visibility", "message", "validate_only", "parts", "in_place", "in_place_bytes", "in_place_files")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     VISIBILITY_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    IN_PLACE_FIELD_NUMBER: _ClassVar[int]
+    IN_PLACE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IN_PLACE_FILES_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     visibility: _resources_pb2.Visibility
     message: str
     validate_only: bool
     parts: _containers.RepeatedCompositeFieldContainer[DatasetPart]
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., message: _Optional[str] = ..., validate_only: _Optional[bool] = ..., parts: _Optional[_Iterable[_Union[DatasetPart, _Mapping]]] = ...) -> None: ...
+    in_place: str
+    in_place_bytes: int
+    in_place_files: int
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., message: _Optional[str] = ..., validate_only: _Optional[bool] = ..., parts: _Optional[_Iterable[_Union[DatasetPart, _Mapping]]] = ..., in_place: _Optional[str] = ..., in_place_bytes: _Optional[int] = ..., in_place_files: _Optional[int] = ...) -> None: ...
 
 class CreateDatasetVersionResponse(_message.Message):
     __slots__ = ("dataset", "created")

@@ -68,6 +68,13 @@ COLUMNS: tuple[Column[Dataset], ...] = (
     ),
     Column(key="parts", title="Parts", cell=lambda d, _: _parts_word(d), is_wide=True),
     Column(key="digest", title="Digest", cell=lambda d, _: d.digest, is_wide=True),
+    Column(
+        key="in_place",
+        title="In place at",
+        cell=lambda d, _: d.in_place,
+        is_wide=True,
+        is_worth=lambda d: bool(d.in_place),
+    ),
 )
 
 
@@ -90,6 +97,7 @@ def record(dataset: Dataset) -> dict[str, Any]:
         "last_used_at": _moment_or_none(dataset, "last_used_at"),
         "live_sessions": dataset.live_sessions,
         "parts": _parts_record(dataset),
+        "in_place": dataset.in_place or None,
     }
 
 
@@ -170,6 +178,14 @@ VERSION_COLUMNS: tuple[Column[Dataset], ...] = (
     ),
     Column(key="parts", title="Parts", cell=lambda d, _: _parts_word(d), is_wide=True),
     Column(key="digest", title="Digest", cell=lambda d, _: d.digest, is_wide=True),
+    Column(
+        key="in_place",
+        title="In place at",
+        cell=lambda d, _: d.in_place,
+        is_wide=True,
+        is_worth=lambda d: bool(d.in_place),
+        tells=lambda d: bool(d.in_place),
+    ),
 )
 
 
@@ -207,6 +223,7 @@ def version_record(version: Dataset) -> dict[str, Any]:
         "parts": _parts_record(version),
         "removed_at": _moment_or_none(version, "removed_at"),
         "restorable_until": _moment_or_none(version, "restorable_until"),
+        "in_place": version.in_place or None,
     }
 
 

@@ -49,6 +49,7 @@ def not_pinned(source: Session, made: Session, required: Requirements | None) ->
     `required`: what the code asks for; None where that cannot be read.
     """
     return [
+        *_in_place(made),
         *_image(source, made, required),
         *_packages(source, made, required),
         *_gpus(source, made),
@@ -57,6 +58,19 @@ def not_pinned(source: Session, made: Session, required: Requirements | None) ->
         Unpinned("network", "what the program fetches while it runs is not recorded"),
         *_changes(source),
     ]
+
+
+def _in_place(made: Session) -> Iterator[Unpinned]:
+    for one in made.spec.datasets:
+        if one.in_place:
+            how = (
+                "and may have changed (--allow-changed)"
+                if made.spec.allow_changed_data
+                else "looked at when it starts: sizes, times, and some of the content"
+            )
+            yield Unpinned(
+                f"dataset {one.name}@{one.version}", f"in place at {one.in_place}, {how}"
+            )
 
 
 def _image(source: Session, made: Session, required: Requirements | None) -> Iterator[Unpinned]:

@@ -77,10 +77,11 @@ class SqlDatasets(SqlDatasetParts):
         size_bytes: int,
         file_count: int,
         message: str = "",
+        in_place: str = "",
         parts: DatasetParts | None = None,
         access_before: Mapping[str, PartAccess] | None = None,
     ) -> tuple[DatasetVersion, bool]:
-        """Make content the newest version; the same content as the newest has gives that one and False.
+        """Make content the newest version; the same content and place as the newest has gives that one and False.
 
         Makes the dataset when it is new or all its versions are removed; of one that exists, team and visibility become
         `dataset`'s. The version is created at `dataset.created_at`. `digest`, `size_bytes` and `file_count` are of what is
@@ -97,7 +98,8 @@ class SqlDatasets(SqlDatasetParts):
             connection.execute(put, _DATASET.values(dataset))
             if parts is not None:
                 put_access(connection, dataset.owner, dataset.name, parts.access)
-            if found is not None and found.version.digest == digest:
+            newest = None if found is None else (found.version.digest, found.version.in_place)
+            if found is not None and newest == (digest, in_place):
                 number = found.version.number
                 of = parts_of(connection, dataset.owner, dataset.name, number).get(number)
                 if set(of.roots if of else ()) == set(parts.roots if parts else ()):
@@ -111,6 +113,7 @@ class SqlDatasets(SqlDatasetParts):
                 file_count=file_count,
                 created_at=dataset.created_at,
                 message=message,
+                in_place=in_place,
             )
             connection.execute(_PUT_VERSION, _VERSION.values(version))
             if parts is not None:

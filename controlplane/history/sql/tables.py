@@ -493,6 +493,8 @@ END $$""",
             is_clustered=True,
         ),
     ),
+    # Datasets in place; see nsml.content.in_place.
+    (AddColumns("dataset_versions", "in_place text=''"),),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

@@ -244,7 +244,7 @@ class ProgressRecord(_message.Message):
     def __init__(self, is_resumable: _Optional[bool] = ..., saved_at: _Optional[float] = ...) -> None: ...
 
 class SpecRecord(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit_s", "knobs", "initial_checkpoint", "after", "keep_checkpoints", "environment_lock", "output_datasets")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit_s", "knobs", "initial_checkpoint", "after", "keep_checkpoints", "environment_lock", "output_datasets", "allow_changed_data")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +288,7 @@ class SpecRecord(_message.Message):
     KEEP_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_LOCK_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_DATASETS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_CHANGED_DATA_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -317,7 +318,8 @@ class SpecRecord(_message.Message):
     keep_checkpoints: str
     environment_lock: str
     output_datasets: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUseRecord, _Mapping]]] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[str] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit_s: _Optional[float] = ..., knobs: _Optional[_Iterable[_Union[KnobRecord, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpointRecord, _Mapping]] = ..., after: _Optional[_Iterable[_Union[AfterRecord, _Mapping]]] = ..., keep_checkpoints: _Optional[str] = ..., environment_lock: _Optional[str] = ..., output_datasets: _Optional[_Iterable[str]] = ...) -> None: ...
+    allow_changed_data: bool
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUseRecord, _Mapping]]] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[str] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit_s: _Optional[float] = ..., knobs: _Optional[_Iterable[_Union[KnobRecord, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpointRecord, _Mapping]] = ..., after: _Optional[_Iterable[_Union[AfterRecord, _Mapping]]] = ..., keep_checkpoints: _Optional[str] = ..., environment_lock: _Optional[str] = ..., output_datasets: _Optional[_Iterable[str]] = ..., allow_changed_data: _Optional[bool] = ...) -> None: ...
 
 class AfterRecord(_message.Message):
     __slots__ = ("session_id", "name", "is_any")
@@ -348,20 +350,22 @@ class SecretUseRecord(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class DatasetRecord(_message.Message):
-    __slots__ = ("owner", "name", "version", "digest", "streamed", "folder")
+    __slots__ = ("owner", "name", "version", "digest", "streamed", "folder", "in_place")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     STREAMED_FIELD_NUMBER: _ClassVar[int]
     FOLDER_FIELD_NUMBER: _ClassVar[int]
+    IN_PLACE_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     version: int
     digest: str
     streamed: bool
     folder: str
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., streamed: _Optional[bool] = ..., folder: _Optional[str] = ...) -> None: ...
+    in_place: str
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., streamed: _Optional[bool] = ..., folder: _Optional[str] = ..., in_place: _Optional[str] = ...) -> None: ...
 
 class ResourcesRecord(_message.Message):
     __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes")
@@ -561,7 +565,7 @@ class DeviceShare(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., thousandths: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "drain", "fence", "hold", "gang_network", "limits", "only_owner", "isolation_note", "setting_note", "networks", "not_ready", "engine_note")
+    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "drain", "fence", "hold", "gang_network", "limits", "only_owner", "isolation_note", "setting_note", "networks", "not_ready", "engine_note", "shared_roots")
     NAME_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -586,6 +590,7 @@ class NodeRecord(_message.Message):
     NETWORKS_FIELD_NUMBER: _ClassVar[int]
     NOT_READY_FIELD_NUMBER: _ClassVar[int]
     ENGINE_NOTE_FIELD_NUMBER: _ClassVar[int]
+    SHARED_ROOTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     boot_id: str
     agent_version: str
@@ -610,7 +615,8 @@ class NodeRecord(_message.Message):
     networks: _containers.RepeatedScalarFieldContainer[str]
     not_ready: str
     engine_note: str
-    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., drain: _Optional[_Union[DrainRecord, _Mapping]] = ..., fence: _Optional[_Union[FenceRecord, _Mapping]] = ..., hold: _Optional[_Union[HoldRecord, _Mapping]] = ..., gang_network: _Optional[str] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., networks: _Optional[_Iterable[str]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ...) -> None: ...
+    shared_roots: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., drain: _Optional[_Union[DrainRecord, _Mapping]] = ..., fence: _Optional[_Union[FenceRecord, _Mapping]] = ..., hold: _Optional[_Union[HoldRecord, _Mapping]] = ..., gang_network: _Optional[str] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., networks: _Optional[_Iterable[str]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., shared_roots: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DrainRecord(_message.Message):
     __slots__ = ("asked_by", "reason", "asked_at", "move_at")

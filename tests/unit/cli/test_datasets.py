@@ -273,3 +273,30 @@ def test_a_plain_folder_is_put_where_programs_of_nsml_look(nsml, scored, state):
     nsml("dataset", "push", "kin", str(scored / "train"), "--under", "train/kin/")
     [entry] = decode(state.blobs[state.datasets[-1].digest]).entries
     assert entry.path == "train/kin/train_data"
+
+
+def test_a_dataset_in_place_is_a_list_of_its_files_and_is_copied_where_they_are(
+    nsml, state, tmp_path, project
+):
+    shared = (tmp_path / "shared").resolve()
+    (shared / "train").mkdir(parents=True)
+    for name in ("train/1", "train/2", "labels"):
+        (shared / name).write_text(name * 1000)
+    added = json.loads(nsml("dataset", "add", "big", "--in-place", str(shared), "-j").stdout)
+    assert (added["in_place"], added["file_count"], added["size_bytes"]) == (str(shared), 3, 20_000)
+    assert sum(map(len, state.blobs.values())) < 5_000, "the files themselves are not sent"
+    assert f"In place at    {shared}\n" in nsml("dataset", "info", "big").stdout
+    assert str(shared) in nsml("dataset", "versions", "big").stdout
+    assert "already is" in nsml("dataset", "add", "big", "--in-place", str(shared)).stdout
+    assert nsml("dataset", "pull", "big", "here").stdout == "here/big\n"
+    assert (project / "here/big/train/2").read_text() == "train/2" * 1000
+    (shared / "labels").write_text("other")
+    told = nsml("dataset", "pull", "big", "there", check=False)
+    assert (told.code, "labels is not what it was" in told.stderr) == (1, True)
+    assert "cannot be compared" in nsml("dataset", "diff", "big@1", "big", check=False).stderr
+    (tmp_path / "link").symlink_to(shared)
+    told = nsml("dataset", "add", "big", "--in-place", str(tmp_path / "link"), check=False)
+    assert (told.code, f"  try: nsml dataset add big --in-place {shared}\n" in told.stderr) == (
+        2,
+        True,
+    )

@@ -103,6 +103,7 @@ ARGUMENTS = {
     "pull": ["kim/mnist/1"],
     "dataset pull": ["mnist"],
     "dataset push": ["digits", "."],
+    "dataset add": ["digits", "--in-place", "."],
     "dataset ls": [],
     "dataset info": ["mnist"],
     "dataset search": ["mni"],

@@ -12,7 +12,7 @@ from controlplane.content import manifests
 from controlplane.content.content import Content
 from controlplane.datasets import datasets as operations
 from controlplane.datasets.datasets import Datasets, parse_dataset
-from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
+from controlplane.domain.errors import Denied, InvalidRequest, NotFound, NsmlError, TooLarge
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.values import Visibility
 from controlplane.history.sqlite import open_history
@@ -184,3 +184,47 @@ async def test_what_can_be_restored_is_listed_for_its_owner_and_administrators(
     assert await listed(root) == ["root/only@1", "root/only@2", "root/only@3", *of_kim]
     with pytest.raises(InvalidRequest):
         await datasets.removed_page(KIM, "", size=2, cursor="root/only@x")
+
+
+async def test_only_who_may_lets_nodes_mount_a_folder(datasets: Datasets) -> None:
+    root = UserCaller(user=User(name="root", role=Role.ADMIN))
+
+    def refused(caller: UserCaller, path: str) -> type[Exception] | None:
+        place = operations.InPlace(path=path, size_bytes=1, file_count=1)
+        try:
+            datasets.check(caller, "big", None, "", in_place=place)
+        except NsmlError as error:
+            return type(error)
+        return None
+
+    assert refused(KIM, "/shared/big") is Denied
+    assert refused(root, "/shared/big") is None
+    datasets._in_place_roots = ("/shared",)
+    assert refused(KIM, "/shared/big") is None
+    assert refused(KIM, "/shared2/big") is Denied
+    for caller in (KIM, root):
+        for path in ("shared", "/shared/../etc", "/shared//a", "/shared/", f"/shared/{'a' * 2000}"):
+            assert refused(caller, path) is InvalidRequest
+
+
+async def test_a_version_in_place_is_another_one_than_its_list_and_is_not_streamed(
+    datasets: Datasets,
+) -> None:
+    datasets._in_place_roots = ("/",)
+    digest = await offer(datasets, [b"list"])
+
+    async def put(path: str) -> bool:
+        place = operations.InPlace(path=path, size_bytes=7 << 40, file_count=9) if path else None
+        make = datasets.create_version
+        _, created = await make(
+            KIM, name="big", digest=digest, visibility=None, message="", in_place=place
+        )
+        return created
+
+    assert [await put(one) for one in ("", "/a", "/a", "/b")] == [True, True, False, True]
+    found = await datasets.find(KIM, parse_dataset("big"))
+    assert (found.version.number, found.version.in_place) == (3, "/b")
+    assert (found.version.size_bytes, found.version.file_count) == (7 << 40, 9)
+    assert (await datasets.resolve(KIM.user, parse_dataset("big"))).in_place == "/b"
+    with pytest.raises(InvalidRequest, match="in place, and cannot be streamed"):
+        await datasets.resolve(KIM.user, parse_dataset("big", streamed=True))

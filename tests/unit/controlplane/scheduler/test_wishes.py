@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from controlplane.domain.changes import SessionChanged, SessionRemoved
 from controlplane.domain.models import is_model
 from controlplane.domain.plan import Plan
-from controlplane.domain.values import Device, Drain, Network, Node, Priority, Session, SessionSpec
+from controlplane.domain.values import (
+    DatasetVersion,
+    Device,
+    Drain,
+    Network,
+    Node,
+    Priority,
+    Session,
+    SessionSpec,
+)
 from controlplane.scheduler import ClusterIndex, can_ever_fit, request_of
 from controlplane.scheduler.fragmentation import FIRST_MIX
 from tests.support.examples import examples
@@ -155,6 +164,30 @@ def test_why_it_can_never_be_placed_names_the_model_or_the_pod(
     plan = schedule(cluster(*nodes, wants(3000, **wish)), NOW)
     assert reason(plan).endswith(f"; {words}")
     assert not plan.deferrals[0].explanation.can_ever_fit
+
+
+def test_a_dataset_in_place_is_where_its_folder_is() -> None:
+    def reads(*paths: str) -> Session:
+        versions = (
+            DatasetVersion(owner="kim", name=f"d{at}", version=1, digest="1" * 64, in_place=path)
+            for at, path in enumerate(paths)
+        )
+        return session(1000, spec={"datasets": tuple(versions)})
+
+    nodes = (
+        node("a", 1),  # of an older agent
+        node("b", 4, shared_roots=("/shared", "/more")),
+        node("c", 4, shared_roots=("/shared2",)),
+        node("d", 4, shared_roots=("/shared",)),
+    )
+    assert places(schedule(cluster(*nodes, reads("/shared/x", "/more")), NOW)) == ["b"]
+    assert places(schedule(cluster(*nodes, reads("/shared2/x")), NOW)) == ["c"]
+    assert places(schedule(cluster(*nodes, reads()), NOW)) == ["a"]
+    plan = schedule(cluster(*nodes, reads("/other/x")), NOW)
+    assert "no node has /other/x, where a dataset of it is in place" in reason(plan)
+    assert not plan.deferrals[0].explanation.can_ever_fit
+    plan = schedule(cluster(*nodes, reads("/shared2/x", "/shared/y")), NOW)
+    assert "no node has /shared/y and /shared2/x" in reason(plan)
 
 
 OWN, BOTH, SHARED = (Network.OWN,), (Network.OWN, Network.HOST), (Network.HOST,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,9 +15,11 @@ from nodeagent.replica.preparation_steps import (
     StreamHook,
 )
 from nodeagent.storage.eviction import NoRoom
+from nodeagent.storage.in_place import InPlace
 from nodeagent.streaming.endpoints import Variables
 from nsml.client.errors import NotFound
 from nsml.common.clock import in_thread
+from nsml.content.in_place import LIST_NAME, encode, look_at
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from tests.support.scripted_platform import session_id
@@ -85,3 +88,66 @@ async def test_a_list_of_files_that_does_not_come_ends_the_attempt() -> None:
     with pytest.raises(PreparationFailed, match="cannot be read: no such version"):
         await hook.prepare(draft(streams=True))
     assert not hook.applies(draft(streams=False).assignment.spec)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A dataset in place at top/data, whose list is the tree list/."""
+    folder = tmp_path.resolve() / "top" / "data"
+    folder.mkdir(parents=True)
+    for name in ("a", "b"):
+        (folder / name).write_text(name)
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list" / LIST_NAME).write_bytes(encode(look_at(folder)))
+    return folder
+
+
+def in_place(shared: Path, roots: Sequence[Path]) -> tuple[DataHook, Draft]:
+    class Lists(Trees):
+        async def get(self, digest: str, user: str = "") -> Path:
+            del digest, user
+            return shared.parents[1] / "list"
+
+    hook = DataHook(
+        cast("Any", Lists()), None, in_thread, InPlace([str(one) for one in roots], in_thread)
+    )
+    made = draft(streams=True)
+    del made.assignment.spec.datasets[1:]
+    made.assignment.spec.datasets[0].in_place = str(shared)
+    made.assignment.spec.datasets[0].version = 3
+    return hook, made
+
+
+async def test_a_dataset_in_place_is_mounted_while_it_is_what_it_was(shared: Path) -> None:
+    hook, made = in_place(shared, [shared.parent])
+    await hook.prepare(made)
+    assert [(one.source, one.target) for one in made.mounts] == [(shared, "/data/fetched")]
+    (shared / "b").unlink()
+    hook, made = in_place(shared, [shared.parent])
+    with pytest.raises(PreparationFailed, match=r"fetched@3, in place .* b is missing") as failed:
+        await hook.prepare(made)
+    assert failed.value.cause == sessions.CAUSE_START_FAILED, "no further attempt differs"
+    made.assignment.spec.allow_changed_data = True
+    await hook.prepare(made)
+    assert [one.source for one in made.mounts] == [shared]
+    assert "b is missing" in made.log[0]
+
+
+@pytest.mark.parametrize(
+    ("roots", "mode", "said"),
+    [
+        ([], 0o755, "not below the shared_roots"),
+        (["/elsewhere"], 0o755, "not below the shared_roots"),
+        (["/"], 0o777, "others can write to"),
+    ],
+)
+async def test_a_folder_that_this_node_does_not_share_or_others_can_exchange_is_not_mounted(
+    shared: Path, roots: list[str], mode: int, said: str
+) -> None:
+    hook, made = in_place(shared, [Path(one) for one in roots])
+    made.assignment.spec.allow_changed_data = True
+    shared.parent.chmod(mode)
+    with pytest.raises(PreparationFailed, match=said) as failed:
+        await hook.prepare(made)
+    assert failed.value.cause == sessions.CAUSE_NODE_REFUSED
+    assert made.mounts == []

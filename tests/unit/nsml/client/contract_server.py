@@ -955,9 +955,10 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
             visibility=request.visibility or resources_pb2.VISIBILITY_PRIVATE,
             version=len(known) + 1,
             digest=request.digest,
-            size_bytes=manifest.size,
-            file_count=len(manifest.entries),
+            size_bytes=request.in_place_bytes or manifest.size,
+            file_count=request.in_place_files or len(manifest.entries),
             message=request.message,
+            in_place=request.in_place,
         )
         for path, part in sorted({"": datasets_pb2.DatasetPart(access=1), **parts}.items()):
             files = [one for one in manifest.entries if part_of(one.path, parts) == path]

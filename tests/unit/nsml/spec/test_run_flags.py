@@ -108,6 +108,7 @@ def test_a_value_of_a_newer_platform_is_shown_as_its_number(name: str) -> None:
 ONE: dict[str, object] = {
     "dataset": ("mnist@3", "kin@gold"),
     "stream": ("images@2",),
+    "allow_changed": True,
     "gpus": 500,
     "gpu_model": "A100",
     "cpus": 2000,
@@ -140,6 +141,7 @@ ONE: dict[str, object] = {
 OTHER: dict[str, object] = {
     "dataset": ("digits",),
     "stream": ("web",),
+    "allow_changed": True,
     "gpus": 2000,
     "gpu_model": "H100",
     "cpus": 1000,

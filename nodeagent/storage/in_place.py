@@ -1,0 +1,58 @@
+"""Datasets in place: a folder of this machine, below those that its administrator names, is what its list says it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+from nodeagent.storage.transfer import uninterrupted
+from nsml.content.errors import ContentError
+from nsml.content.in_place import LIST_NAME, Change, changes, decode, why_movable
+from nsml.spec.in_place_paths import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.common.clock import Offload
+
+
+class NotHere(Exception):
+    """The folder cannot be mounted on this node; the message says why."""
+
+
+class InPlace:
+    """Looks at the folders of datasets in place.
+
+    Args:
+        roots: the folders of a shared file system that this node has.
+        run: for work that may take minutes.
+    """
+
+    def __init__(self, roots: Sequence[str], run: Offload) -> None:
+        self._roots = tuple(roots)
+        self._run = run
+
+    async def look(self, path: str, tree: Path) -> Sequence[Change]:
+        """What has changed in the folder since the list in `tree` was made.
+
+        Raises:
+            NotHere: it is not below a root, not there, or somebody else could put another folder in its place.
+            ContentError, OSError: the list or the folder cannot be read.
+        """
+        return await uninterrupted(self._run, lambda: self._look(path, tree))
+
+    def _look(self, path: str, tree: Path) -> Sequence[Change]:
+        if not place_of(path, self._roots):
+            raise NotHere(f"{path} is not below the shared_roots of this node's agent")
+        try:
+            if why := why_movable(Path(path), frozenset({0, os.geteuid()})):
+                raise NotHere(why)
+        except FileNotFoundError as error:
+            raise NotHere(f"{path} is not there") from error
+        listed = decode((tree / LIST_NAME).read_bytes())
+        try:
+            return changes(Path(path), listed, SystemRandom())
+        except FileNotFoundError as error:
+            raise ContentError(f"files of {path} went while it was looked at") from error
