@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Dict, Optional, Tuple, Union
+    from typing import IO, Any, Dict, List, Optional, Tuple, Union
 
 BUFFER_BYTES = 1 << 20
 _TIMEOUT_S = 120.0
@@ -127,7 +127,12 @@ class StreamedFile(io.RawIOBase):
 
     def readall(self) -> bytes:
         """See io.RawIOBase."""
-        return self._read(max(self._size - self._at, 0))
+        parts: List[bytes] = []
+        while True:
+            part = self._read(max(self._size - self._at, 0))
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
 
     def close(self) -> None:
         """See io.IOBase."""
@@ -182,7 +187,15 @@ class StreamedFile(io.RawIOBase):
         signed = _signed(method, self._path, str(self._endpoint.netloc), headers)
         connection.request(method, self._path, headers=signed)
         answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
+        try:
+            body = answer.read()
+        except http.client.IncompleteRead as error:
+            if answer.status != _PARTIAL or not error.partial:
+                raise
+            # What is missing is asked for next, from there on: the same range would be cut off at the same place.
+            self._disconnect()
+            body = error.partial
+        return answer.status, answer.headers, body
 
     def _connected(self) -> http.client.HTTPConnection:
         """The connection of this process: what a parent has opened is its own."""

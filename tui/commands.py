@@ -117,7 +117,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
     "dataset": {
         **dict.fromkeys(("ls", "search", "info", "versions", "diff"), Way.SHOWN),
         **dict.fromkeys(("share", "describe", "tag", "untag", "restore"), Way.ASKED),
-        **dict.fromkeys(("push", "pull", "rm"), Way.HANDED),
+        **dict.fromkeys(("add", "push", "pull", "rm"), Way.HANDED),
     },
     "image": {"ls": Way.SHOWN, "pull": Way.HANDED, "rm": Way.HANDED},
     "env": {"ls": Way.SHOWN, "lock": Way.SHOWN, "rm": Way.HANDED},

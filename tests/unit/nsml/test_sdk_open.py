@@ -68,13 +68,19 @@ class Breaking(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_HEAD(self) -> None:
-        known = {"/big/a%20b": 200, "/big/damaged": 410}
+        known = {"/big/a%20b": 200, "/big/half": 200, "/big/damaged": 410}
         self._head(known.get(self.path, 404), len(TEXT))
 
     def do_GET(self) -> None:
         wanted = self.headers["range"]
         self.asked.append(wanted)
         first, last = map(int, re.findall("[0-9]+", wanted))
+        if self.path == "/big/half":  # of which the rest is damaged
+            is_there = first < 5
+            self._head(206 if is_there else 410, last + 1 - first if is_there else 0)
+            self.wfile.write(TEXT.encode()[first : min(last + 1, 5)])
+            self.close_connection = True
+            return
         match len(self.asked) % 3:
             case 1:
                 self._head(206, last + 1 - first)
@@ -122,6 +128,10 @@ def test_what_is_streamed_is_read_in_ranges_until_they_come_whole(
         nsml.open("big/none")
     with pytest.raises(OSError, match="nsml dataset push of the same files repairs it"):
         nsml.open("big/damaged")
+    half = nsml.open("big/half", "rb", 4)
+    assert half.read(5) == TEXT[:5].encode(), "what came is not asked for again"
+    with pytest.raises(OSError, match="damaged in the object store"):
+        half.read()
 
 
 def test_an_endpoint_that_never_answers_is_told_after_a_while(
