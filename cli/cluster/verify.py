@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 _TOLD_EVERY_S: Final = 5.0
 _MOST_NAMES: Final = 3
+_IN_PLACE: Final = "datasets in place"
 _ADVICE: Final = {
     "datasets": "push the same files again: nsml dataset push NAME PATH",
+    _IN_PLACE: "nsml dataset add NAME --in-place PATH makes a version of what is there",
     "checkpoints": "nsml model ls SESSION lists them, nsml model rm SESSION CHECKPOINT removes one",
 }
 
@@ -28,10 +30,12 @@ _ADVICE: Final = {
 def storage(app: App) -> int:
     """Read everything that the platform has stored, and say what is damaged or missing. For administrators.
 
+    Of datasets in place the newest versions are compared with their files, where this machine has them.
     Nothing is changed, but that damaged parts count as missing: the next push of a folder that has them
     sends them again. Exit code 1 when anything is damaged.
     """
     read, broken = app.call(lambda client: _verified(app, client))
+    broken += app.call(lambda client: _in_place(app, client))
     if app.is_for_people:
         app.say(f"read {counted(read.blobs, 'blob')}, {size_text(read.bytes)}")
     write_list(
@@ -65,6 +69,38 @@ async def _verified(app: App, client: Client) -> tuple[VerifyStorageResponse, li
             app.say(f"read {counted(read.blobs, 'blob')}, {size_text(read.bytes)}")
             told_at = now
     return read, broken
+
+
+async def _in_place(app: App, client: Client) -> list[BrokenContent]:
+    """Datasets in place whose files are not what they were, with the changed ones as what is lost."""
+    from cli.data.in_place import changed_in_place
+    from nsml.client.errors import ClientError
+    from nsml.content.errors import ContentError
+    from nsml.content.in_place import changes_text
+    from nsml.v1.content_pb2 import BrokenContent
+
+    found = []
+    for one in [one for one in await client.datasets.every() if one.in_place]:
+        name = f"{one.owner}/{one.name}@{one.version}"
+        try:
+            changed = await changed_in_place(client, one)
+        except (ClientError, ContentError, OSError) as error:
+            app.say(f"note: {name}, in place at {one.in_place}, was not compared: {error}")
+            continue
+        if changed is None:
+            app.say(f"note: {name} is in place at {one.in_place}, which this machine does not have")
+        elif changed:
+            app.say(f"{name}, in place at {one.in_place}: {changes_text(changed)}")
+            found.append(
+                BrokenContent(
+                    kind=_IN_PLACE,
+                    owner=one.owner,
+                    names=[name],
+                    digest=one.digest,
+                    lost=len(changed),
+                )
+            )
+    return found
 
 
 def _names(one: BrokenContent) -> str:

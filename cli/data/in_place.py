@@ -19,7 +19,10 @@ from cli.progress import Progress
 from cli.sessions.file_names import files_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nsml.client.calls import Client
+    from nsml.content.in_place import Change, ListedFile
     from nsml.v1.datasets_pb2 import CreateDatasetVersionResponse, Dataset
 
 
@@ -107,17 +110,13 @@ def add(app: App, *, name: str, path: Path, visibility: str | None, message: str
     write_one(app, {**record(made), "created": answer.created}, [text])
 
 
-async def copy_in_place(client: Client, found: Dataset, target: Path) -> None:
-    """Copy a version in place to the new folder `target`, where this machine has its files; each is verified.
-
-    Raises CommandError for a machine that has them not, or others.
-    """
+async def listed_files(client: Client, found: Dataset) -> list[ListedFile]:
+    """The files of a version in place, as they were when it was added."""
     from nsml.client.content import download
     from nsml.common.clock import in_thread
-    from nsml.content.errors import ContentError, TargetExists
-    from nsml.content.in_place import LIST_NAME, copy, decode
+    from nsml.content.in_place import LIST_NAME, decode
 
-    full, source = f"{found.owner}/{found.name}", Path(found.in_place)
+    full = f"{found.owner}/{found.name}"
     with TemporaryDirectory(prefix="nsml-list-") as folder:
         place = Path(folder, "list")
         await download(
@@ -126,19 +125,43 @@ async def copy_in_place(client: Client, found: Dataset, target: Path) -> None:
             place,
             shown_by=lambda: client.datasets.get(full, found.version),
         )
+        return await in_thread(lambda: decode((place / LIST_NAME).read_bytes()))
 
-        def copied() -> None:
-            copy(source, decode((place / LIST_NAME).read_bytes()), target)
 
-        try:
-            with target_errors(target):
-                await in_thread(copied)
-        except TargetExists:
-            raise
-        except ContentError as error:
-            raise CommandError(
-                f"{full}@{found.version} is in place at {found.in_place}, and cannot be copied",
-                reason="IN_PLACE",
-                why=str(error),
-                advice=f"nsml run -d {full}@{found.version} ...    reads it on the nodes",
-            ) from error
+async def copy_in_place(client: Client, found: Dataset, target: Path) -> None:
+    """Copy a version in place to the new folder `target`, where this machine has its files; each is verified.
+
+    Raises CommandError for a machine that has them not, or others.
+    """
+    from nsml.common.clock import in_thread
+    from nsml.content.errors import ContentError, TargetExists
+    from nsml.content.in_place import copy
+
+    full = f"{found.owner}/{found.name}"
+    listed = await listed_files(client, found)
+    try:
+        with target_errors(target):
+            await in_thread(lambda: copy(Path(found.in_place), listed, target))
+    except TargetExists:
+        raise
+    except ContentError as error:
+        raise CommandError(
+            f"{full}@{found.version} is in place at {found.in_place}, and cannot be copied",
+            reason="IN_PLACE",
+            why=str(error),
+            advice=f"nsml run -d {full}@{found.version} ...    reads it on the nodes",
+        ) from error
+
+
+async def changed_in_place(client: Client, found: Dataset) -> Sequence[Change] | None:
+    """What differs of a version in place; None on a machine that does not have its folder."""
+    from random import SystemRandom
+
+    from nsml.common.clock import in_thread
+    from nsml.content.in_place import changes
+
+    source = Path(found.in_place)
+    if not await in_thread(source.is_dir):
+        return None
+    listed = await listed_files(client, found)
+    return await in_thread(lambda: changes(source, listed, SystemRandom()))

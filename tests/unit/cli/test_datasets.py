@@ -290,7 +290,14 @@ def test_a_dataset_in_place_is_a_list_of_its_files_and_is_copied_where_they_are(
     assert "already is" in nsml("dataset", "add", "big", "--in-place", str(shared)).stdout
     assert nsml("dataset", "pull", "big", "here").stdout == "here/big\n"
     assert (project / "here/big/train/2").read_text() == "train/2" * 1000
+    assert "in place" not in nsml("doctor", "storage").stderr
     (shared / "labels").write_text("other")
+    told = nsml("doctor", "storage", check=False)
+    assert (told.code, "labels has 5 bytes, not 6,000" in told.stderr) == (1, True)
+    assert "datasets in place  kim/big@1" in told.stdout
+    shared.rename(tmp_path / "away")
+    assert "which this machine does not have" in nsml("doctor", "storage").stderr
+    (tmp_path / "away").rename(shared)
     told = nsml("dataset", "pull", "big", "there", check=False)
     assert (told.code, "labels is not what it was" in told.stderr) == (1, True)
     assert "cannot be compared" in nsml("dataset", "diff", "big@1", "big", check=False).stderr
