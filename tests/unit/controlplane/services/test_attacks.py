@@ -354,7 +354,8 @@ async def test_no_program_saves_more_than_can_be_listed(rig: Rig) -> None:
     assert (await refused(kim.checkpoints.ListCheckpoints(request)))[0] == "INVALID_ARGUMENT"
     newest = checkpoints_pb2.GetCheckpointRequest(session=session.id, name="none")
     _, _, details = await refused(kim.checkpoints.GetCheckpoint(newest))
-    assert details["try"] == f"nsml model ls {session.name}", "what is pasted, not 250 names"
+    listed = ", ".join(f"c{number}" for number in range(240, 250))
+    assert details["why"] == f"the newest are {listed}"
 
 
 async def test_no_error_tells_where_the_platform_keeps_its_files(tmp_path: Path) -> None:
