@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "model": ("cli.results.models:model", "Checkpoints: list, fetch, tag, remove."),
         "artifact": ("cli.results.artifacts:artifact", "Artifacts: list, fetch, remove."),
         "pull": ("cli.sessions.pull:pull", "Fetch a session's code."),
+        "download": ("cli.sessions.download:download", "Fetch the files that a session made."),
         "forward": ("cli.sessions.forward:forward", "Forward a local port to a session's service."),
         "sh": ("cli.sessions.sh:sh", "Start a shell, or a program, in a running session."),
         "cp": ("cli.sessions.cp:cp", "Copy files out of a running session, or into it."),
@@ -143,9 +144,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("metric", "metrics", "results"), ("plot", "export")),
     **dict.fromkeys(("checkpoint", "checkpoints", "ckpt"), ("model",)),
     **dict.fromkeys(("artifacts", "output", "outputs"), ("artifact",)),
-    **dict.fromkeys(
-        ("download", "fetch"), ("pull", "model pull", "artifact pull", "dataset pull", "cp")
-    ),
+    "fetch": ("download", "pull", "model pull", "artifact pull", "dataset pull", "cp"),
     "copy": ("cp",),
     **dict.fromkeys(("rsync", "scp", "sftp"), ("cp", "ssh-config")),
     **dict.fromkeys(("data", "datasets"), ("dataset",)),

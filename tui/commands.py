@@ -88,6 +88,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "sh",
             "cp",
             "pull",
+            "download",
             "ssh",
             "ssh-config",
             "ssh-proxy",
@@ -199,6 +200,7 @@ _OF_SESSIONS: Final = frozenset(
         "load",
         "cp",
         "pull",
+        "download",
         "tensorboard",
         "visdom",
     }

@@ -86,7 +86,7 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
                 node=caller.node,
                 state=ArtifactState.LOST if request.why_lost else ArtifactState.DURABLE,
                 digest=None if request.why_lost else request.digest,
-                why_lost=plain(request.why_lost)[:MOST_WORDS],
+                why_lost=plain(request.why_lost or request.left_out)[:MOST_WORDS],
             ),
         )
         return pb.CommitArtifactResponse(version=version)

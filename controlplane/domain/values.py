@@ -274,7 +274,8 @@ class SessionSpec:
     `initial_checkpoint` None: its first attempt begins anew. `after`: the sessions that end before it is queued.
     `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all. `environment_lock`: digest of the packages that are
     installed; "": what the requirements lead to. `output_datasets`: see nsml.spec.output_datasets. `allow_changed_data`:
-    it starts although files of a dataset in place have changed.
+    it starts although files of a dataset in place have changed. `keep_files`: what its attempts leave in their
+    working folder becomes an artifact.
     """
 
     entry: str = ""
@@ -307,6 +308,7 @@ class SessionSpec:
     environment_lock: str = ""
     output_datasets: tuple[str, ...] = ()
     allow_changed_data: bool = False
+    keep_files: bool = False
 
     @property
     def may_be_preempted(self) -> bool:

@@ -48,7 +48,7 @@ from nodeagent.runtimes.interface import (
 from nodeagent.runtimes.shares import is_kept_by_mps, mps_mount
 from nodeagent.safe_paths import open_folder
 from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
-from nodeagent.storage.outputs import take_outputs
+from nodeagent.storage.outputs import keep_files, take_outputs
 from nsml.common.clock import Clock, Offload
 from nsml.common.concurrency import TaskGroup
 from nsml.spec.output_datasets import output_dataset
@@ -233,7 +233,7 @@ class Runner:
         if self.stop_order is not None:
             await self._insist_on_stop(self.stop_order)
         record = await self._linger()
-        has_outputs = bool(self.assignment.spec.output_datasets)
+        has_outputs = self.assignment.spec.output_datasets or self.assignment.spec.keep_files
         if record is None:
             await self._collect(None)
         elif is_new and not has_outputs and self._left_nothing(record):
@@ -391,8 +391,7 @@ class Runner:
             if end is None:
                 end = await self._watch(group)
             self._end(pb.REPLICA_PHASE_EXITED, end)
-            if not self.replica_id.rank and end.cause == sessions.CAUSE_COMPLETED:
-                await uploads.add(*await self._outputs(end))
+            await uploads.add(*await self._left(end))
             await self._free()
             collection.finish()
             await collection.finished()
@@ -400,13 +399,20 @@ class Runner:
             uploading.cancel()
         self._end(pb.REPLICA_PHASE_FINALIZED, end)
 
-    async def _outputs(self, end: pb.ReplicaExit) -> list[SavedCheckpoint]:
-        """The folders of a program that ended well which are to become versions of datasets."""
-        outputs = [output_dataset(one) for one in self.assignment.spec.output_datasets]
-        if not outputs:
+    async def _left(self, end: pb.ReplicaExit) -> list[SavedCheckpoint]:
+        """What its program left that is to be sent: output folders of one that ended well, and files that are kept."""
+        spec = self.assignment.spec
+        if self.replica_id.rank or not end.HasField("started_at"):
             return []
         at = end.ended_at.ToMicroseconds() / 1e6
-        return await self.place.run_long(partial(take_outputs, self.folder, outputs, at=at))
+        found: list[SavedCheckpoint] = []
+        if spec.output_datasets and end.cause == sessions.CAUSE_COMPLETED:
+            outputs = [output_dataset(one) for one in spec.output_datasets]
+            found += await self.place.run_long(partial(take_outputs, self.folder, outputs, at=at))
+        if spec.keep_files:
+            kept = await self.place.run_long(partial(keep_files, self.folder, at=at))
+            found += [kept] if kept is not None else []
+        return found
 
     async def _free(self) -> None:
         """Give back the room of what nobody needs any more: it may be what the rest waits for."""

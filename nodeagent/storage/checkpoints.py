@@ -65,7 +65,8 @@ class SavedCheckpoint:
     """What a record says of a checkpoint, or of an artifact.
 
     `folder` is relative to the replica's checkpoints, `files` to the folder, as text (`nsml._path_text`). `seal` shows whether they were
-    changed since; "" from an older SDK. `step`: of an artifact. `lost`: why there is nothing to send.
+    changed since; "" from an older SDK. `step`: of an artifact. `lost`: why there is nothing to send; `left_out`:
+    what is not in it, for people.
     """
 
     name: str
@@ -76,6 +77,7 @@ class SavedCheckpoint:
     is_artifact: bool = False
     step: float | None = None
     lost: str = ""
+    left_out: str = ""
 
     @property
     def kind(self) -> str:
@@ -348,6 +350,7 @@ class Uploads:
             folder=artifact.folder,
             name=artifact.name,
             step=artifact.step,
+            left_out=artifact.left_out,
             **outcome,
         )
         request.saved_at.FromMicroseconds(round(artifact.saved_at * 1e6))

@@ -1,6 +1,6 @@
-"""Folders of an ended program that become versions of datasets.
+"""What an ended program left in its working folder: folders that become versions of datasets, and files that are kept.
 
-Each is moved out of the working folder, which is removed then, to where artifacts are, and sent as one. The program is
+They are moved out of the working folder, which is removed then, to where artifacts are, and sent as such. The program is
 gone, so nobody writes there any more. Blocking; repeating it after a kill finds what was moved.
 """
 
@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from nodeagent.folders import ReplicaFolder
-from nodeagent.safe_paths import open_folder
+from nodeagent.safe_paths import open_folder, path_of
 from nodeagent.storage.checkpoints import SavedCheckpoint
 from nsml._checkpoints import ARTIFACT
 from nsml._path_text import path_text
+from nsml.common.units import size_text
 from nsml.content.listing import MAX_FILES
 from nsml.content.paths import MAX_DEPTH
-from nsml.spec.output_datasets import OutputDataset
+from nsml.spec.output_datasets import KEPT_FILES, OutputDataset
 
 _MODEL = "model"
+_KEPT_ENTRY = f"09-{ARTIFACT}"
+_KEPT_BYTES, _KEPT_FILES = 1 << 30, 10_000
+_LOOKED_AT = 1_000_000
+"""Files of a working folder that are looked at."""
+_NAMED = 3
+_MOST_NAME_CHARS = 100
 
 
 def take_outputs(
@@ -31,6 +38,104 @@ def take_outputs(
     `at`: when they were saved, Unix seconds.
     """
     return [_take(folder, number, one, at) for number, one in enumerate(outputs)]
+
+
+def keep_files(folder: ReplicaFolder, *, at: float) -> SavedCheckpoint | None:
+    """Move what the program has made or changed since its shim began, as far as the limits go; None: nothing.
+
+    Links, special files, what belongs to others, and what begins with a dot, as tokens and caches do, are not kept.
+    """
+    owner = folder.run.stat().st_uid
+    lost, left_out = "", ""
+    files: tuple[str, ...] = ()
+    try:
+        with open_folder(folder.run, ["checkpoints", _KEPT_ENTRY, _MODEL], create=True) as target:
+            since_ns = folder.shim.stat().st_ctime_ns
+            chosen, over = _chosen(folder, target, since_ns, owner)
+            for parts in chosen:
+                _move_file(folder, parts, target)
+            files = tuple(sorted(_files(target)))
+            left_out = _left_out(over)
+    except OSError as error:
+        lost = f"its working folder cannot be read: {error.strerror or error}"
+    except ValueError as error:
+        lost = f"its working folder: {error}"
+    if not (files or lost or left_out):
+        return None
+    return SavedCheckpoint(
+        name=KEPT_FILES,
+        folder=f"{_KEPT_ENTRY}/{_MODEL}",
+        saved_at=at,
+        files=files,
+        is_artifact=True,
+        lost=lost,
+        left_out=left_out,
+    )
+
+
+def _chosen(
+    folder: ReplicaFolder, target: int, since_ns: int, owner: int
+) -> tuple[list[list[str]], list[tuple[str, int]]]:
+    """The parts of the paths of what is kept, and paths and sizes of what is over the limits."""
+    there = _sizes(target)
+    bytes_left, files_left = _KEPT_BYTES - sum(there), _KEPT_FILES - len(there)
+    chosen: list[list[str]] = []
+    over: list[tuple[str, int]] = []
+    with open_folder(folder.app, []) as app:
+        for parts, facts in _new_files(app, since_ns, owner):
+            if facts.st_size <= bytes_left and files_left > 0:
+                bytes_left, files_left = bytes_left - facts.st_size, files_left - 1
+                chosen.append(parts)
+            else:
+                over.append((path_text("/".join(parts)), facts.st_size))
+    return chosen, over
+
+
+def _new_files(app: int, since_ns: int, owner: int) -> Iterator[tuple[list[str], os.stat_result]]:
+    seen = 0
+    for base, folders, names, here in os.fwalk(".", dir_fd=app):
+        folders[:] = sorted(name for name in folders if name[0] != "." and name != "__pycache__")
+        above = [part for part in base.split("/") if part != "."]
+        if len(above) >= MAX_DEPTH - 1:
+            folders.clear()
+        for name in sorted(names):
+            seen += 1
+            if seen > _LOOKED_AT:
+                raise ValueError(f"more than {_LOOKED_AT:,} files")
+            facts = os.lstat(name, dir_fd=here)
+            is_own = stat.S_ISREG(facts.st_mode) and facts.st_uid == owner and name[0] != "."
+            # A program can set when a file was modified, not when it was changed in any way.
+            if is_own and facts.st_ctime_ns > since_ns:
+                yield [*above, name], facts
+
+
+def _sizes(folder: int) -> list[int]:
+    return [
+        os.lstat(name, dir_fd=here).st_size
+        for _, _, names, here in os.fwalk(".", dir_fd=folder)
+        for name in names
+    ]
+
+
+def _move_file(folder: ReplicaFolder, parts: Sequence[str], target: int) -> None:
+    *above, name = parts
+    with (
+        open_folder(folder.app, above) as source,
+        open_folder(path_of(target), above, create=True) as place,
+    ):
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=place)
+
+
+def _left_out(over: Sequence[tuple[str, int]]) -> str:
+    if not over:
+        return ""
+    size = size_text(sum(size for _, size in over))
+    names = ", ".join(path[:_MOST_NAME_CHARS] for path, _ in over[:_NAMED])
+    more = f" and {len(over) - _NAMED} more" if over[_NAMED:] else ""
+    return (
+        f"left out: {size} over the limits of {size_text(_KEPT_BYTES)} and {_KEPT_FILES:,} files:"
+        f" {names}{more}"
+    )
 
 
 def _take(folder: ReplicaFolder, number: int, output: OutputDataset, at: float) -> SavedCheckpoint:

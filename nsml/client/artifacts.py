@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
+    from nsml.content.stored_manifest import Extent
     from nsml.v1.artifacts_pb2 import Artifact
 
 
@@ -20,6 +21,30 @@ def folder_of(artifact: Artifact, path: Path) -> Path:
     """Where a version is fetched to: PATH/USER_DATASET_N/artifacts/NAME@VERSION."""
     name = folder_name(f"{artifact.name}@{artifact.version}")
     return path / session_folder(artifact.session) / "artifacts" / name
+
+
+def files_of(session: str, path: Path) -> Path:
+    """Where what a session left in its working folder is fetched to: PATH/USER_DATASET_N/files."""
+    return path / session_folder(session) / "files"
+
+
+async def pull_files(
+    client: Client,
+    artifact: Artifact,
+    path: Path,
+    *,
+    below: str = "",
+    progress: Callable[[Transfer], None] | None = None,
+) -> Extent:
+    """Fetch the files that a session left, or one of them or a folder of them (`below`). Raises as `pull`, NotFound."""
+    return await download(
+        client,
+        artifact.digest,
+        files_of(artifact.session, path),
+        progress=progress,
+        shown_by=lambda: client.artifacts.every(artifact.session, artifact.name),
+        below=below,
+    )
 
 
 async def pull(

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    ExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -168,21 +175,37 @@ async def download(
     *,
     progress: Callable[[Transfer], None] | None = None,
     shown_by: Callable[[], Awaitable[object]] | None = None,
+    below: str = "",
 ) -> Extent:
     """Lay out the tree that `root` names as the new folder `target`: whole or not at all. How much it has.
 
-    Every chunk is held against its digest; `shown_by` as for `read_blobs`. Raises ClientError and ContentError (TargetExists when
-    the folder is there, ExtractRefused when the disk has no room for all of it).
+    `below`: only this file of it, or this folder; NotFound if there is none. Every chunk is held against its digest; `shown_by`
+    as for `read_blobs`. Raises ClientError and ContentError (TargetExists when the folder is there, ExtractRefused when the disk
+    has no room for all of it).
     """
     from nsml.content.extract import extract_stream
 
     with _nothing_left_over(target):
-        async with open_tree(client, root, shown_by=shown_by) as tree:
-            _refuse_without_room(tree.size, target)
-            chunks = _chunks(client, root, tree, progress, shown_by)
-            async with aclosing(chunks):
-                await extract_stream(tree, chunks, target, limits=None)
-            return tree.extent
+        async with open_tree(client, root, shown_by=shown_by) as whole:
+            with _part_of(whole, below) if below else nullcontext(whole) as tree:
+                _refuse_without_room(tree.size, target)
+                chunks = _chunks(client, root, tree, progress, shown_by)
+                async with aclosing(chunks):
+                    await extract_stream(tree, chunks, target, limits=None)
+                return tree.extent
+
+
+def _part_of(tree: StoredManifest, below: str) -> StoredManifest:
+    """A file of a tree, or the files of a folder."""
+    from nsml.content.manifest import encoded
+    from nsml.content.stored_manifest import StoredManifest
+
+    kept = (one for one in tree.entries if one.path == below or one.path.startswith(f"{below}/"))
+    part = StoredManifest(b"".join(encoded(kept)))
+    part.check()
+    if not part.files:
+        raise NotFound(f"there is no file or folder {below!r} among these files")
+    return part
 
 
 @contextmanager

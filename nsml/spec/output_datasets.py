@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+KEPT_FILES: Final = "/app"
+"""Name of the artifact that has what a session with `keep_files` left in its working folder."""
 MOST: Final = 8
 """Output datasets of one session."""
 _MOST_FOLDER_CHARS: Final = 1_024

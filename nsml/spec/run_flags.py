@@ -836,6 +836,14 @@ FLAGS: Final = (
         status_title="output datasets",
     ),
     Flag(
+        ("--keep-files",),
+        _Switch(),
+        "Keep the new and changed files of its working folder, up to 1 GiB: nsml download fetches them.",
+        field="spec.keep_files",
+        record="keep_files",
+        compared="keep files",
+    ),
+    Flag(
         ("--pod",),
         Kind("pod"),
         "Only nodes of this pod.",

@@ -92,7 +92,7 @@ class RemoveArtifactsResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CommitArtifactRequest(_message.Message):
-    __slots__ = ("session_id", "attempt", "rank", "folder", "name", "digest", "size_bytes", "file_count", "saved_at", "step", "why_lost")
+    __slots__ = ("session_id", "attempt", "rank", "folder", "name", "digest", "size_bytes", "file_count", "saved_at", "step", "why_lost", "left_out")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class CommitArtifactRequest(_message.Message):
     SAVED_AT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     WHY_LOST_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     attempt: int
     rank: int
@@ -115,7 +116,8 @@ class CommitArtifactRequest(_message.Message):
     saved_at: _timestamp_pb2.Timestamp
     step: float
     why_lost: str
-    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., folder: _Optional[str] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[float] = ..., why_lost: _Optional[str] = ...) -> None: ...
+    left_out: str
+    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., folder: _Optional[str] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[float] = ..., why_lost: _Optional[str] = ..., left_out: _Optional[str] = ...) -> None: ...
 
 class CommitArtifactResponse(_message.Message):
     __slots__ = ("version",)

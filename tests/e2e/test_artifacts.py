@@ -26,7 +26,8 @@ nsml.artifact("missing", "nowhere")
 def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
     with Platform(simulate_gpus=1) as platform:
         folder = write_program(tmp_path / "code", SAVES)
-        platform.nsml(*("run", "-g", "0", "--output-dataset", "reports=out"), cwd=folder)
+        flags = ("--output-dataset", "reports=out", "--keep-files")
+        platform.nsml("run", "-g", "0", *flags, cwd=folder)
         name = platform.nsml("ps", "-o", "name").stdout.split()[0]
         session = platform.nsml("getid", name).stdout.strip()
         replica = platform.folder / "data/agent/replicas" / f"{session}.1.0"
@@ -56,6 +57,10 @@ def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
         assert made["message"].startswith(f"output of {name}, code ")
         pulled = platform.nsml("dataset", "pull", "reports", str(tmp_path / "data")).stdout.strip()
         assert [path.name for path in Path(pulled).iterdir()] == ["report.txt"]
+        files = Path(platform.nsml("download", name, str(tmp_path / "files")).stdout.strip())
+        assert sorted(path.name for path in files.iterdir()) == [
+            "saved"
+        ]  # go-on is not the program's
         for number in (1, 6):
             words = ("artifact", "pull", name, f"report@{number}", str(tmp_path / "pulled"))
             pulled = Path(platform.nsml(*words).stdout.strip())

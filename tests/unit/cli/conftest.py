@@ -243,6 +243,16 @@ def everything(state, tmp_path):
         )
         for number in (1, 2)
     ]
+    state.artifacts[session.id].append(
+        artifacts_pb2.Artifact(
+            name="/app",
+            version=1,
+            session=session.name,
+            state="ARTIFACT_STATE_DURABLE",
+            digest=digest,
+            why_lost="left out: big.bin",
+        )
+    )
     dataset = datasets_pb2.Dataset(
         name="mnist",
         owner="kim",

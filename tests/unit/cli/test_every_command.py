@@ -76,7 +76,7 @@ def in_formats(names):
 
 EXAMPLES = [(name, example) for name, command in ALL.items() for example in command.examples]
 
-PULLS = {"pull", "model pull", "artifact pull", "dataset pull"}
+PULLS = {"pull", "download", "model pull", "artifact pull", "dataset pull"}
 """Those that make a folder, below one that is given behind their arguments."""
 ARGUMENTS = {
     "run": ["--argv", "--", "true"],
@@ -101,6 +101,7 @@ ARGUMENTS = {
     "artifact info": ["kim/mnist/1", "report"],
     "artifact pull": ["kim/mnist/1", "report@1"],
     "pull": ["kim/mnist/1"],
+    "download": ["kim/mnist/1"],
     "dataset pull": ["mnist"],
     "dataset push": ["digits", "."],
     "dataset add": ["digits", "--in-place", "."],

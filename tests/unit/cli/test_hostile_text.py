@@ -71,7 +71,7 @@ def hostile(state, everything):
     session.git.CopyFrom(type(session.git)(commit=EVIL, branch=EVIL, remote=EVIL, dirty=True))
     initial = session.spec.initial_checkpoint
     initial.session, initial.session_name, initial.name = session.id, EVIL, EVIL
-    state.artifacts[session.id][0].node = EVIL
+    state.artifacts[session.id][0].node = state.artifacts[session.id][-1].why_lost = EVIL
     lost_one = artifacts_pb2.Artifact(name=EVIL, why_lost=EVIL, state="ARTIFACT_STATE_LOST")
     state.artifacts[session.id] += [lost_one, artifacts_pb2.Artifact(name=EVIL, version=1)]
     best = state.checkpoints[session.id][0]

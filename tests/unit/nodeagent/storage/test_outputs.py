@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.folders import ReplicaFolder
-from nodeagent.storage.outputs import take_outputs
+from nodeagent.storage import outputs
+from nodeagent.storage.outputs import keep_files, take_outputs
 from nsml.spec.output_datasets import OutputDataset
 
 
@@ -63,3 +64,50 @@ def test_what_is_no_folder_of_the_program_is_lost_and_says_why(
     assert found[0].lost == "there is no folder missing in its working folder"
     assert found[3].lost == "there are no files in its folder empty"
     assert (tmp_path / "secret/key").read_text() == "secret"
+
+
+def started(folder: ReplicaFolder) -> None:
+    """From now on what is written is the program's: the clock of file times has ticked."""
+    folder.shim.write_text("{}")
+    probe = folder.path / "probe"
+    while not probe.exists() or probe.stat().st_ctime_ns <= folder.shim.stat().st_ctime_ns:
+        probe.write_text("")
+
+
+def test_what_was_made_or_changed_is_kept_and_nothing_else(
+    folder: ReplicaFolder, tmp_path: Path
+) -> None:
+    write(folder, code="1", changed="1", deep__same="1")
+    unknown = keep_files(folder, at=5.0)
+    assert unknown is not None
+    assert unknown.lost, "nobody knows when it began"
+    started(folder)
+    assert keep_files(folder, at=5.0) is None
+    write(folder, changed="2", deep__new="3", __pycache__x="4", deep__pycache="5")
+    for hidden in (".token", ".ssh/id", "deep/.cache/x"):
+        (folder.app / hidden).parent.mkdir(exist_ok=True)
+        (folder.app / hidden).write_text("secret")
+    (folder.app / "key").symlink_to(tmp_path / "secret/key")
+    (folder.app / "folder").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder.app / "pipe")
+    kept = keep_files(folder, at=5.0)
+    assert kept is not None
+    assert (kept.name, kept.folder) == ("/app", "09-%artifact/model")
+    assert kept.files == ("changed", "deep/new", "deep/pycache")
+    assert (kept.lost, kept.left_out) == ("", "")
+    assert keep_files(folder, at=5.0) == kept, "after a kill"
+    assert (folder.app / "code").read_text() == "1"
+
+
+def test_what_is_over_the_limits_is_named(
+    folder: ReplicaFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "_KEPT_BYTES", 10)
+    monkeypatch.setattr(outputs, "_KEPT_FILES", 2)
+    started(folder)
+    write(folder, a="12345", b="123456", c="1", d="1", e="1" * 200, f="1")
+    for _ in range(2):
+        kept = keep_files(folder, at=5.0)
+        assert kept is not None
+        assert kept.files == ("a", "c")
+        assert kept.left_out.endswith(" and 2 files: b, d, e and 1 more")
