@@ -339,6 +339,7 @@ class Agent:
                 pb.AGENT_ABILITY_PAGED_TREES,
                 pb.AGENT_ABILITY_STREAMED_DATASETS,
                 pb.AGENT_ABILITY_ENVIRONMENTS,
+                pb.AGENT_ABILITY_OUTPUTS,
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )

@@ -460,18 +460,28 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
     phases = [one.phase for one in session.replicas if one.rank == held.rank]
     if session.stop is not None or any(phase is not ReplicaPhase.PLACED for phase in phases):
         return ""
-    begins_with = session.spec.initial_checkpoint if held.attempt == 1 else None
-    if begins_with is not None and Ability.INITIAL_CHECKPOINTS not in abilities:
-        return "to begin with a checkpoint; the next attempt does"
-    if (
-        any(one.folder for one in session.spec.datasets)
-        and Ability.DATASET_FOLDERS not in abilities
-    ):
-        return "to mount a dataset under another name"
-    streams = any(dataset.streamed for dataset in session.spec.datasets)
-    if streams and Ability.STREAMED_DATASETS not in abilities:
-        return "to stream a dataset, and would fetch it whole"
-    return ""
+    spec = session.spec
+    needed = (
+        (
+            Ability.INITIAL_CHECKPOINTS,
+            spec.initial_checkpoint is not None and held.attempt == 1,
+            "to begin with a checkpoint; the next attempt does",
+        ),
+        (
+            Ability.DATASET_FOLDERS,
+            any(one.folder for one in spec.datasets),
+            "to mount a dataset under another name",
+        ),
+        (
+            Ability.STREAMED_DATASETS,
+            any(one.streamed for one in spec.datasets),
+            "to stream a dataset, and would fetch it whole",
+        ),
+        (Ability.ENVIRONMENTS, spec.environment_lock, "to install the packages of a lock"),
+        (Ability.OUTPUTS, spec.output_datasets or spec.keep_files, "to keep what it leaves"),
+    )
+    lacks = (words for one, is_needed, words in needed if is_needed and one not in abilities)
+    return next(lacks, "")
 
 
 def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:

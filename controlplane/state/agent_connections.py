@@ -46,6 +46,7 @@ class Ability(enum.Enum):
     PAGED_TREES = "code, datasets and checkpoints with very many files or chunks"
     STREAMED_DATASETS = "datasets that sessions stream"
     ENVIRONMENTS = "environments of the node"
+    OUTPUTS = "files that sessions leave"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_DATASET_FOLDERS: _ClassVar[AgentAbility]
     AGENT_ABILITY_STREAMED_DATASETS: _ClassVar[AgentAbility]
     AGENT_ABILITY_ENVIRONMENTS: _ClassVar[AgentAbility]
+    AGENT_ABILITY_OUTPUTS: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -67,6 +68,7 @@ AGENT_ABILITY_PAGED_TREES: AgentAbility
 AGENT_ABILITY_DATASET_FOLDERS: AgentAbility
 AGENT_ABILITY_STREAMED_DATASETS: AgentAbility
 AGENT_ABILITY_ENVIRONMENTS: AgentAbility
+AGENT_ABILITY_OUTPUTS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase

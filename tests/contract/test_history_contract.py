@@ -28,6 +28,9 @@ from controlplane.history.sql.dataset_parts import PartsChanged
 from controlplane.history.sql.datasets import Restored, Tagging
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
+    Artifact,
+    ArtifactKey,
+    ArtifactState,
     AttemptCharge,
     AuditQuery,
     AuditRow,
@@ -1883,6 +1886,70 @@ async def test_what_refers_to_objects_is_told_in_pages(
     assert records == {b"record 1", b"record 2", b"record 3"}
     assert roots == {"1a" * 32, "1b" * 32, "2a" * 32, "2b" * 32, "3a" * 32}
     assert found == blocks
+
+
+def artifact(number: int, **given: Any) -> Artifact:
+    values: dict[str, Any] = {
+        "session_id": "s1",
+        "attempt": 1,
+        "rank": 0,
+        "folder": f"{number}-%artifact/model",
+        "name": "report",
+        "saved_at": float(number),
+        "size_bytes": 7,
+    }
+    return Artifact(**{**values, **given})
+
+
+async def settled(history: History, number: int, digest: str, **given: Any) -> int:
+    state = ArtifactState.DURABLE if digest else ArtifactState.LOST
+    one = artifact(number, state=state, digest=digest or None, **given)
+    stands = await history.artifacts.settle(one)
+    assert stands is not None
+    return stands.version
+
+
+async def test_artifacts_get_versions_that_are_never_given_again(history: History) -> None:
+    one, other = "4a" * 32, "4b" * 32
+    await history.artifacts.tell([artifact(1, step=3.0), artifact(2), artifact(3, rank=1)])
+    assert await history.artifacts.unsettled() == (ReplicaKey("s1", 1, 0), ReplicaKey("s1", 1, 1))
+    assert [await settled(history, 1, one) for _ in range(2)] == [1, 1]
+    assert await settled(history, 2, one) == 0, "unchanged"
+    assert await settled(history, 3, other, rank=1) == 2
+    assert await settled(history, 4, one) == 3
+    assert await settled(history, 5, one, name="another") == 1
+    assert await settled(history, 6, "") == 0
+    await history.artifacts.tell([artifact(2), artifact(7)])
+    assert await history.artifacts.lose(ReplicaKey("s1", 1, 0), "gone") == 1
+    found = await history.artifacts.list("s1", limit=9)
+    assert [(one.name, one.version, one.state.value) for one in found] == [
+        ("report", 1, "DURABLE"),
+        ("report", 2, "DURABLE"),
+        ("report", 3, "DURABLE"),
+        ("another", 1, "DURABLE"),
+        ("report", 0, "LOST"),
+        ("report", 0, "LOST"),
+    ]
+    assert found[0].step == 3.0
+    key = ArtifactKey(2.5, 9, 9, "z")
+    named = await history.artifacts.list("s1", name="report", after=key, limit=2)
+    assert [one.version for one in named] == [2, 3]
+    assert (await referred(history))[1] == {one, other}
+
+    versions = [("report", 3), ("report", 9)]
+    assert await history.artifacts.remove("s1", "kim", versions) == ("report", 9)
+    assert len(await history.artifacts.list("s1", limit=9)) == 6
+    assert await history.artifacts.remove("s1", "kim", [("report", 3), ("report", 2)]) is None
+    assert (await referred(history))[1] == {one}
+    assert await settled(history, 4, one) == 3, "it stays removed"
+    assert await settled(history, 8, other) == 4
+    assert [one.version for one in await history.artifacts.list("s1", name="report", limit=9)] == [
+        *(1, 0, 0, 4)
+    ]
+    await history.catalogue.put_session(session(1, id="s1"), term=1)
+    await history.catalogue.delete_session("s1")
+    assert await history.artifacts.list("s1", limit=9) == ()
+    assert (await referred(history))[1] == set()
 
 
 async def test_media_are_listed_by_name_kind_and_step_in_pages(history: History) -> None:

@@ -36,7 +36,7 @@ def test_a_suggested_command_and_its_options_exist(line):
 @pytest.mark.parametrize(
     ("words", "meant", "never"),
     [
-        (["download"], "'model pull'", "down"),
+        (["fetch"], "'model pull'", "'down'"),
         (["stats"], "'gpumonitor'", "'stop'"),
         (["remove"], "'rm'", "memo"),
         (["inspect"], "'status --explain'", "secret"),

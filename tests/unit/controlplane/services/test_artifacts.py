@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from nsml.v1 import agents_pb2, datasets_pb2, sessions_pb2
 from nsml.v1 import artifacts_pb2 as pb
-from nsml.v1 import datasets_pb2
 from tests.unit.controlplane.rig import Rig, Stubs, platform
 from tests.unit.controlplane.services.test_content import read, send, tree
 from tests.unit.controlplane.services.test_media import chunk
@@ -210,6 +210,20 @@ async def test_an_output_that_makes_no_version_says_why(rig: Rig, why: str) -> N
     assert one.why_lost == "no version of the dataset: " + (
         "the session did not succeed" if why == "failed" else "a dataset has at least one file"
     )
+
+
+@pytest.mark.parametrize("asked", [{"output_datasets": ["made"]}, {"keep_files": True}])
+async def test_an_agent_that_would_keep_nothing_is_not_given_it(
+    rig: Rig, asked: dict[str, Any]
+) -> None:
+    outputs = agents_pb2.AGENT_ABILITY_OUTPUTS
+    knows = [one for one in agents_pb2.AgentAbility.values()[1:] if one != outputs]
+    kim = await rig.user("kim")
+    old = await (await rig.agent("old", abilities=knows)).connect()
+    await kim.submit(**asked)
+    [order] = await old.assignments(1)
+    assert order.stop.cause == sessions_pb2.CAUSE_NODE_REFUSED
+    assert "too old to keep what it leaves" in order.stop.reason
 
 
 @pytest.mark.parametrize(
