@@ -17,7 +17,7 @@
     kept/        checkpoints that the program cannot change any more: sealed_checkpoints.py
     run/         all that user code is given to write    seen as /nsml
         spool/   record files of the SDK: <writer>.records, and what it lost: <writer>.lost
-        checkpoints/
+        checkpoints/  artifacts too: <number>-%artifact, with a number from 0 on those of what it left
         media/   what it shows: files that the agent sends and removes
         notice.json, resumable.json, left.json   saving on notice: shim/save_notice.py
         socket   the agent listens: requests only

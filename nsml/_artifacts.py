@@ -7,7 +7,7 @@ import stat
 import time
 
 from nsml._checkpoints import Checkpoints
-from nsml._copies import copy_file
+from nsml._copies import check_room, copy_file
 from nsml._frames import MAX_PAYLOAD
 from nsml._notice import notice
 from nsml._path_text import path_text
@@ -54,13 +54,14 @@ class Artifacts:
             raise ValueError(f"{source} is in nsml's own folder")
         draft = self._place.begin()
         try:
-            left_out, changed = _copy(source, draft.model, own)
+            copying = _Copying(source, draft.model, own)
+            copying.copy()
             folder, files = draft.commit(name, is_artifact=bool(self._run_dir))
         except BaseException:
             draft.discard()
             raise
-        _name_them(name, "left out, neither regular files nor folders", left_out)
-        _name_them(name, "changed while they were copied", changed)
+        _name_them(name, "left out, neither regular files nor folders", copying.left_out)
+        _name_them(name, "changed while they were copied", copying.changed)
         if not self._run_dir:
             self._place.keep_newest(name)
             return
@@ -99,46 +100,62 @@ class Artifacts:
         return encode({**record, "files": [], "size": 0, "lost": why[:_LONGEST_REASON]})
 
 
-def _copy(source: str, target: str, own: str) -> Tuple[List[str], List[str]]:
-    """Copy a file or a folder into the folder `target`: what was left out, and what changed meanwhile.
+class _Copying:
+    """Copies a file or a folder into the folder `target`; `own` is never copied.
 
-    Links are left out: nothing outside of the folder is copied. Raises OSError.
+    Links are left out: nothing outside of the folder is copied.
     """
-    facts = os.stat(source)
-    if not stat.S_ISDIR(facts.st_mode):
-        if not stat.S_ISREG(facts.st_mode):
-            raise ValueError(f"{source} is neither a regular file nor a folder")
-        name = os.path.basename(source)
-        return [], [path_text(name)] if _copy_one(source, os.path.join(target, name)) else []
-    left_out: List[str] = []
-    changed: List[str] = []
-    for base, folders, names in os.walk(source, onerror=_raise):
-        there = os.path.normpath(os.path.join(target, os.path.relpath(base, source)))
-        for name in list(folders):
-            path = os.path.join(base, name)
-            if path == own:
-                folders.remove(name)
-            elif os.path.islink(path):
-                names.append(name)
-                folders.remove(name)
-            else:
-                make_folder(os.path.join(there, name))
-        for name in names:
-            path = os.path.join(base, name)
-            text = path_text(os.path.relpath(path, source).replace(os.sep, "/"))
-            if not stat.S_ISREG(os.lstat(path).st_mode):
-                left_out.append(text)
-            elif _copy_one(path, os.path.join(there, name)):
-                changed.append(text)
-    return left_out, changed
 
+    def __init__(self, source: str, target: str, own: str) -> None:
+        self._source = source
+        self._target = target
+        self._own = own
+        self._has_room = False
+        self.left_out: List[str] = []
+        self.changed: List[str] = []
 
-def _copy_one(source: str, target: str) -> bool:
-    """Copy a regular file; whether it changed meanwhile. Raises OSError."""
-    before = os.stat(source)
-    copy_file(source, target)
-    after = os.stat(source)
-    return (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns)
+    def copy(self) -> None:
+        """Copy it. Raises OSError; ENOSPC before the disk is full. ValueError: it is neither file nor folder."""
+        facts = os.stat(self._source)
+        if stat.S_ISREG(facts.st_mode):
+            name = os.path.basename(self._source)
+            self._copy_file(self._source, os.path.join(self._target, name), path_text(name))
+        elif stat.S_ISDIR(facts.st_mode):
+            self._copy_folder()
+        else:
+            raise ValueError(f"{self._source} is neither a regular file nor a folder")
+
+    def _copy_folder(self) -> None:
+        for base, folders, names in os.walk(self._source, onerror=_raise):
+            below = os.path.relpath(base, self._source)
+            there = os.path.normpath(os.path.join(self._target, below))
+            for name in list(folders):
+                path = os.path.join(base, name)
+                if path == self._own:
+                    folders.remove(name)
+                elif os.path.islink(path):
+                    names.append(name)
+                    folders.remove(name)
+                else:
+                    make_folder(os.path.join(there, name))
+            for name in names:
+                path = os.path.join(base, name)
+                text = path_text(os.path.relpath(path, self._source).replace(os.sep, "/"))
+                if stat.S_ISREG(os.lstat(path).st_mode):
+                    self._copy_file(path, os.path.join(there, name), text)
+                else:
+                    self.left_out.append(text)
+
+    def _copy_file(self, path: str, there: str, text: str) -> None:
+        before = os.stat(path)
+        # Where blocks are shared, it takes no room.
+        if not copy_file(path, there, clone_only=not self._has_room) and not self._has_room:
+            check_room(self._source, self._target)
+            self._has_room = True
+            copy_file(path, there)
+        after = os.stat(path)
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            self.changed.append(text)
 
 
 def _check_not_empty(files: List[Tuple[str, int]], source: str) -> None:

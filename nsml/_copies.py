@@ -50,7 +50,7 @@ def copy_tree(source: str, target: str) -> None:
             is_shared = copy_file(path, os.path.join(there, name), clone_only=not is_checked)
             if not is_shared and not is_checked:
                 is_checked = True
-                _check_room(source, target)
+                check_room(source, target)
                 copy_file(path, os.path.join(there, name))
 
 
@@ -215,10 +215,11 @@ def _write_through(source: int, target: int, size: int) -> None:
             rest = rest[os.write(target, rest) :]
 
 
-def _check_room(source: str, target: str) -> None:
+def check_room(source: str, target: str) -> None:
+    """Raise OSError (ENOSPC) where a copy of the file or folder `source` has no room in the folder `target`."""
     if not hasattr(os, "statvfs"):
         return
-    needed = 0
+    needed = 0 if os.path.isdir(source) else os.stat(source).st_blocks * 512
     for base, _, names in os.walk(source):
         needed += sum(os.lstat(os.path.join(base, name)).st_blocks * 512 for name in names)
     space = os.statvfs(target)

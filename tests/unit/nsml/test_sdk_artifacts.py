@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -105,6 +106,21 @@ def test_too_many_files_for_a_record_are_lost_and_leave_nothing(
     assert names_in(tmp_path / "run/checkpoints") == []
 
 
+def test_a_full_disk_is_told_before_it_is_full(
+    session: Session, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: str) -> None:
+        raise OSError(errno.ENOSPC, "no room for a copy")
+
+    monkeypatch.setattr(_artifacts, "check_room", full)
+    monkeypatch.setattr("nsml._copies.share_blocks", lambda *_: False)
+    with session.strictness.strict():
+        session.artifact("report", out)
+    (record,) = records(tmp_path / "run", "artifact")
+    assert "no room for a copy" in record["lost"]
+    assert names_in(tmp_path / "run/checkpoints") == []
+
+
 def test_a_file_that_changes_while_it_is_read_is_named(
     session: Session,
     tmp_path: Path,
@@ -114,9 +130,10 @@ def test_a_file_that_changes_while_it_is_read_is_named(
 ) -> None:
     copy = _artifacts.copy_file
 
-    def changing(source: str, target: str) -> bool:
-        is_shared = copy(source, target)
-        Path(source).write_text("longer than before")
+    def changing(source: str, target: str, *, clone_only: bool = False) -> bool:
+        is_shared = copy(source, target, clone_only=clone_only)
+        if Path(target).exists():
+            Path(source).write_text("longer than before")
         return is_shared
 
     monkeypatch.setattr(_artifacts, "copy_file", changing)
