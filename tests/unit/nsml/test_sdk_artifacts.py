@@ -164,3 +164,19 @@ def test_outside_of_a_session_the_last_of_a_name_stays(
 def test_a_step_that_is_no_number_is_left_out() -> None:
     made = Artifacts("", ".nsml", None, lambda *_: None)  # type: ignore[arg-type]
     assert b'"step":null' in made.record("x", "1-%artifact/model", [], "", object())
+
+
+def test_many_files_are_synced_at_once(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(300):
+        (many / str(number)).write_text("x")
+    synced: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), sync(file)))
+    session.artifact("many", many)
+    (record,) = records(tmp_path / "run", "artifact")
+    assert len(record["files"]) == 300
+    assert 0 < len(synced) < 20
