@@ -397,8 +397,7 @@ class Content:
             listing = await self._manifests.listing(who, root)
             new = 0
             for some in _in_steps(listing.blobs):
-                new += sum(not any(one in blobs for blobs in known) for one in some)
-                await asyncio.sleep(0)
+                new += await self._run(partial(_count_new, some, known))
             size += listing.different * new // max(len(listing.blobs), 1)
             known.append(listing.blobs)
         await self._admission.borrow(caller.user.name, size)
@@ -667,6 +666,10 @@ def roots_of(session: Session) -> Iterator[str]:
     yield session.spec.bundle_digest
     for dataset in session.spec.datasets:
         yield dataset.digest
+
+
+def _count_new(digests: Sequence[str], known: Collection[AbstractSet[str]]) -> int:
+    return sum(not any(one in blobs for blobs in known) for one in digests)
 
 
 def _in_steps(digests: Iterable[str]) -> Iterator[tuple[str, ...]]:
