@@ -102,12 +102,23 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
                     yield pb.VerifyStorageResponse(broken=_broken(one))
 
 
-def add_content_service(servicer: ContentServicer, server: Any) -> None:
-    """As the generated function does, with messages of blobs that are read and written without copies.
+class _Handlers:
+    """In the place of a server: takes the handlers that the generated function would add to one."""
 
-    The first handler for any method, and the last one for a method by name, is the one that gRPC takes.
-    """
-    own = {
+    def add_generic_rpc_handlers(self, _: object) -> None:
+        """The same handlers in another form."""
+
+    def add_registered_method_handlers(self, _: str, handlers: dict[str, Any]) -> None:
+        """By the names of their methods."""
+        self.by_method = handlers
+
+
+def add_content_service(servicer: ContentServicer, server: Any) -> None:
+    """As the generated function does, with messages of blobs that are read and written without copies."""
+    generated = _Handlers()
+    content_pb2_grpc.add_ContentServiceServicer_to_server(servicer, generated)  # type: ignore[no-untyped-call]
+    handlers = {
+        **generated.by_method,
         "PutBlobs": grpc.stream_unary_rpc_method_handler(
             servicer.PutBlobs,
             PutBlobsRequest.FromString,
@@ -117,9 +128,8 @@ def add_content_service(servicer: ContentServicer, server: Any) -> None:
             servicer.GetBlobs, pb.GetBlobsRequest.FromString, GetBlobsResponse.SerializeToString
         ),
     }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, own),))
-    content_pb2_grpc.add_ContentServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
-    server.add_registered_method_handlers(_SERVICE, own)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    server.add_registered_method_handlers(_SERVICE, handlers)
 
 
 def _broken(one: Broken) -> pb.BrokenContent:
