@@ -68,6 +68,8 @@ class ChunkCache:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
+        self._coming_bytes = 0
+        """Of chunks that are being written: several are at once."""
         self._turn = 0
 
     def create(self) -> None:
@@ -118,21 +120,14 @@ class ChunkCache:
 
     def add(self, digest: str, data: bytes) -> None:
         """Keep a chunk that was verified, and let go of what is beyond the bounds. Raises OSError, NoRoom."""
-        self._make_room(len(data))
-        path = self._path(digest)
-        staged = path.with_name(f".{secrets.token_hex(8)}{_PARTIAL}")
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        try:
-            # not flushed: what a loss of power leaves of it is no chunk, and seen as such
-            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
-                file.write(data)
-            staged.replace(path)
-        except OSError:
-            staged.unlink(missing_ok=True)
-            raise
         with self._lock:
-            self._note(digest, len(data), time.time())
+            self._coming_bytes += len(data)
+        try:
+            self._make_room(len(data))
+            self._write(digest, data)
+        finally:
+            with self._lock:
+                self._coming_bytes -= len(data)
 
     # A `Trees` of reservations.py and a `Cache` of eviction.py. Tens of thousands of chunks are some runs to them.
 
@@ -191,6 +186,22 @@ class ChunkCache:
         self._kept[digest] = _Kept(size, used_at, self._turn)
         self._bytes += size - (before.size if before else 0)
 
+    def _write(self, digest: str, data: bytes) -> None:
+        path = self._path(digest)
+        staged = path.with_name(f".{secrets.token_hex(8)}{_PARTIAL}")
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            # not flushed: what a loss of power leaves of it is no chunk, and seen as such
+            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+                file.write(data)
+            staged.replace(path)
+        except OSError:
+            staged.unlink(missing_ok=True)
+            raise
+        with self._lock:
+            self._note(digest, len(data), time.time())
+
     def _drop(self, digest: str) -> None:
         with self._lock:
             kept = self._kept.pop(digest, None)
@@ -201,8 +212,8 @@ class ChunkCache:
                 self._path(digest).unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Have room for so many bytes, within the bound and on the disk. Raises NoRoom."""
-        self._drop_oldest(self._bytes + size - self._most_bytes)
+        """Have room for so many bytes, which are coming, within the bound and on the disk. Raises NoRoom."""
+        self._drop_oldest(self._bytes + self._coming_bytes - self._most_bytes)
         if room_for_builds(self._folder, self._floor_bytes) < size:
             self._drop_oldest(_MADE_ROOM_BYTES)
             if room_for_builds(self._folder, self._floor_bytes) < size:

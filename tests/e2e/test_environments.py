@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
 from bench.platform import PROGRAMS
 from nodeagent.engine.client import Engine
@@ -118,7 +119,7 @@ def test_projects_locks_and_script_blocks_are_environments(platform, mirror):
     code = code_with(platform, uses)
     (code / "pyproject.toml").write_text(f"{project}requires-python = '>=3.11'\n")
     words = ["--offline", "--no-index", "--find-links", str(mirror)]
-    subprocess.run(["uv", "lock", "-q", *words], cwd=code, check=True)
+    subprocess.run([find_uv_bin(), "lock", "-q", *words], cwd=code, check=True)
     make_wheel(mirror, name, "TEXT = 'new'", version="2.0")
     locked = platform.nsml("run", "--wait", cwd=code)
     assert "environment: from uv.lock (1 package)\n" in locked.stderr

@@ -522,13 +522,15 @@ async def test_who_reads_nothing_holds_nobody_up_and_too_many_are_refused(
         )
         for at in range(0, len(large), 64 * KIB)
     ]
+    more = wanted * 5
+    """More than gRPC holds for whoever reads nothing: its windows grow to several megabytes."""
     peer = lab.peer(one, "two", root)
     network = lab.network("two")
     async with AsyncExitStack() as stack:
         for _ in range(serving.UPLOADS):
-            await stack.enter_async_context(reading_slowly(lab, one, peer, wanted))
+            await stack.enter_async_context(reading_slowly(lab, one, peer, more))
         assert len(await ask(lab, network, one, peer, *wanted)) == len(wanted)
-        await stack.enter_async_context(reading_slowly(lab, one, peer, wanted))
+        await stack.enter_async_context(reading_slowly(lab, one, peer, more))
         assert await ask(lab, network, one, peer) is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,23 @@ def test_the_least_recently_used_go_first_and_the_next_agent_finds_the_rest(tmp_
     assert content(later, NAMES[0]) == DATA[0]
     later.add(NAMES[6], DATA[6])
     assert len(files(tmp_path)) == 4
+
+
+def test_chunks_that_come_at_once_take_no_more_than_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = made(tmp_path)
+    barrier, write = threading.Barrier(4), ChunkCache._write
+
+    def together(self: ChunkCache, digest: str, data: bytes) -> None:
+        barrier.wait()
+        write(self, digest, data)
+
+    monkeypatch.setattr(ChunkCache, "_write", together)
+    with ThreadPoolExecutor(4) as pool:
+        for start in (0, 4):
+            list(pool.map(cache.add, NAMES[start : start + 4], DATA[start : start + 4]))
+    assert 4 <= len(files(tmp_path)) <= 5
 
 
 @pytest.mark.parametrize("damage", [b"", b"\1" * 999, b"\1" * 1001, b"\2" * 1000])

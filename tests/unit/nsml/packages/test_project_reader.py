@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from packaging.requirements import Requirement
+from uv import find_uv_bin
 
 from nsml.packages.project_reader import Listed, read
 from nsml.packages.requirements import Requirements, RequirementsRefused, read_requirements
@@ -121,7 +122,9 @@ def test_uv_itself_says_the_same_of_a_lock_that_it_made(tmp_path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "demo"\nversion = "0.1"\nrequires-python = ">=3.11"\ndependencies = []\n'
     )
-    subprocess.run(["uv", "lock", "--offline", "-q"], cwd=tmp_path, check=True, env=_environment())
+    subprocess.run(
+        [find_uv_bin(), "lock", "--offline", "-q"], cwd=tmp_path, check=True, env=_environment()
+    )
     lock = (tmp_path / "uv.lock").read_text()
     assert read("lock", lock, "") == Listed(python=">=3.11")
 
