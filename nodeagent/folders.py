@@ -10,6 +10,7 @@
     .reserve     room for exit.json on a full disk       shim takes it at its start
     stop.json    the order {reason, grace_s, notice_s}   agent writes, then signals the shim
     ssh_host_key what its ssh server proves itself with  agent writes at the first connection, 0600
+    left         what its program left has been noted    agent writes, before it removes app/
     contact      its mtime moves while the agent has contact with the control plane
     app/         the session's working copy of its code  seen as /app
     tmp/         private scratch space                   seen as /tmp
@@ -132,6 +133,11 @@ class ReplicaFolder:
     def ssh_host_key(self) -> Path:
         """The private half of its host key; not there before the first connection."""
         return self.path / "ssh_host_key"
+
+    @property
+    def left(self) -> Path:
+        """There once all that its program left is noted, so that nobody looks for that where it no longer is."""
+        return self.path / "left"
 
     @property
     def contact(self) -> Path:

@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 import structlog
 
 from nodeagent.collect.spool import text_of
-from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId
+from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.link.outbox import Outbox
 from nodeagent.link.reports import exit_of, exit_without_start, placed_as, report_of
 from nodeagent.machine.accounts import Accounts, AccountsError
@@ -391,13 +391,24 @@ class Runner:
             if end is None:
                 end = await self._watch(group)
             self._end(pb.REPLICA_PHASE_EXITED, end)
-            await uploads.add(*await self._left(end))
+            await self._note_left(uploads, end)
             await self._free()
             collection.finish()
             await collection.finished()
             await uploads.finished()
             uploading.cancel()
         self._end(pb.REPLICA_PHASE_FINALIZED, end)
+
+    async def _note_left(self, uploads: Uploads, end: pb.ReplicaExit) -> None:
+        """Have what its program left sent, once: an agent that comes later finds its folders moved, sent or removed."""
+        if await self.place.run(self.folder.left.exists):
+            return
+        await uploads.add(*await self._left(end))
+        try:
+            noting = partial(write_atomically, self.folder.left, b"", is_durable=True)
+            await self.place.run(noting)
+        except OSError as error:  # what is noted is sent, whether or not the next agent looks again
+            log.warning("replica.left_not_noted", replica=str(self.replica_id), error=str(error))
 
     async def _left(self, end: pb.ReplicaExit) -> list[SavedCheckpoint]:
         """What its program left that is to be sent: output folders of one that ended well, and files that are kept."""

@@ -1074,6 +1074,48 @@ def test_a_session_is_not_final_before_its_checkpoints_are_durable(
     on_virtual_time(tmp_path, test, {"train": Script(acts=acts)})
 
 
+def test_files_that_are_kept_are_sent_by_the_next_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that they were in is gone by then, and nobody looks for them there."""
+    commit, is_away = ScriptedPlatform.CommitArtifact, True
+
+    async def take(platform: ScriptedPlatform, request: Any, context: Any) -> Any:
+        if is_away:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        return await commit(platform, request, context)
+
+    monkeypatch.setattr(ScriptedPlatform, "CommitArtifact", take)
+
+    async def test(world: World) -> None:
+        nonlocal is_away
+        platform = world.platform
+        asked = {"keep_files": True, "output_datasets": ["made=out", "missing"]}
+        async with world.agent():
+            await platform.order(assignment(S, "train", **asked))
+            await platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            folder = ReplicaFolders(tmp_path / "replicas").of(world.started[0].replica_id)
+            folder.shim.write_text("{}")
+            (folder.app / "out").mkdir()
+            for file in (folder.app / "new", folder.app / "out/prediction"):
+                while (
+                    not file.exists() or file.stat().st_ctime_ns <= folder.shim.stat().st_ctime_ns
+                ):
+                    file.write_text("content")
+            await platform.phase(S, pb.REPLICA_PHASE_EXITED)
+            while folder.app.exists():
+                await world.clock.sleep(1)
+            await world.clock.sleep(60)
+        is_away = False
+        async with world.agent():
+            await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        lost = {one.name: (one.file_count, bool(one.why_lost)) for one in platform.artifacts}
+        assert lost == {"made": (1, False), "missing": (0, True), "/app": (1, False)}
+        assert len(platform.artifacts) == 3
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(after_s=60)])})
+
+
 HOSTILE = "\ud800"
 """What JSON can say and UTF-8 cannot."""
 
