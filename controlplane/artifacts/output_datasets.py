@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.history.values import Artifact
 
-_RETRY_AFTER_S: Final = 1.0
+_RETRY_AFTER_S: Final = 0.25
+"""When an agent asks again at first; it waits longer each time."""
 _LOOKED_AT: Final = 100
 """Newest versions of a dataset among which one is looked for that this session has made already."""
 

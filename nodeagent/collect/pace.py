@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from nsml.client.errors import NotEnough
+from nsml.client.errors import ClientError, NotEnough
 from nsml.common.concurrency import first_to_end
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LIMIT_PAUSE_S = (15.0, 300.0)
 """First and longest pause after the platform refused what a session's owner may not have kept, or sent."""
+_LONGEST_REPEAT_S = 15.0
+"""Longest pause where the platform says itself when to try again."""
 BURST_S = 8.0
 """What was not used in so many seconds may be used at once."""
 SAID_EVERY_S = 60.0
@@ -72,24 +74,31 @@ async def _set(event: asyncio.Event) -> None:
 class Patience:
     """Pauses before something that was refused is tried again.
 
-    Each try reads all that is to be sent. What is over a limit of the owner is tried less often each time: only
-    what people do makes room. All else may be over any moment.
+    Each try can read all that is to be sent. What is over a limit of the owner is tried less often each time: only
+    what people do makes room. So is what the platform has a pause for, as what waits for the rest of a gang. All
+    else may be over any moment.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pause_s = LIMIT_PAUSE_S[0]
+        self._factor = 1
 
     async def wait(self, error: Exception, pause: Callable[[], Awaitable[None]]) -> None:
         """Return when it may be tried again; `pause` is awaited in any case."""
         if isinstance(error, NotEnough):
             await self._clock.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, LIMIT_PAUSE_S[1])
+        elif isinstance(error, ClientError) and error.retry_after_s:
+            pause_s = self._factor * error.retry_after_s
+            await self._clock.sleep(min(pause_s, _LONGEST_REPEAT_S))
+            if pause_s < _LONGEST_REPEAT_S:
+                self._factor *= 2
         await pause()
 
     def reset(self) -> None:
         """It went."""
-        self._pause_s = LIMIT_PAUSE_S[0]
+        self._pause_s, self._factor = LIMIT_PAUSE_S[0], 1
 
 
 class CountedLog:

@@ -24,6 +24,7 @@ import structlog
 from nodeagent.collect.pace import CountedLog, Patience
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.safe_paths import open_folder, path_of, remove_folder
+from nodeagent.storage.file_lists import regular_files
 from nodeagent.storage.holes import SPARSE_TIMES, data_bytes, may_be_sparse
 from nodeagent.storage.media import MediaUploads
 from nodeagent.storage.sealed_checkpoints import Opened, forget, is_copy, keep, opened
@@ -31,7 +32,7 @@ from nodeagent.storage.transfer import is_passing, put_tree, uninterrupted
 from nsml._checkpoints import ARTIFACT
 from nsml._copies import seal
 from nsml._path_text import recorded_name
-from nsml.client.errors import ClientError
+from nsml.client.errors import ClientError, MissingBlobs
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Clock, Offload, SystemClock
 from nsml.common.concurrency import TaskGroup
@@ -65,14 +66,16 @@ class SavedCheckpoint:
     """What a record says of a checkpoint, or of an artifact.
 
     `folder` is relative to the replica's checkpoints, `files` to the folder, as text (`nsml._path_text`). `seal` shows whether they were
-    changed since; "" from an older SDK. `step`: of an artifact. `lost`: why there is nothing to send; `left_out`:
+    changed since; "" from an older SDK. `is_whole`: all regular files of the folder, where nobody writes any more, and no
+    list. `step`: of an artifact. `lost`: why there is nothing to send; `left_out`:
     what is not in it, for people.
     """
 
     name: str
     folder: str
     saved_at: float
-    files: tuple[str, ...]
+    files: tuple[str, ...] = ()
+    is_whole: bool = False
     seal: str = ""
     is_artifact: bool = False
     step: float | None = None
@@ -159,6 +162,8 @@ class Uploads:
         self._pause = pause
         self.media = MediaUploads(replica_id, folder, rpc=rpc, run=run, pause=pause, clock=clock)
         self._pending: dict[tuple[bool, str], SavedCheckpoint] = {}
+        self._sent: dict[tuple[bool, str], dict[str, Any]] = {}
+        """What is to be committed of what is in the object store already, and pending until that is done."""
         self._held = 0
         self._unnoted = 0
         self._changed = asyncio.Event()
@@ -301,12 +306,27 @@ class Uploads:
 
     def _drop(self, checkpoint: SavedCheckpoint) -> None:
         before = self._pending.pop(checkpoint.key, None)
+        self._sent.pop(checkpoint.key, None)
         if before is not None:
             self._held -= _size(before)
 
     async def _upload(self, checkpoint: SavedCheckpoint) -> None:
         if checkpoint.lost:
             raise CheckpointChanged(checkpoint.lost)
+        outcome = self._sent.get(checkpoint.key) or await self._put(checkpoint)
+        if self._pending.get(checkpoint.key) is checkpoint:
+            self._sent[checkpoint.key] = outcome
+        try:
+            await self._commit(checkpoint, **outcome)
+        except MissingBlobs:
+            self._sent.pop(checkpoint.key, None)
+            raise
+        self._log("durable", checkpoint, None)
+        if not checkpoint.is_artifact:
+            await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
+
+    async def _put(self, checkpoint: SavedCheckpoint) -> dict[str, Any]:
+        """Have its files in the object store; its digest, size and number of files, as they are committed."""
         # Opened for as long as it is read: what user code puts in its place is another folder.
         with ExitStack() as stack:
             opening = opened(self._folder, checkpoint.folder)
@@ -317,15 +337,11 @@ class Uploads:
             digest = await put_tree(
                 self._rpc(), packed, self._run, session_id=self._replica_id.session_id
             )
-        await self._commit(
-            checkpoint,
-            digest=digest,
-            size_bytes=packed.manifest.size,
-            file_count=len(packed.manifest.entries),
-        )
-        self._log("durable", checkpoint, None)
-        if not checkpoint.is_artifact:
-            await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
+        return {
+            "digest": digest,
+            "size_bytes": packed.manifest.size,
+            "file_count": len(packed.manifest.entries),
+        }
 
     async def _commit(self, checkpoint: SavedCheckpoint, **outcome: Any) -> None:
         if checkpoint.is_artifact:
@@ -451,8 +467,9 @@ def _packed(found: Opened, checkpoint: SavedCheckpoint, owner: int) -> Packed:
     root = path_of(found.descriptor)
     most = min(_LARGEST, shutil.disk_usage(root).used)
     _check_seal(found, checkpoint)
-    _refuse_sparse(root, checkpoint.files)
-    packed = pack_files(root, checkpoint.files, max_bytes=most, owner=owner)
+    files = tuple(regular_files(found.descriptor)) if checkpoint.is_whole else checkpoint.files
+    _refuse_sparse(root, files)
+    packed = pack_files(root, files, max_bytes=most, owner=owner)
     _check_seal(found, checkpoint)
     return packed
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 from nodeagent.folders import ReplicaFolder
 from nodeagent.safe_paths import open_folder, path_of
 from nodeagent.storage.checkpoints import SavedCheckpoint
+from nodeagent.storage.file_lists import count_files
 from nsml._checkpoints import ARTIFACT
 from nsml._path_text import path_text
 from nsml.common.units import size_text
-from nsml.content.listing import MAX_FILES
 from nsml.content.paths import MAX_DEPTH
 from nsml.spec.output_datasets import KEPT_FILES, OutputDataset
 
@@ -33,7 +33,7 @@ _MOST_NAME_CHARS = 100
 def take_outputs(
     folder: ReplicaFolder, outputs: Sequence[OutputDataset], *, at: float
 ) -> list[SavedCheckpoint]:
-    """Move them, and list their files; one that cannot be sent says why. Links and special files are left out.
+    """Move them; one that cannot be sent says why. Links and special files are left out.
 
     `at`: when they were saved, Unix seconds.
     """
@@ -47,26 +47,26 @@ def keep_files(folder: ReplicaFolder, *, at: float) -> SavedCheckpoint | None:
     """
     owner = folder.run.stat().st_uid
     lost, left_out = "", ""
-    files: tuple[str, ...] = ()
+    count = 0
     try:
         with open_folder(folder.run, ["checkpoints", _KEPT_ENTRY, _MODEL], create=True) as target:
             since_ns = folder.shim.stat().st_ctime_ns
             chosen, over = _chosen(folder, target, since_ns, owner)
             for parts in chosen:
                 _move_file(folder, parts, target)
-            files = tuple(sorted(_files(target)))
+            count = count_files(target)
             left_out = _left_out(over)
     except OSError as error:
         lost = f"its working folder cannot be read: {error.strerror or error}"
     except ValueError as error:
         lost = f"its working folder: {error}"
-    if not (files or lost or left_out):
+    if not (count or lost or left_out):
         return None
     return SavedCheckpoint(
         name=KEPT_FILES,
         folder=f"{_KEPT_ENTRY}/{_MODEL}",
         saved_at=at,
-        files=files,
+        is_whole=True,
         is_artifact=True,
         lost=lost,
         left_out=left_out,
@@ -141,13 +141,12 @@ def _left_out(over: Sequence[tuple[str, int]]) -> str:
 def _take(folder: ReplicaFolder, number: int, output: OutputDataset, at: float) -> SavedCheckpoint:
     # Programs number theirs from 1, without a zero before it.
     entry = f"0{number}-{ARTIFACT}"
-    files: tuple[str, ...] = ()
     lost = ""
     try:
         _move(folder, entry, output)
         with open_folder(folder.run, ["checkpoints", entry, _MODEL]) as descriptor:
-            files = tuple(sorted(_files(descriptor)))
-        if not files:
+            is_empty = not count_files(descriptor)
+        if is_empty:
             lost = f"there are no files in its folder {output.folder}"
     except (FileNotFoundError, NotADirectoryError):
         lost = f"there is no folder {output.folder} in its working folder"
@@ -159,7 +158,7 @@ def _take(folder: ReplicaFolder, number: int, output: OutputDataset, at: float) 
         name=output.name,
         folder=f"{entry}/{_MODEL}",
         saved_at=at,
-        files=files,
+        is_whole=True,
         is_artifact=True,
         lost=lost,
     )
@@ -175,24 +174,3 @@ def _move(folder: ReplicaFolder, entry: str, output: OutputDataset) -> None:
         with open_folder(folder.app, above) as source:
             # Of a link the link itself, which is no folder then.
             os.rename(name, _MODEL, src_dir_fd=source, dst_dir_fd=target)
-
-
-def _files(folder: int) -> list[str]:
-    """Regular files below the open folder, as text. Raises ValueError: too many, or too deep; OSError."""
-    found: list[str] = []
-    for base, folders, names, here in os.fwalk(".", dir_fd=folder, onerror=_raise):
-        parts = [part for part in base.split("/") if part != "."]
-        if len(parts) >= MAX_DEPTH and folders:
-            raise ValueError(f"folders are nested more than {MAX_DEPTH} deep")
-        found += [
-            path_text("/".join([*parts, name]))
-            for name in names
-            if stat.S_ISREG(os.lstat(name, dir_fd=here).st_mode)
-        ]
-        if len(found) > MAX_FILES:
-            raise ValueError(f"more than {MAX_FILES:,} files")
-    return found
-
-
-def _raise(error: OSError) -> None:
-    raise error

@@ -33,7 +33,7 @@ from nodeagent.storage.reservations import Reservation, Room, Size
 from nsml.client.rpc import Rpc
 from nsml.common.clock import in_thread, inline
 from nsml.content.manifest import decode
-from nsml.content.packing import pack
+from nsml.content.packing import pack, pack_files
 from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import checkpoints_pb2 as pb
 from tests.support.scripted_platform import ScriptedPlatform, session_id
@@ -118,6 +118,29 @@ async def test_a_checkpoint_is_sent(bench: Bench) -> None:
 def artifact(bench: Bench, number: int, **files: str) -> SavedCheckpoint:
     made = bench.save("%artifact", number, **files)
     return replace(made, name="report", is_artifact=True, step=float(number))
+
+
+async def test_what_waits_for_its_commit_is_not_read_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = [grpc.StatusCode.UNAVAILABLE] * 3
+    commit, reads = ScriptedPlatform.CommitArtifact, []
+
+    async def refuse(platform: ScriptedPlatform, request: Any, context: Any) -> Any:
+        if codes:
+            await context.abort(codes.pop(), "not ended yet")
+        return await commit(platform, request, context)
+
+    def read(*given: Any, **named: Any) -> Any:
+        reads.append(given)
+        return pack_files(*given, **named)
+
+    monkeypatch.setattr(ScriptedPlatform, "CommitArtifact", refuse)
+    monkeypatch.setattr("nodeagent.storage.checkpoints.pack_files", read)
+    whole = replace(artifact(bench, 0, a="one", b="two"), files=(), is_whole=True)
+    await bench.send(whole)
+    [told] = bench.platform.artifacts
+    assert (told.file_count, told.size_bytes, len(reads)) == (2, 6, 1)
 
 
 async def test_each_artifact_of_a_name_is_sent_and_its_folder_removed(bench: Bench) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from nodeagent.folders import ReplicaFolder
-from nodeagent.storage import outputs
+from nodeagent.safe_paths import open_folder
+from nodeagent.storage import file_lists, outputs
+from nodeagent.storage.checkpoints import SavedCheckpoint
 from nodeagent.storage.outputs import keep_files, take_outputs
 from nsml.spec.output_datasets import OutputDataset
 
@@ -29,6 +31,11 @@ def write(folder: ReplicaFolder, **files: str) -> None:
         place.write_text(text)
 
 
+def files_of(folder: ReplicaFolder, one: SavedCheckpoint) -> list[str]:
+    with open_folder(folder.checkpoints / one.folder, []) as here:
+        return sorted(file_lists.regular_files(here))
+
+
 def test_a_folder_is_moved_and_listed_again_after_a_kill(
     folder: ReplicaFolder, tmp_path: Path
 ) -> None:
@@ -40,12 +47,8 @@ def test_a_folder_is_moved_and_listed_again_after_a_kill(
     first = take_outputs(folder, wanted, at=5.0)
     assert take_outputs(folder, wanted, at=5.0) == first
     [one] = first
-    assert (one.name, one.folder, one.files, one.lost) == (
-        "made",
-        "00-%artifact/model",
-        ("a", "deep/b"),
-        "",
-    )
+    assert (one.name, one.folder, one.lost) == ("made", "00-%artifact/model", "")
+    assert files_of(folder, one) == ["a", "deep/b"]
     assert (folder.checkpoints / one.folder / "a").read_text() == "1"
     assert [path.name for path in (folder.app / "out").iterdir()] == ["other"]
 
@@ -59,11 +62,21 @@ def test_what_is_no_folder_of_the_program_is_lost_and_says_why(
     (folder.app / "above").symlink_to(tmp_path)
     names = ["missing", "file", "file/x", "empty", "link", "above/secret"]
     found = take_outputs(folder, [OutputDataset("d", name) for name in names], at=5.0)
-    assert [one.files for one in found] == [()] * len(names)
     assert all(one.lost for one in found)
     assert found[0].lost == "there is no folder missing in its working folder"
     assert found[3].lost == "there are no files in its folder empty"
     assert (tmp_path / "secret/key").read_text() == "secret"
+
+
+def test_a_folder_with_more_files_than_an_agent_can_hold_is_lost(
+    folder: ReplicaFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_lists, "MOST_FILES", 2)
+    write(folder, most__a="1", most__b="1", more__a="1", more__deep__b="1", more__deep__c="1")
+    most, more = take_outputs(
+        folder, [OutputDataset("d", "most"), OutputDataset("e", "more")], at=5
+    )
+    assert (most.lost, more.lost) == ("", "its folder more: more than 2 files")
 
 
 def started(folder: ReplicaFolder) -> None:
@@ -93,7 +106,7 @@ def test_what_was_made_or_changed_is_kept_and_nothing_else(
     kept = keep_files(folder, at=5.0)
     assert kept is not None
     assert (kept.name, kept.folder) == ("/app", "09-%artifact/model")
-    assert kept.files == ("changed", "deep/new", "deep/pycache")
+    assert files_of(folder, kept) == ["changed", "deep/new", "deep/pycache"]
     assert (kept.lost, kept.left_out) == ("", "")
     assert keep_files(folder, at=5.0) == kept, "after a kill"
     assert (folder.app / "code").read_text() == "1"
@@ -109,5 +122,5 @@ def test_what_is_over_the_limits_is_named(
     for _ in range(2):
         kept = keep_files(folder, at=5.0)
         assert kept is not None
-        assert kept.files == ("a", "c")
+        assert files_of(folder, kept) == ["a", "c"]
         assert kept.left_out.endswith(" and 2 files: b, d, e and 1 more")

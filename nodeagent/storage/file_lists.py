@@ -1,0 +1,37 @@
+"""Which files a folder has that its program left: listed when they are needed, so that nobody holds long lists. Blocking."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from nsml._path_text import path_text
+from nsml.content.paths import MAX_DEPTH
+
+MOST_FILES = 1_000_000
+"""As many as the agent can describe at once."""
+
+
+def regular_files(folder: int) -> Iterator[str]:
+    """Paths of the regular files below the open folder, as text. Raises OSError; ValueError: too many, or too deep."""
+    count = 0
+    for base, folders, names, here in os.fwalk(".", dir_fd=folder, onerror=_raise):
+        parts = [part for part in base.split("/") if part != "."]
+        if len(parts) >= MAX_DEPTH and folders:
+            raise ValueError(f"folders are nested more than {MAX_DEPTH} deep")
+        for name in names:
+            if stat.S_ISREG(os.lstat(name, dir_fd=here).st_mode):
+                count += 1
+                if count > MOST_FILES:
+                    raise ValueError(f"more than {MOST_FILES:,} files")
+                yield path_text("/".join([*parts, name]))
+
+
+def count_files(folder: int) -> int:
+    """How many these are. Raises as `regular_files`."""
+    return sum(1 for _ in regular_files(folder))
+
+
+def _raise(error: OSError) -> None:
+    raise error
