@@ -82,14 +82,40 @@ HISTORY_WRITES: Final = frozenset(
     }
 )
 HISTORY_HELD: Final = frozenset(
-    {"record", "note", "newest", "fold", "archive", "trim_audit", "purge_datasets", "close"}
+    {
+        "record",
+        "note",
+        "newest",
+        "fold",
+        "archive",
+        "trim_audit",
+        "purge_datasets",
+        "share_lock",
+        "tell",
+        "settle",
+        "remark",
+        "lose",
+        "remove",
+        "close",
+    }
 )
 """Those that may be answered from memory, or find nothing to write: their success shows nothing."""
 OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})
 
 _FULL: Final = ConditionName.DISK_FULL
 _HISTORY_PARTS: Final = frozenset(
-    {"streams", "series", "telemetry", "catalogue", "environment_locks", "ledger", "sent", "kept"}
+    {
+        "streams",
+        "series",
+        "telemetry",
+        "catalogue",
+        "environment_locks",
+        "media",
+        "artifacts",
+        "ledger",
+        "sent",
+        "kept",
+    }
 )
 
 

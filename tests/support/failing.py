@@ -44,4 +44,4 @@ class Failing:
 
 def failing_history(history: Any) -> Any:
     """A history that can be made to fail."""
-    return Failing(history, "streams", "telemetry", "catalogue", "ledger")
+    return Failing(history, "streams", "telemetry", "catalogue", "artifacts", "ledger")

@@ -140,13 +140,16 @@ async def test_a_history_that_is_gone_is_shown_and_ends(broken: Broken) -> None:
     await broken.shows()
 
 
-async def test_a_read_does_not_end_what_a_write_has_begun(broken: Broken) -> None:
+@pytest.mark.parametrize(("part", "write"), [("ledger", "audit"), ("artifacts", "settle")])
+async def test_a_read_does_not_end_what_a_write_has_begun(
+    broken: Broken, part: str, write: str
+) -> None:
     broken.history.error = writes_fail(
-        HistoryFull("full"), "put_dataset_version", "audit", "put_session", "probe", "append"
+        HistoryFull("full"), "put_dataset_version", "audit", "put_session", "probe", "append", write
     )
     gauge = broken.rig.plane.core.health._history_gauge
     with pytest.raises(HistoryFull):
-        await broken.rig.plane.core.health.history.ledger.audit([])
+        await getattr(getattr(broken.rig.plane.core.health.history, part), write)([])
     assert await broken.names() == ["DISK_FULL history"]
     await broken.rig.plane.core.health.history.catalogue.session("nobody")
     assert gauge.fails_writing
