@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from controlplane.domain.errors import NsmlError, Unavailable
+from controlplane.domain.errors import (
+    LimitReached,
+    LowOnRoom,
+    MissingBlobs,
+    NsmlError,
+    Unavailable,
+)
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Cause
@@ -56,7 +62,7 @@ class OutputDatasets:
     async def make(self, session: Session, artifact: Artifact, digest: str) -> None:
         """Make an output folder, in the object store now, a version of its dataset; repeating it makes no other.
 
-        What cannot be made is noted with the artifact. Raises Unavailable, StoreError: what may pass.
+        What cannot be made is noted with the artifact. Raises what may pass: Unavailable, StoreError, MissingBlobs.
         """
         if not is_output(session, artifact):
             return
@@ -66,8 +72,15 @@ class OutputDatasets:
             return
         try:
             await self._make(session, artifact.name, digest)
-        except Unavailable:
+        except (Unavailable, MissingBlobs):
             raise
+        except (LimitReached, LowOnRoom) as error:
+            raise Unavailable(
+                f"{artifact.name!r} cannot become a dataset now",
+                why=error.message,
+                attempt=error.attempt,
+                retry_after_s=_RETRY_AFTER_S,
+            ) from error
         except NsmlError as error:
             await self._refused(session, artifact, error.message)
 
@@ -77,7 +90,7 @@ class OutputDatasets:
         known = await self._history.catalogue.dataset_versions(
             session.owner, name, limit=_LOOKED_AT
         )
-        if any(one.version.digest == digest and one.version.message == message for one in known):
+        if any(one.whole_digest == digest and one.version.message == message for one in known):
             return  # the answer was lost, and others came since
         self._content.show(caller, digest)
         listing, is_new = await self._datasets.create_version(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.content import manifest_reader
 from controlplane.content.manifest_reader import MEMORY_BYTES, REFUSED_CODE
 from controlplane.content.members import Members
-from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.errors import RETRY_AFTER_S, InvalidRequest, Unavailable
 from controlplane.domain.names import check_digest
 from controlplane.limits.concurrency_limits import Turns
 from controlplane.state.lru import LruDict
@@ -184,8 +184,11 @@ class Manifests:
             except _TooMuch as error:
                 raise _no_manifest(root, str(error)) from error
             except OSError as error:
-                why = f"the control plane has no temporary file for it: {error.strerror or error}"
-                raise _no_manifest(root, why) from error
+                raise Unavailable(
+                    f"manifest {root[:12]} cannot be read now",
+                    why=f"the control plane has no temporary file for it: {error.strerror or error}",
+                    retry_after_s=RETRY_AFTER_S,
+                ) from error
         self._known_large.keep(root, known)
         return known
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from controlplane.datasets.datasets import Datasets
+from controlplane.domain.errors import LimitReached
 from nsml.v1 import agents_pb2, datasets_pb2, sessions_pb2
 from nsml.v1 import artifacts_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform
@@ -157,20 +160,25 @@ def output(session: str, name: str, digest: str) -> pb.CommitArtifactRequest:
     return commit(session, 0, folder="00-%artifact/model", name=name, digest=digest)
 
 
-async def test_the_output_of_a_session_that_succeeds_becomes_a_version(rig: Rig) -> None:
+async def test_the_output_of_a_session_that_succeeds_becomes_a_version(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
     agent = await (await rig.agent()).connect()
     session = await kim.submit(output_datasets=["made=out", "other"])
     assert session.spec.output_datasets == ["made=out", "other"]
     [order] = await agent.assignments(1)
     assert order.spec.output_datasets == ["made=out", "other"]
-    manifest, blobs = tree(a=b"content")
+    manifest, blobs = tree(a=b"content", label=b"secret")
     await send(agent.stubs, blobs)
     whole = output(session.id, "made", manifest.digest)
     assert (await refused(agent.stubs.artifacts.CommitArtifact(whole)))[0] == "UNAVAILABLE"
     await agent.report(order.replica, "EXITED", cause="COMPLETED")
     await kim.reaches(session.name, "FINALIZING")
     assert await versions(kim, "made") == []
+    with monkeypatch.context() as busy:
+        busy.setattr(Datasets, "create_version", AsyncMock(side_effect=LimitReached("busy")))
+        assert (await refused(agent.stubs.artifacts.CommitArtifact(whole)))[0] == "UNAVAILABLE"
     for _ in range(2):
         await agent.stubs.artifacts.CommitArtifact(whole)
     message = f"output of {session.name}"
@@ -181,7 +189,11 @@ async def test_the_output_of_a_session_that_succeeds_becomes_a_version(rig: Rig)
         commit(session.id, 3, name="other", digest=manifest.digest)
     )
     assert await versions(kim, "other") == []
-    # A lost answer makes no second one when there is a newer version meanwhile.
+    # A lost answer makes no second one when there is a newer version meanwhile, and a part of it is hidden.
+    label = datasets_pb2.DatasetPart(path="label", access="PART_ACCESS_HIDDEN")
+    await kim.datasets.UpdateDataset(
+        datasets_pb2.UpdateDatasetRequest(name="kim/made", parts=[label])
+    )
     newer, more = tree(a=b"newer")
     await send(kim, more)
     await kim.datasets.CreateDatasetVersion(
@@ -223,7 +235,7 @@ async def test_an_agent_that_would_keep_nothing_is_not_given_it(
     await kim.submit(**asked)
     [order] = await old.assignments(1)
     assert order.stop.cause == sessions_pb2.CAUSE_NODE_REFUSED
-    assert "too old to keep what it leaves" in order.stop.reason
+    assert "too old for --output-dataset and --keep-files" in order.stop.reason
 
 
 @pytest.mark.parametrize(
