@@ -22,6 +22,7 @@ _ADVICE: Final = {
     "datasets": "push the same files again: nsml dataset push NAME PATH",
     _IN_PLACE: "nsml dataset add NAME --in-place PATH makes a version of what is there",
     "checkpoints": "nsml model ls SESSION lists them, nsml model rm SESSION CHECKPOINT removes one",
+    "artifacts": "nsml artifact ls SESSION lists them, nsml artifact rm SESSION NAME@VERSION removes one",
 }
 
 

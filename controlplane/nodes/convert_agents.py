@@ -478,7 +478,11 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
             "to stream a dataset, and would fetch it whole",
         ),
         (Ability.ENVIRONMENTS, spec.environment_lock, "to install the packages of a lock"),
-        (Ability.OUTPUTS, spec.output_datasets or spec.keep_files, "to keep what it leaves"),
+        (
+            Ability.OUTPUTS,
+            spec.output_datasets or spec.keep_files,
+            "for --output-dataset and --keep-files",
+        ),
     )
     lacks = (words for one, is_needed, words in needed if is_needed and one not in abilities)
     return next(lacks, "")
