@@ -59,44 +59,55 @@ def download(app: App, *, session: str, path: Path, below: str) -> None:
     """Fetch the files that an ended session made to PATH/USER_DATASET_N/files.
 
     Of sessions with --keep-files: what the last attempt made or changed in its working folder, without links and names
-    that begin with a dot, as far as 1 GiB and 10,000 files go. What was left out is named. They are
-    kept as long as the session is (nsml artifact rm SESSION /app removes them). nsml cp copies from
-    running sessions.
+    that begin with a dot, as far as 1 GiB and 10,000 files go. What was left out is named. If its files
+    are lost, those of an earlier attempt are fetched. They are kept as long as the session is (nsml
+    artifact rm SESSION /app removes them). nsml cp copies from running sessions.
     """
     from nsml.client import artifacts
     from nsml.common.units import size_text
 
     async def fetch(
         client: Client, progress: Callable[[Transfer], None]
-    ) -> tuple[Artifact, int, int]:
-        found = await _kept(client, session)
+    ) -> tuple[Artifact, str, int, int]:
+        found, lost = await _kept(client, session)
         with target_errors(artifacts.files_of(found.session, path)):
             extent = await artifacts.pull_files(client, found, path, below=below, progress=progress)
-        return found, extent.files, extent.size
+        return found, lost, extent.files, extent.size
 
-    found, count, size = fetched(app, fetch)
+    found, lost, count, size = fetched(app, fetch)
     target = artifacts.files_of(found.session, path)
     remember(app, [target.parent])
-    app.say(f"files of {visible(found.session)}: {files_text(count)} ({size_text(size)})")
-    if found.why_lost:
-        app.say(visible(found.why_lost))
-    record = {"session": found.session, "path": str(target), "files": count}
-    write_one(app, {**record, "left_out": found.why_lost or None}, [str(target)], name="path")
+    of = f"{visible(found.session)}, attempt {found.attempt}"
+    app.say(f"files of {of}: {files_text(count)} ({size_text(size)})")
+    for text in filter(None, (lost, found.note)):
+        app.say(visible(text))
+    record = {
+        "session": found.session,
+        "attempt": found.attempt,
+        "path": str(target),
+        "files": count,
+    }
+    write_one(app, {**record, "left_out": found.note or None}, [str(target)], name="path")
 
 
-async def _kept(client: Client, session: str) -> Artifact:
-    """What its last attempt left; raises CommandError that says why there is nothing."""
+async def _kept(client: Client, session: str) -> tuple[Artifact, str]:
+    """What its last attempt left, or the last one whose files are not lost, and which are; raises CommandError: nothing."""
     from nsml.client.streams import ENDED_STATES
     from nsml.spec.output_datasets import KEPT_FILES
     from nsml.v1.artifacts_pb2 import ARTIFACT_STATE_DURABLE
     from nsml.v1.sessions_pb2 import SESSION_STATE_FINALIZING
+    from nsml.view.artifacts import is_lost
 
     of = await client.sessions.get(session)
     found = await client.artifacts.every(of.id, KEPT_FILES)
     durable = [one for one in found if one.state == ARTIFACT_STATE_DURABLE and one.version]
-    if durable:
-        return max(durable, key=lambda one: one.version)
-    if of.state == SESSION_STATE_FINALIZING:
+    newest = max(durable, key=lambda one: one.version, default=None)
+    is_coming = of.state == SESSION_STATE_FINALIZING
+    if newest is not None and (newest.attempt == of.attempt or not is_coming):
+        lost = [one for one in found if is_lost(one) and one.attempt > newest.attempt]
+        words = (f"those of attempt {one.attempt} are lost: {one.why_lost}" for one in lost[-1:])
+        return newest, next(words, "")
+    if is_coming:
         raise CommandError(
             f"the files of {of.name} are not in the object store yet",
             code=ExitCode.UNAVAILABLE,
@@ -111,7 +122,8 @@ async def _kept(client: Client, session: str) -> Artifact:
     elif found:
         why, advice = found[-1].why_lost, f"nsml artifact ls {shell_word(of.name)}"
     elif of.spec.keep_files:
-        why, advice = "it made none", f"nsml artifact ls {shell_word(of.name)}"
+        why = "it made none, or they were removed"
+        advice = f"nsml artifact ls {shell_word(of.name)}"
     else:
         why = "it was started without --keep-files"
         advice = f"nsml artifact ls {shell_word(of.name)}\nnsml pull {shell_word(of.name)}"

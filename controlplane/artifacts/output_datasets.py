@@ -68,10 +68,11 @@ class OutputDatasets:
             return
         end = session.end
         if session.attempt != artifact.attempt or end is None or end.cause is not Cause.COMPLETED:
-            await self._refused(session, artifact, "the session did not succeed")
+            await self._refused(session, artifact, f"attempt {artifact.attempt} did not succeed")
             return
         try:
             await self._make(session, artifact.name, digest)
+            await self._history.artifacts.note(artifact, "")
         except (Unavailable, MissingBlobs):
             raise
         except (LimitReached, LowOnRoom) as error:
@@ -108,7 +109,7 @@ class OutputDatasets:
         _log.warning(
             "output_dataset.not_made", session=session.name, dataset=artifact.name, reason=why
         )
-        await self._history.artifacts.remark(artifact, f"no version of the dataset: {why}")
+        await self._history.artifacts.note(artifact, f"no version of the dataset: {why}")
 
 
 def is_output(session: Session, artifact: Artifact) -> bool:

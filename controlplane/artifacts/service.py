@@ -86,7 +86,8 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
                 node=caller.node,
                 state=ArtifactState.LOST if request.why_lost else ArtifactState.DURABLE,
                 digest=None if request.why_lost else request.digest,
-                why_lost=plain(request.why_lost or request.left_out)[:MOST_WORDS],
+                why_lost=plain(request.why_lost)[:MOST_WORDS],
+                note="" if request.why_lost else plain(request.left_out)[:MOST_WORDS],
             ),
         )
         return pb.CommitArtifactResponse(version=version)
@@ -107,6 +108,7 @@ def _message(one: Artifact, session: str) -> pb.Artifact:
         rank=one.rank,
         node=one.node,
         why_lost=one.why_lost,
+        note=one.note,
     )
 
 

@@ -93,7 +93,6 @@ HISTORY_HELD: Final = frozenset(
         "share_lock",
         "tell",
         "settle",
-        "remark",
         "lose",
         "remove",
         "close",

@@ -777,7 +777,7 @@ class Artifact:
     """Files that a session saved under a name, in versions.
 
     `folder` is where it was on its node, unique in its replica. `version` is 0 until it is DURABLE. `digest` is None
-    unless it can be read.
+    unless it can be read. `why_lost` is of a LOST one; `note`, for people, of one that is not.
     """
 
     session_id: str
@@ -794,6 +794,7 @@ class Artifact:
     state: ArtifactState = ArtifactState.SAVED
     digest: str | None = None
     why_lost: str = ""
+    note: str = ""
 
 
 class ArtifactKey(NamedTuple):

@@ -22,7 +22,7 @@ ARTIFACT_STATE_DURABLE: ArtifactState
 ARTIFACT_STATE_LOST: ArtifactState
 
 class Artifact(_message.Message):
-    __slots__ = ("name", "version", "session", "state", "digest", "size_bytes", "file_count", "saved_at", "step", "attempt", "rank", "node", "why_lost")
+    __slots__ = ("name", "version", "session", "state", "digest", "size_bytes", "file_count", "saved_at", "step", "attempt", "rank", "node", "why_lost", "note")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class Artifact(_message.Message):
     RANK_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     WHY_LOST_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     session: str
@@ -49,7 +50,8 @@ class Artifact(_message.Message):
     rank: int
     node: str
     why_lost: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., session: _Optional[str] = ..., state: _Optional[_Union[ArtifactState, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[float] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., node: _Optional[str] = ..., why_lost: _Optional[str] = ...) -> None: ...
+    note: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., session: _Optional[str] = ..., state: _Optional[_Union[ArtifactState, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[float] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., node: _Optional[str] = ..., why_lost: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class ListArtifactsRequest(_message.Message):
     __slots__ = ("session", "name", "page_size", "cursor")

@@ -40,9 +40,9 @@ def is_lost(artifact: Artifact) -> bool:
 
 
 def state_text(artifact: Artifact) -> str:
-    """The word, and of one that is lost why."""
-    word = state_word(artifact)
-    return f"{word}: {artifact.why_lost}" if artifact.why_lost else word
+    """The word, and of one that is lost why, or what is to be said of another."""
+    word, more = state_word(artifact), artifact.why_lost or artifact.note
+    return f"{word}: {more}" if more else word
 
 
 def label(artifact: Artifact) -> str:
@@ -65,7 +65,7 @@ COLUMNS: tuple[Column[Artifact], ...] = (
         title="State",
         cell=lambda a, _: state_text(a),
         is_wide=True,
-        is_worth=lambda a: a.state != pb.ARTIFACT_STATE_DURABLE or bool(a.why_lost),
+        is_worth=lambda a: a.state != pb.ARTIFACT_STATE_DURABLE or bool(a.note),
         shrinks_to=12,
         colour=lambda a: "red" if is_lost(a) else "",
     ),
@@ -87,6 +87,7 @@ def record(artifact: Artifact) -> dict[str, Any]:
         "session": artifact.session,
         "state": state_word(artifact).upper(),
         "why_lost": artifact.why_lost or None,
+        "note": artifact.note or None,
         "digest": artifact.digest or None,
         "size_bytes": artifact.size_bytes,
         "file_count": artifact.file_count,

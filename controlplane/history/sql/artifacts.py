@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.history.sql.media import lose_saved, saved_replicas
-from controlplane.history.sql.queries import RowType, change, page, select
+from controlplane.history.sql.queries import RowType, page, select
 from controlplane.history.sql.user_storage import add_kept, release
 from controlplane.history.values import Artifact, ArtifactKey, ArtifactState, ReplicaKey
 
@@ -73,15 +73,17 @@ class SqlArtifacts:
 
         return await self._database.write(work, touches={settled.session_id})
 
-    async def remark(self, artifact: Artifact, why: str) -> None:
-        """Say with one that is in the object store what did not become of it."""
-        await change(
-            self._database,
-            "UPDATE artifacts SET why_lost = ? WHERE session_id = ? AND attempt = ? AND rank = ?"
-            " AND folder = ?",
-            (why, artifact.session_id, artifact.attempt, artifact.rank, artifact.folder),
-            touches={artifact.session_id},
-        )
+    async def note(self, artifact: Artifact, text: str) -> None:
+        """Say with the version that lists one's content what did not become of it; "": nothing."""
+
+        def work(connection: Connection) -> None:
+            known = _find(connection, artifact)
+            if known is not None and known.state is ArtifactState.UNCHANGED:
+                _note_newest(connection, known, text)
+            elif known is not None and known.note != text:
+                connection.execute(_PUT, _ARTIFACT.values(replace(known, note=text)))
+
+        await self._database.write(work, touches={artifact.session_id})
 
     async def list(
         self, session_id: str, *, name: str = "", after: ArtifactKey | None = None, limit: int
@@ -151,6 +153,7 @@ def _numbered(connection: Connection, durable: Artifact) -> Artifact:
         name,
     ).fetchone()
     if newest is not None and tuple(newest) == (ArtifactState.DURABLE, durable.digest):
+        _note_newest(connection, durable, durable.note)
         return replace(durable, state=ArtifactState.UNCHANGED, digest=None)
     connection.execute(
         "UPDATE artifact_names SET numbered = numbered + 1 WHERE session_id = ? AND name = ?", name
@@ -159,6 +162,15 @@ def _numbered(connection: Connection, durable: Artifact) -> Artifact:
         "SELECT numbered FROM artifact_names WHERE session_id = ? AND name = ?", name
     ).fetchone()
     return replace(durable, version=int(number))
+
+
+def _note_newest(connection: Connection, unchanged: Artifact, text: str) -> None:
+    """Have the newest version of its name say it: an UNCHANGED one is not listed."""
+    connection.execute(
+        "UPDATE artifacts SET note = ? WHERE session_id = ? AND name = ? AND state = 'DURABLE'"
+        " AND version = (SELECT max(version) FROM artifacts WHERE session_id = ? AND name = ?)",
+        (text, *[unchanged.session_id, unchanged.name] * 2),
+    )
 
 
 def _find(connection: Connection, one: Artifact) -> Artifact | None:

@@ -495,6 +495,8 @@ END $$""",
     ),
     # Datasets in place; see nsml.content.in_place.
     (AddColumns("dataset_versions", "in_place text=''"),),
+    # What is not in an artifact, or did not become of it.
+    (AddColumns("artifacts", "note text=''"),),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

@@ -250,7 +250,8 @@ def everything(state, tmp_path):
             session=session.name,
             state="ARTIFACT_STATE_DURABLE",
             digest=digest,
-            why_lost="left out: big.bin",
+            attempt=1,
+            note="left out: big.bin",
         )
     )
     dataset = datasets_pb2.Dataset(

@@ -66,7 +66,7 @@ def test_lost_ones_are_listed_with_the_reason(nsml, session):
     [
         ("RUNNING", True, 6, "try: nsml cp kim/mnist/1:. ."),
         ("FINALIZING", True, 3, "they are on their node, and on their way"),
-        ("SUCCEEDED", True, 5, "why: it made none"),
+        ("SUCCEEDED", True, 5, "why: it made none, or they were removed"),
         ("FAILED", False, 5, "why: it was started without --keep-files"),
     ],
 )
@@ -75,6 +75,24 @@ def test_files_that_are_not_kept_say_why(nsml, state, state_of, keeps, code, tol
     state.add("kim/mnist/1", pb.SessionState.Value(f"SESSION_STATE_{state_of}"), spec=spec)
     result = nsml("download", "kim/mnist/1", check=False)
     assert (result.code, told in result.stderr) == (code, True), result.stderr
+
+
+def test_files_of_an_earlier_attempt_are_not_taken_for_those_of_the_last(
+    nsml, state, everything, tmp_path
+):
+    session = next(one for one in state.sessions.values() if one.name == "kim/mnist/1")
+    session.attempt = 2
+    state.artifacts[session.id].append(
+        artifacts_pb2.Artifact(
+            name="/app", attempt=2, state="ARTIFACT_STATE_LOST", why_lost="no space left"
+        )
+    )
+    result = nsml("download", "kim/mnist/1", str(tmp_path / "a"))
+    assert "files of kim/mnist/1, attempt 1: " in result.stderr
+    assert "those of attempt 2 are lost: no space left" in result.stderr
+    session.state = pb.SESSION_STATE_FINALIZING
+    result = nsml("download", "kim/mnist/1", str(tmp_path / "b"), check=False)
+    assert (result.code, "are not in the object store yet" in result.stderr) == (3, True)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/appendix", "../x", "a/../../b"])

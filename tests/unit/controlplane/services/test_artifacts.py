@@ -219,9 +219,15 @@ async def test_an_output_that_makes_no_version_says_why(rig: Rig, why: str) -> N
     await agent.stubs.artifacts.CommitArtifact(output(session.id, "made", manifest.digest))
     assert await versions(kim, "made") == []
     [one] = await listed(kim, session.name)
-    assert one.why_lost == "no version of the dataset: " + (
-        "the session did not succeed" if why == "failed" else "a dataset has at least one file"
+    assert one.note == "no version of the dataset: " + (
+        "attempt 1 did not succeed" if why == "failed" else "a dataset has at least one file"
     )
+    # Said of what has the same content, and is not listed, it is said of what is.
+    await agent.stubs.artifacts.CommitArtifact(
+        commit(session.id, 3, name="made", digest=manifest.digest, left_out="left out: b")
+    )
+    [one] = await listed(kim, session.name)
+    assert (one.version, one.note, one.why_lost) == (1, "left out: b", "")
 
 
 @pytest.mark.parametrize("asked", [{"output_datasets": ["made"]}, {"keep_files": True}])
