@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LIMIT_PAUSE_S = (15.0, 300.0)
 """First and longest pause after the platform refused what a session's owner may not have kept, or sent."""
-_LONGEST_REPEAT_S = 15.0
-"""Longest pause where the platform says itself when to try again."""
+_LONGEST_REPEAT_S = 2.0
+"""Longest pause where the platform says itself when to try again: what a session ends with waits no longer once it is well."""
 BURST_S = 8.0
 """What was not used in so many seconds may be used at once."""
 SAID_EVERY_S = 60.0
