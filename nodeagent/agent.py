@@ -64,7 +64,7 @@ from nodeagent.storage.cached_content import Stock
 from nodeagent.storage.checkpoints import Uploads
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import Store
-from nodeagent.storage.in_place import InPlace
+from nodeagent.storage.in_place import InPlaceFolders
 from nodeagent.storage.reservations import Room
 from nodeagent.streaming.chunk_cache import ChunkCache
 from nodeagent.streaming.endpoints import Endpoints
@@ -461,7 +461,7 @@ class Agent:
                 self._datasets,
                 parts.accounts,
                 parts.run,
-                InPlace(parts.machine.shared_roots, parts.run_long),
+                InPlaceFolders(parts.machine.shared_roots, parts.run_long),
             ),
             CodeHook(self._bundles, parts.run_long),
             StreamHook(self._endpoints, parts.run),

@@ -90,7 +90,7 @@ async def _in_place(app: App, client: Client) -> list[BrokenContent]:
             continue
         if changed is None:
             app.say(f"note: {name} is in place at {one.in_place}, which this machine does not have")
-        elif changed:
+        elif changed.count:
             app.say(f"{name}, in place at {one.in_place}: {changes_text(changed)}")
             found.append(
                 BrokenContent(
@@ -98,7 +98,7 @@ async def _in_place(app: App, client: Client) -> list[BrokenContent]:
                     owner=one.owner,
                     names=[name],
                     digest=one.digest,
-                    lost=len(changed),
+                    lost=changed.count,
                 )
             )
     return found

@@ -19,10 +19,8 @@ from cli.progress import Progress
 from cli.sessions.file_names import files_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nsml.client.calls import Client
-    from nsml.content.in_place import Change, ListedFile
+    from nsml.content.in_place import Changes, ListedFile
     from nsml.v1.datasets_pb2 import CreateDatasetVersionResponse, Dataset
 
 
@@ -114,7 +112,7 @@ async def listed_files(client: Client, found: Dataset) -> list[ListedFile]:
     """The files of a version in place, as they were when it was added."""
     from nsml.client.content import download
     from nsml.common.clock import in_thread
-    from nsml.content.in_place import LIST_NAME, decode
+    from nsml.content.in_place import LIST_NAME, read_list
 
     full = f"{found.owner}/{found.name}"
     with TemporaryDirectory(prefix="nsml-list-") as folder:
@@ -125,7 +123,7 @@ async def listed_files(client: Client, found: Dataset) -> list[ListedFile]:
             place,
             shown_by=lambda: client.datasets.get(full, found.version),
         )
-        return await in_thread(lambda: decode((place / LIST_NAME).read_bytes()))
+        return await in_thread(lambda: list(read_list(place / LIST_NAME)))
 
 
 async def copy_in_place(client: Client, found: Dataset, target: Path) -> None:
@@ -153,7 +151,7 @@ async def copy_in_place(client: Client, found: Dataset, target: Path) -> None:
         ) from error
 
 
-async def changed_in_place(client: Client, found: Dataset) -> Sequence[Change] | None:
+async def changed_in_place(client: Client, found: Dataset) -> Changes | None:
     """What differs of a version in place; None on a machine that does not have its folder."""
     from random import SystemRandom
 

@@ -30,6 +30,7 @@ from controlplane.history.sql.dataset_parts import PartsChanged
 from controlplane.history.sql.datasets import MOST_TAGS, Restored
 from controlplane.history.values import Dataset, DatasetListing
 from nsml.common.units import ago, duration_text, size_text
+from nsml.content.in_place import LIST_NAME, MOST_LIST_BYTES
 from nsml.spec.dataset_names import TAG_RULE, is_folder, is_tag
 from nsml.spec.in_place_paths import is_plain, place_of
 
@@ -251,7 +252,7 @@ class Datasets:
             Denied: it is in place, and nowhere that the caller may add datasets from.
             MissingBlobs: not all of it has been sent, or not by the caller.
             TooLarge: it repeats little data many times.
-            InvalidRequest: it has no files, none of such a part, or none that is open.
+            InvalidRequest: it has no files, none of such a part, or none that is open; or it is in place, and no list.
         """
         self.check(caller, name, visibility, message, parts=parts, in_place=in_place)
         check_digest(digest)
@@ -263,6 +264,8 @@ class Datasets:
         await self._content.borrow(caller, digest)
         if not listing.file_count:
             raise InvalidRequest("a dataset has at least one file")
+        if in_place is not None:
+            await self._check_list(caller, digest, listing)
         if listing.size > max(FREELY_REPEATED_BYTES, MOST_REPEATED * listing.different):
             raise TooLarge(
                 f"the dataset has {size_text(listing.size)} of files, and"
@@ -381,6 +384,18 @@ class Datasets:
             f"only administrators add datasets in place at {in_place.path}",
             why=f"others may below {roots}" if roots else "this platform has no in_place_roots",
             attempt="nsml dataset push NAME PATH    sends the files",
+        )
+
+    async def _check_list(self, caller: UserCaller, digest: str, listing: Listing) -> None:
+        """Raise unless a tree is the list of a dataset in place: agents read it whenever a session starts."""
+        if listing.file_count == 1 and listing.size <= MOST_LIST_BYTES:
+            found = await self._content.listing(caller, digest, is_with_sizes=True)
+            if found.sizes is not None and list(found.sizes) == [LIST_NAME]:
+                return
+        raise InvalidRequest(
+            "the content is not the list of a dataset in place",
+            why=f"that is one file {LIST_NAME} of at most {size_text(MOST_LIST_BYTES)}",
+            attempt="nsml dataset add NAME --in-place PATH",
         )
 
     async def update(

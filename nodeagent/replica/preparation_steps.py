@@ -47,7 +47,7 @@ from nodeagent.runtimes.interface import DeviceGrant, Mount, NodeRefused, Python
 from nodeagent.safe_paths import open_folder
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import NoRoom
-from nodeagent.storage.in_place import InPlace, NotHere
+from nodeagent.storage.in_place import InPlaceFolders, NotHere
 from nodeagent.storage.transfer import uninterrupted
 from nodeagent.streaming.endpoints import Endpoints, Variables
 from nsml.client.errors import ClientError, ContentDamaged
@@ -166,7 +166,7 @@ class DataHook:
         trees: Trees,
         accounts: Accounts | None,
         run: Offload,
-        in_place: InPlace | None = None,
+        in_place: InPlaceFolders | None = None,
     ) -> None:
         self._trees = trees
         self._accounts = accounts
@@ -211,7 +211,7 @@ class DataHook:
         except NotHere as error:
             text = f"{what} cannot be mounted: {error}"
             raise PreparationFailed(sessions.CAUSE_NODE_REFUSED, text) from error
-        if found:
+        if found.count:
             text = f"{what} has changed: {changes_text(found)}"
             if not draft.assignment.spec.allow_changed_data:
                 text += (

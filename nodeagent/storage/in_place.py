@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from random import SystemRandom
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.storage.transfer import uninterrupted
 from nsml.content.errors import ContentError
-from nsml.content.in_place import LIST_NAME, Change, changes, decode, why_movable
+from nsml.content.in_place import LIST_NAME, Changes, changes, read_list, why_movable
 from nsml.spec.in_place_paths import place_of
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ class NotHere(Exception):
     """The folder cannot be mounted on this node; the message says why."""
 
 
-class InPlace:
-    """Looks at the folders of datasets in place.
+class InPlaceFolders:
+    """Looks at the folders of datasets in place, one at a time: what it holds is bounded for the whole node.
 
     Args:
         roots: the folders of a shared file system that this node has.
@@ -33,17 +34,19 @@ class InPlace:
     def __init__(self, roots: Sequence[str], run: Offload) -> None:
         self._roots = tuple(roots)
         self._run = run
+        self._turn = asyncio.Lock()
 
-    async def look(self, path: str, tree: Path) -> Sequence[Change]:
+    async def look(self, path: str, tree: Path) -> Changes:
         """What has changed in the folder since the list in `tree` was made.
 
         Raises:
             NotHere: it is not below a root, not there, or somebody else could put another folder in its place.
             ContentError, OSError: the list or the folder cannot be read.
         """
-        return await uninterrupted(self._run, lambda: self._look(path, tree))
+        async with self._turn:
+            return await uninterrupted(self._run, lambda: self._look(path, tree))
 
-    def _look(self, path: str, tree: Path) -> Sequence[Change]:
+    def _look(self, path: str, tree: Path) -> Changes:
         if not place_of(path, self._roots):
             raise NotHere(f"{path} is not below the shared_roots of this node's agent")
         try:
@@ -51,8 +54,7 @@ class InPlace:
                 raise NotHere(why)
         except FileNotFoundError as error:
             raise NotHere(f"{path} is not there") from error
-        listed = decode((tree / LIST_NAME).read_bytes())
         try:
-            return changes(Path(path), listed, SystemRandom())
+            return changes(Path(path), read_list(tree / LIST_NAME), SystemRandom())
         except FileNotFoundError as error:
             raise ContentError(f"files of {path} went while it was looked at") from error

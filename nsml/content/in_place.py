@@ -17,24 +17,28 @@ from typing import TYPE_CHECKING, Final
 from blake3 import blake3
 
 from nsml.content.digests import is_digest
-from nsml.content.errors import ContentError, PackRefused, TargetExists
-from nsml.content.listing import list_folder, open_root
-from nsml.content.paths import split_path
+from nsml.content.errors import ContentError, EmptyFolder, PackRefused, TargetExists
+from nsml.content.listing import open_root
+from nsml.content.ordered_listing import OrderedListing
+from nsml.content.paths import native_parts, split_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from random import Random
 
     from nsml.content.listing import FolderFile
     from nsml.content.safe_paths import Beneath
 
 LIST_NAME: Final = "in-place.jsonl"
-MOST_LIST_BYTES: Final = 1 << 30
+MOST_LIST_BYTES: Final = 512 << 20
+"""Of some 3 million files: a node reads it line by line, in about a minute."""
 SAMPLED_FILES: Final = 32
 SAMPLED_BYTES: Final = 256 << 20
 """What is read of a dataset when a session starts: so many files, and so much of them, chosen anew each time."""
 _MOST_BYTES: Final = 1 << 60
 _READ_BYTES: Final = 4 << 20
+_MOST_LINE_BYTES: Final = 32 << 10
+"""Over what the longest path takes, each byte of it escaped."""
 _NAMED: Final = 5
 
 
@@ -56,22 +60,33 @@ class Change:
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How many files changed, and the first few of them in the order of their paths."""
+
+    count: int
+    first: tuple[Change, ...]
+
+
 def look_at(root: Path, progress: Callable[[int, int], None] | None = None) -> list[ListedFile]:
     """Read all files of a folder; `progress` is told how many bytes are done, and of how many.
 
     Raises what `list_folder` does, and ContentError for a file that changes meanwhile.
     """
-    listed = list_folder(root, max_bytes=_MOST_BYTES)
     found: list[ListedFile] = []
     done = 0
     with open_root(root) as folder:
-        for one in listed.files:
+        there = list(OrderedListing(root, folder))
+        if not there:
+            raise EmptyFolder(".", "the folder has no files")
+        size = sum(one.size for one in there)
+        for one in there:
             digest = _digest(folder, one)
             found.append(ListedFile(one.path, one.size, one.version[0], digest))
             done += one.size
             if progress is not None:
-                progress(done, listed.size)
-    return sorted(found, key=lambda one: one.path)
+                progress(done, size)
+    return found
 
 
 def encode(files: Iterable[ListedFile]) -> bytes:
@@ -80,21 +95,22 @@ def encode(files: Iterable[ListedFile]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def decode(data: bytes) -> list[ListedFile]:
-    """Read a list, which anybody may have made; raises ContentError."""
-    if len(data) > MOST_LIST_BYTES:
-        raise ContentError("the list of the dataset's files is too long")
-    return list(_decoded(data))
-
-
-def _decoded(data: bytes) -> Iterator[ListedFile]:
-    last = ""
-    for line in data.splitlines():
-        one = _listed(line)
-        if one is None or one.path <= last:
-            raise ContentError("the list of the dataset's files cannot be read")
-        last = one.path
-        yield one
+def read_list(file: Path) -> Iterator[ListedFile]:
+    """Read a list, which anybody may have made, line by line; raises ContentError."""
+    try:
+        opened = file.open("rb")
+    except FileNotFoundError as error:
+        raise ContentError("the version has no list of the dataset's files") from error
+    with opened:
+        if os.fstat(opened.fileno()).st_size > MOST_LIST_BYTES:
+            raise ContentError("the list of the dataset's files is too long")
+        last = ""
+        while line := opened.readline(_MOST_LINE_BYTES):
+            one = _listed(line)
+            if one is None or one.path <= last:
+                raise ContentError("the list of the dataset's files cannot be read")
+            last = one.path
+            yield one
 
 
 def _listed(line: bytes) -> ListedFile | None:
@@ -110,31 +126,87 @@ def _listed(line: bytes) -> ListedFile | None:
     return found if is_digest(found.digest) and 0 <= found.size < _MOST_BYTES else None
 
 
-def changes(root: Path, listed: Sequence[ListedFile], rng: Random) -> list[Change]:
-    """What differs from the list: sizes and times of all files, and the content of some, in the order of their paths.
+def changes(root: Path, listed: Iterable[ListedFile], rng: Random) -> Changes:
+    """What differs from the list: sizes and times of all files, and the content of some.
 
+    `listed`: in the order of its paths, and read once; little is held of it, and of the folder.
     Raises what `list_folder` does. Blocking: a look at each file, and at most SAMPLED_BYTES read.
     """
-    there = {one.path: one for one in list_folder(root, max_bytes=_MOST_BYTES).files}
-    found: dict[str, str] = {}
-    for one in listed:
-        now = there.get(one.path)
-        if now is None:
-            found[one.path] = "is missing"
-        elif now.size != one.size:
-            found[one.path] = f"has {now.size:,} bytes, not {one.size:,}"
-        elif now.version[0] != one.mtime_ns:
-            found[one.path] = "was written to"
-    for path in there.keys() - {one.path for one in listed}:
-        found[path] = "is new"
+    first: list[Change] = []
+    count = 0
+    sample = _Sample(rng)
     with open_root(root) as folder:
-        for one in _sample([one for one in listed if one.path not in found], rng):
-            if _digest(folder, there[one.path]) != one.digest:
-                found[one.path] = "has another content, with the size and time that it had"
-    return [Change(path, found[path]) for path in sorted(found)]
+        for path, was, now in _paired(listed, OrderedListing(root, folder)):
+            if what := _difference(was, now):
+                count += 1
+                if len(first) < _NAMED:
+                    first.append(Change(path, what))
+            elif was is not None and now is not None:
+                sample.offer(was, now)
+        for was, now in sample.files():
+            if _digest(folder, now) != was.digest:
+                count += 1
+                what = "has another content, with the size and time that it had"
+                first.append(Change(was.path, what))
+    first.sort(key=lambda one: one.path)
+    return Changes(count, tuple(first[:_NAMED]))
 
 
-def copy(root: Path, listed: Sequence[ListedFile], target: Path) -> None:
+def _paired(
+    listed: Iterable[ListedFile], there: Iterable[FolderFile]
+) -> Iterator[tuple[str, ListedFile | None, FolderFile | None]]:
+    """Each path with the file as it was and as it is, None where there is none; both come in the order of their paths."""
+    befores, nows = iter(listed), iter(there)
+    was, now = next(befores, None), next(nows, None)
+    while was is not None or now is not None:
+        path = min(one.path for one in (was, now) if one is not None)
+        before = was if was is not None and was.path == path else None
+        found = now if now is not None and now.path == path else None
+        yield path, before, found
+        was = next(befores, None) if before else was
+        now = next(nows, None) if found else now
+
+
+def _difference(was: ListedFile | None, now: FolderFile | None) -> str:
+    """How a file differs, as far as its size and time say."""
+    if was is None:
+        return "is new"
+    if now is None:
+        return "is missing"
+    if now.size != was.size:
+        return f"has {now.size:,} bytes, not {was.size:,}"
+    return "was written to" if now.version[0] != was.mtime_ns else ""
+
+
+class _Sample:
+    """Chooses some of the files offered, each with the same chance, of those that are small enough to be read."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._offered = 0
+        self._chosen: list[tuple[ListedFile, FolderFile]] = []
+
+    def offer(self, was: ListedFile, now: FolderFile) -> None:
+        """Perhaps choose it, in the place of another one."""
+        if was.size > SAMPLED_BYTES:
+            return
+        self._offered += 1
+        if len(self._chosen) < SAMPLED_FILES:
+            self._chosen.append((was, now))
+        elif (place := self._rng.randrange(self._offered)) < SAMPLED_FILES:
+            self._chosen[place] = was, now
+
+    def files(self) -> Iterator[tuple[ListedFile, FolderFile]]:
+        """The chosen ones, at most SAMPLED_BYTES of them."""
+        left = SAMPLED_BYTES
+        self._rng.shuffle(self._chosen)
+        for was, now in self._chosen:
+            if was.size <= left:
+                left -= was.size
+                yield was, now
+
+
+def copy(root: Path, listed: Iterable[ListedFile], target: Path) -> None:
     """Copy the files of the list to the new folder `target`: whole or not at all, each held against its digest.
 
     Raises TargetExists, OSError for a target that cannot be written, and ContentError for files that are not what they were.
@@ -142,38 +214,30 @@ def copy(root: Path, listed: Sequence[ListedFile], target: Path) -> None:
     if os.path.lexists(target):
         raise TargetExists(f"{target} is there already")
     try:
-        there = {one.path: one for one in list_folder(root, max_bytes=_MOST_BYTES).files}
+        opened = open_root(root)
     except PackRefused as error:
         raise ContentError(f"{error}: its files are on the nodes") from error
     staged = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        with open_root(root) as folder:
-            for one in listed:
-                file = staged / one.path
+        with opened as folder:
+            for path, was, now in _paired(listed, OrderedListing(root, folder)):
+                if was is None:
+                    continue
+                file = staged.joinpath(*native_parts(path))
                 file.parent.mkdir(parents=True, exist_ok=True)
-                now = there.get(one.path)
-                if now is None or _digest(folder, now, file) != one.digest:
-                    raise ContentError(f"{one.path} is not what it was when the dataset was added")
+                if now is None or _digest(folder, now, file) != was.digest:
+                    raise ContentError(f"{path} is not what it was when the dataset was added")
+                file.chmod(now.mode)
         staged.rename(target)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def changes_text(found: Sequence[Change]) -> str:
+def changes_text(found: Changes) -> str:
     """The first of them by name, and how many more there are."""
-    more = len(found) - _NAMED
-    named = "; ".join(f"{one.path} {one.what}" for one in found[:_NAMED])
+    more = found.count - len(found.first)
+    named = "; ".join(f"{one.path} {one.what}" for one in found.first)
     return f"{named}; and {more:,} more" if more > 0 else named
-
-
-def _sample(files: Sequence[ListedFile], rng: Random) -> Iterator[ListedFile]:
-    """Some files, those that are small enough to be read."""
-    left = SAMPLED_BYTES
-    small = [one for one in files if one.size <= SAMPLED_BYTES]
-    for one in rng.sample(small, min(SAMPLED_FILES, len(small))):
-        if one.size <= left:
-            left -= one.size
-            yield one
 
 
 def _digest(folder: Beneath, file: FolderFile, copy_to: Path | None = None) -> str:

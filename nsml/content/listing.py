@@ -205,15 +205,13 @@ class Listing:
         path = path_text("/".join(logical))
         is_link = stat.S_ISLNK(item.mode)
         if is_link:
-            parts = self._resolve(path, parts)
-            facts = self._lstat(path, parts)
+            parts = resolve_link(self._root, path, parts)
+            facts = lstat_target(self._folder, path, parts)
             item = Listed(item.name, facts.st_mode, facts.st_size, version_of(facts))
         if stat.S_ISDIR(item.mode):
-            if parts in chain:
-                raise errors.LinkRefused(path, f"the link {path} leads back to its own folder")
+            inner = chain_into(path, parts, chain, is_link=is_link)
             self.folders.add((parts, item.version[2]))
-            above = tuple(parts[:depth] for depth in range(len(parts))) if is_link else ()
-            self._enter(logical, parts, (*chain, *above, parts))
+            self._enter(logical, parts, inner)
         elif stat.S_ISREG(item.mode):
             self._add(path, parts, item)
         else:
@@ -227,35 +225,11 @@ class Listing:
         if len(self._found) > self._max_files:
             raise errors.TooLarge(f"the folder has more than {self._max_files} files", ())
 
-    def _resolve(self, path: str, parts: Parts) -> Parts:
-        """Where inside the folder a link leads, as parts without links."""
-        link = os.path.join(self._root, *parts)  # noqa: PTH118 - Path would fold `..` away
-        target = os.path.realpath(link)
-        try:
-            inside = os.path.commonpath([self._root, target]) == self._root
-        except ValueError:  # another drive
-            inside = False
-        if not inside:
-            where = path_text(target)
-            raise errors.LinkRefused(path, f"the link {path} leaves the folder: {where}")
-        return Path(target).relative_to(self._root).parts
-
     def _scan(self, path: str, parts: Parts) -> list[Listed]:
         try:
             return self._folder.scan(parts)
         except OSError as error:
             raise errors.Unreadable(path, unreadable(path, error)) from error
-
-    def _lstat(self, path: str, parts: Parts) -> os.stat_result:
-        try:
-            facts = self._folder.lstat(parts)
-        except FileNotFoundError as error:
-            raise errors.LinkRefused(path, f"the link {path} leads nowhere") from error
-        except OSError as error:
-            raise errors.Unreadable(path, unreadable(path, error)) from error
-        if stat.S_ISLNK(facts.st_mode):  # realpath stops at a link that leads to itself
-            raise errors.LinkRefused(path, f"the link {path} leads in a circle")
-        return facts
 
     def _skip(self, parts: Parts, item: Listed) -> None:
         """Count what is left out, for the user to see; a count that costs little."""
@@ -275,6 +249,43 @@ class Listing:
                 self._uncounted = True
                 continue
             pending.extend(((*parts, found.name), found) for found in inner)
+
+
+def resolve_link(root: str, path: str, parts: Parts) -> Parts:
+    """Where inside the folder a link leads, as parts without links; `root` is without links, too."""
+    link = os.path.join(root, *parts)  # noqa: PTH118 - Path would fold `..` away
+    target = os.path.realpath(link)
+    try:
+        inside = os.path.commonpath([root, target]) == root
+    except ValueError:  # another drive
+        inside = False
+    if not inside:
+        where = path_text(target)
+        raise errors.LinkRefused(path, f"the link {path} leaves the folder: {where}")
+    return Path(target).relative_to(root).parts
+
+
+def lstat_target(folder: Beneath, path: str, parts: Parts) -> os.stat_result:
+    """What the link `path` leads to, which `resolve_link` found at `parts`."""
+    try:
+        facts = folder.lstat(parts)
+    except FileNotFoundError as error:
+        raise errors.LinkRefused(path, f"the link {path} leads nowhere") from error
+    except OSError as error:
+        raise errors.Unreadable(path, unreadable(path, error)) from error
+    if stat.S_ISLNK(facts.st_mode):  # realpath stops at a link that leads to itself
+        raise errors.LinkRefused(path, f"the link {path} leads in a circle")
+    return facts
+
+
+def chain_into(
+    path: str, parts: Parts, chain: tuple[Parts, ...], *, is_link: bool
+) -> tuple[Parts, ...]:
+    """The folders that a link in the folder `parts` must not lead to; raises LinkRefused where this is one already."""
+    if parts in chain:
+        raise errors.LinkRefused(path, f"the link {path} leads back to its own folder")
+    above = tuple(parts[:depth] for depth in range(len(parts))) if is_link else ()
+    return (*chain, *above, parts)
 
 
 def mode_of(mode: int) -> int:

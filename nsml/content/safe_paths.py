@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 Parts = tuple[str, ...]
@@ -49,6 +50,10 @@ class Beneath(Protocol):
 
     def scan(self, parts: Parts) -> list[Listed]:
         """What the folder `parts` holds, sorted by name; vanished names are left out."""
+        ...
+
+    def names(self, parts: Parts) -> Iterator[tuple[str, bool]]:
+        """The names in the folder `parts`, as they come, and whether each is a folder or a link to one."""
         ...
 
     def lstat(self, parts: Parts) -> os.stat_result:
@@ -106,6 +111,10 @@ class ByDescriptor:
     def scan(self, parts: Parts) -> list[Listed]:
         """See Beneath."""
         return _listed(self.folder(parts))
+
+    def names(self, parts: Parts) -> Iterator[tuple[str, bool]]:
+        """See Beneath."""
+        return _names(self.folder(parts))
 
     def lstat(self, parts: Parts) -> os.stat_result:
         """See Beneath."""
@@ -187,6 +196,10 @@ class ByPath:
         """See Beneath."""
         return _listed(self._path(parts, parents=len(parts)))
 
+    def names(self, parts: Parts) -> Iterator[tuple[str, bool]]:
+        """See Beneath."""
+        return _names(self._path(parts, parents=len(parts)))
+
     def lstat(self, parts: Parts) -> os.stat_result:
         """See Beneath."""
         return os.lstat(self._path(parts))
@@ -239,6 +252,16 @@ def _listed(folder: int | Path) -> list[Listed]:
                 continue
             listed.append(Listed(item.name, facts.st_mode, facts.st_size, version_of(facts)))
     return sorted(listed, key=lambda item: item.name)
+
+
+def _names(folder: int | Path) -> Iterator[tuple[str, bool]]:
+    with os.scandir(folder) as found:
+        for item in found:
+            try:
+                is_folder = item.is_dir()
+            except OSError:  # a link in a circle
+                is_folder = False
+            yield item.name, is_folder
 
 
 def _regular(opened: int, parts: Parts) -> int:

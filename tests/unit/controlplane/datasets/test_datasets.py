@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -20,6 +21,7 @@ from controlplane.history.values import Dataset
 from controlplane.state.live_state import LiveState
 from nsml.common.clock import inline
 from nsml.content.digests import digest_of
+from nsml.content.in_place import LIST_NAME
 from nsml.content.manifest import ChunkRef, Entry, build
 from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.workbench import HandClock
@@ -51,11 +53,13 @@ async def datasets() -> AsyncIterator[Datasets]:
     await history.close()
 
 
-async def offer(datasets: Datasets, chunks: Sequence[bytes]) -> str:
-    """Send a tree of one file with these chunks; its digest."""
+async def offer(datasets: Datasets, chunks: Sequence[bytes], *paths: str) -> str:
+    """Send a tree of one file with these chunks, or of some that have the same; its digest."""
     refs = tuple(ChunkRef(digest_of(chunk), len(chunk)) for chunk in chunks)
     size = sum(map(len, chunks))
-    manifest = build([Entry(path="file", mode=0o644, size=size, chunks=refs)])
+    manifest = build(
+        [Entry(path=one, mode=0o644, size=size, chunks=refs) for one in paths or ("file",)]
+    )
     blobs = {digest_of(chunk): chunk for chunk in chunks} | {manifest.digest: manifest.encode()}
 
     async def parts() -> AsyncIterator[tuple[str, bytes, bool]]:
@@ -207,11 +211,43 @@ async def test_only_who_may_lets_nodes_mount_a_folder(datasets: Datasets) -> Non
             assert refused(caller, path) is InvalidRequest
 
 
+@pytest.mark.parametrize(
+    ("paths", "most_bytes", "is_taken"),
+    [
+        ([LIST_NAME], 4, True),
+        ([LIST_NAME], 3, False),
+        (["file"], 4, False),
+        ([f"sub/{LIST_NAME}"], 4, False),
+        ([LIST_NAME, "z"], 100, False),
+    ],
+)
+async def test_a_version_in_place_has_a_list_that_agents_can_read_and_nothing_else(
+    datasets: Datasets,
+    monkeypatch: pytest.MonkeyPatch,
+    paths: Sequence[str],
+    most_bytes: int,
+    *,
+    is_taken: bool,
+) -> None:
+    datasets._in_place_roots = ("/",)
+    monkeypatch.setattr(operations, "MOST_LIST_BYTES", most_bytes)
+    made = datasets.create_version(
+        KIM,
+        name="big",
+        digest=await offer(datasets, [b"list"], *paths),
+        visibility=None,
+        message="",
+        in_place=operations.InPlace(path="/a", size_bytes=1, file_count=1),
+    )
+    with nullcontext() if is_taken else pytest.raises(InvalidRequest, match="is not the list"):
+        await made
+
+
 async def test_a_version_in_place_is_another_one_than_its_list_and_is_not_streamed(
     datasets: Datasets,
 ) -> None:
     datasets._in_place_roots = ("/",)
-    digest = await offer(datasets, [b"list"])
+    digest = await offer(datasets, [b"list"], LIST_NAME)
 
     async def put(path: str) -> bool:
         place = operations.InPlace(path=path, size_bytes=7 << 40, file_count=9) if path else None

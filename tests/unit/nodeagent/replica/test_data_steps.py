@@ -15,7 +15,7 @@ from nodeagent.replica.preparation_steps import (
     StreamHook,
 )
 from nodeagent.storage.eviction import NoRoom
-from nodeagent.storage.in_place import InPlace
+from nodeagent.storage.in_place import InPlaceFolders
 from nodeagent.streaming.endpoints import Variables
 from nsml.client.errors import NotFound
 from nsml.common.clock import in_thread
@@ -109,7 +109,10 @@ def in_place(shared: Path, roots: Sequence[Path]) -> tuple[DataHook, Draft]:
             return shared.parents[1] / "list"
 
     hook = DataHook(
-        cast("Any", Lists()), None, in_thread, InPlace([str(one) for one in roots], in_thread)
+        cast("Any", Lists()),
+        None,
+        in_thread,
+        InPlaceFolders([str(one) for one in roots], in_thread),
     )
     made = draft(streams=True)
     del made.assignment.spec.datasets[1:]

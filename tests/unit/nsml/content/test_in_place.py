@@ -6,20 +6,30 @@ import json
 import os
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
-from nsml.content.errors import ContentError, TargetExists
+from nsml._path_text import path_text
+from nsml.content import in_place
+from nsml.content.errors import ContentError, TargetExists, TooLarge
 from nsml.content.in_place import (
+    LIST_NAME,
+    ListedFile,
     changes,
     changes_text,
     copy,
-    decode,
     encode,
     look_at,
+    read_list,
     why_movable,
 )
+from nsml.content.listing import list_folder, open_root
+from nsml.content.ordered_listing import OrderedListing
 from nsml.spec.in_place_paths import is_plain, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -31,11 +41,24 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def test_nothing_has_changed_until_something_has(root: Path) -> None:
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[[bytes], list[ListedFile]]:
+    """Reads a list of such bytes."""
+
+    def read(data: bytes) -> list[ListedFile]:
+        (tmp_path / LIST_NAME).write_bytes(data)
+        return list(read_list(tmp_path / LIST_NAME))
+
+    return read
+
+
+def test_nothing_has_changed_until_something_has(
+    root: Path, made: Callable[[bytes], list[ListedFile]]
+) -> None:
     listed = look_at(root)
-    assert decode(encode(listed)) == listed
+    assert made(encode(listed)) == listed
     assert [one.path for one in listed] == ["a", "b", "sub/c", "sub/d \u00fc"]
-    assert changes(root, listed, Random(1)) == []
+    assert changes(root, listed, Random(1)).count == 0
     (root / "a").write_text("longer than it was")
     (root / "b").unlink()
     os.utime(root / "sub/c", ns=(1, 1))
@@ -66,21 +89,59 @@ def test_nothing_has_changed_until_something_has(root: Path) -> None:
         [["a"], 1, 1, "a" * 64],
     ],
 )
-def test_a_list_that_somebody_made_up_is_refused(row: object) -> None:
+def test_a_list_that_somebody_made_up_is_refused(
+    row: object, made: Callable[[bytes], list[ListedFile]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = row if isinstance(row, str) else json.dumps(row)
     with pytest.raises(ContentError, match="cannot be read"):
-        decode(text.encode())
+        made(text.encode())
     good = json.dumps(["a", 1, 1, "a" * 64])
     with pytest.raises(ContentError, match="cannot be read"):
-        decode(f"{good}\n{good}\n".encode())  # twice
+        made(f"{good}\n{good}\n".encode())  # twice
     with pytest.raises(ContentError, match="cannot be read"):
-        decode(b"[" * 100_000)
+        made(b"[" * 100_000)
+    monkeypatch.setattr(in_place, "MOST_LIST_BYTES", len(good))
+    assert made(good.encode())
+    with pytest.raises(ContentError, match="too long"):
+        made(f"{good}\n".encode())
+
+
+def test_the_longest_path_fits_in_a_line(made: Callable[[bytes], list[ListedFile]]) -> None:
+    name = os.fsdecode(b"\xff" * 255)
+    path = path_text("/".join([name] * 16))
+    row = ListedFile(path, 1 << 59, -(1 << 63), "a" * 64)
+    assert made(encode([row])) == [row]
+
+
+def test_files_are_found_in_the_order_of_their_paths_and_few_names_are_held(tmp_path: Path) -> None:
+    for name in ("a/x", "a.txt", "a-b/y", "a/\u00fc", "a/sub/z", "b"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / os.fsdecode(b"a/\xe9")).touch()
+    (tmp_path / "c").symlink_to("a/sub")
+    (tmp_path / "a+").symlink_to("a")
+
+    def paths(**limits: int) -> list[str]:
+        with open_root(tmp_path) as folder:
+            return [one.path for one in OrderedListing(tmp_path, folder, **limits)]
+
+    found = paths()
+    assert found == sorted(one.path for one in list_folder(tmp_path).files)
+    assert len(found) == 12
+    assert paths(most_names=18, most_held=9) == found
+    for limits in ({"most_names": 17}, {"most_held": 8}):
+        with pytest.raises(TooLarge):
+            paths(**limits)
 
 
 def test_a_copy_is_whole_and_as_it_was_added_or_not_there(root: Path, tmp_path: Path) -> None:
+    (root / "b").chmod(0o755)
+    (root / os.fsdecode(b"caf\xe9")).touch()
     listed, target = look_at(root), tmp_path / "copy"
     copy(root, listed, target)
     assert look_at(target)[2].digest == listed[2].digest
+    assert {one.name for one in target.iterdir()} == {one.name for one in root.iterdir()}
+    assert [os.access(target / one, os.X_OK) for one in ("a", "b")] == [False, True]
     with pytest.raises(TargetExists):
         copy(root, listed, target)
     os.utime(root / "a", ns=(5, 5))
