@@ -73,6 +73,9 @@ class Repetition:
             self._typed.add("env")
         self._found: Session | None = None
         self._required: Requirements | None = None
+        self._caller = ""
+        """The user's name, where the new session or the other one has output datasets."""
+        self._outputs_left_out: list[str] = []
         if self._typed.intersection(_OF_FOLDERS):
             raise click.UsageError(
                 "--rerun sends no folder: leave out --code, --no-code, --max-size and --rehash"
@@ -113,6 +116,13 @@ class Repetition:
                     f"  note: {source.name} has not bound a load function: the program begins"
                     " anew unless it calls nsml.load"
                 )
+        for text in made.spec.output_datasets:
+            app.say(f"  output dataset: {self._caller}/{text.partition('=')[0]}")
+        if self._outputs_left_out:
+            app.say(
+                f"  output datasets of {source.owner} left out: {', '.join(self._outputs_left_out)};"
+                " --output-dataset names yours"
+            )
         for one in self._not_pinned(made):
             app.say(f"  not pinned: {one.what}: {one.why}")
 
@@ -184,12 +194,22 @@ class Repetition:
             initial = pb.InitialCheckpoint(session=session.id, name=name)
             request.spec.initial_checkpoint.CopyFrom(initial)
         self._check_known(session)
+        await self._leave_out_outputs(client, request.spec, session)
         self._set_program(request.spec, session)
         self._pin_image(request, known)
         self._pin_packages(request, known)
         self._required = await _required(client, session)
         request.command[:] = self._command(session)
         return known
+
+    async def _leave_out_outputs(self, client: Client, spec: SessionSpec, session: Session) -> None:
+        """Of another user's session ask for no output datasets but those that were typed: they would be versions of one's own."""
+        if not spec.output_datasets:
+            return
+        self._caller = (await client.accounts.caller()).user.name
+        if session.owner != self._caller and "output_dataset" not in self._typed:
+            self._outputs_left_out = list(spec.output_datasets)
+            del spec.output_datasets[:]
 
     def _pin_image(self, request: CreateSessionRequest, session: Session) -> None:
         """Ask for the image that it ran in, unless another one, or a newer one of its name, is asked for."""

@@ -231,3 +231,21 @@ def test_data_of_the_other_owner_is_meant_and_what_is_given_is_ones_own(nsml, st
     nsml("run", "--rerun", "lee/mnist/1", "-d", "mnist")
     [dataset] = newest(state).spec.datasets
     assert (dataset.name, dataset.version) == ("mnist", 0)
+
+
+def test_output_datasets_are_those_of_ones_own_sessions_or_typed(nsml, state, first):
+    first.spec.output_datasets[:] = ["scores", "reports=out"]
+    told = nsml("run", "--rerun", "1").stderr
+    assert "  output dataset: kim/scores\n  output dataset: kim/reports\n" in told
+    assert newest(state).spec.output_datasets == ["scores", "reports=out"]
+
+    first.owner, first.name = "lee", "lee/mnist/1"
+    first.visibility = resources_pb2.VISIBILITY_PUBLIC
+    for dry in ((), ("--dry-run",)):
+        told = nsml("rerun", "lee/mnist/1", "-d", "mnist", *dry).stderr
+        assert "  output datasets of lee left out: scores, reports=out; --output-dataset" in told
+        assert "output dataset: " not in told
+        assert not newest(state).spec.output_datasets
+    told = nsml("fork", "lee/mnist/1", "-d", "mnist", "--output-dataset", "mine").stderr
+    assert ("output dataset: kim/mine\n" in told, "left out" in told) == (True, False)
+    assert newest(state).spec.output_datasets == ["mine"]
