@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 MOST_PARTS: Final = 32
 """Of one dataset."""
-MOST_PATH_BYTES: Final = 1_024
-"""Of the path of a part: it is in an index."""
+MOST_PART_PATH_BYTES: Final = 1_024
+"""Of its path, which is in an index."""
 
 Divided = tuple[DatasetRoot, DatasetParts]
 """What is open, and all else."""
@@ -43,8 +43,8 @@ def check_parts(parts: Mapping[str, PartAccess]) -> None:
                 why=error.reason,
                 attempt="the path of a file or folder in the dataset, such as test/test_label",
             ) from error
-        if len(path.encode()) > MOST_PATH_BYTES:
-            raise InvalidRequest(f"the path of a part has at most {MOST_PATH_BYTES} bytes")
+        if len(path.encode()) > MOST_PART_PATH_BYTES:
+            raise InvalidRequest(f"the path of a part has at most {MOST_PART_PATH_BYTES} bytes")
 
 
 async def divided(

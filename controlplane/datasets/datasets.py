@@ -31,7 +31,7 @@ from controlplane.history.sql.datasets import MOST_TAGS, Restored
 from controlplane.history.values import Dataset, DatasetListing
 from nsml.common.units import ago, duration_text, size_text
 from nsml.content.in_place import LIST_NAME, MOST_LIST_BYTES
-from nsml.spec.dataset_names import TAG_RULE, is_folder, is_tag
+from nsml.spec.dataset_names import TAG_RULE, is_dataset_name, is_tag
 from nsml.spec.in_place_paths import is_plain, place_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_MESSAGE_BYTES: Final = 4 << 10
-MOST_PATH_BYTES: Final = 1 << 10
+MOST_PLACE_BYTES: Final = 1 << 10
+"""Of the path of a version in place."""
 MOST_DESCRIPTION_BYTES: Final = 4 << 10
 MOST_GLOB_CHARS: Final = 512
 MOST_WORDS: Final = 16
@@ -140,7 +141,7 @@ def parse_dataset(
         check_user(owner)
     if tag and version:
         raise InvalidRequest("a version is named by its number or by a tag, not by both")
-    if folder and not is_folder(folder):
+    if folder and not is_dataset_name(folder):
         raise InvalidRequest(
             f"{folder[:80]!r} is no folder for a dataset", why="it has the form of a dataset's name"
         )
@@ -372,10 +373,10 @@ class Datasets:
 
     def _check_place(self, caller: UserCaller, in_place: InPlace) -> None:
         """Raise unless the caller may have nodes mount this folder: a path is a power over their files."""
-        if not is_plain(in_place.path) or len(in_place.path.encode()) > MOST_PATH_BYTES:
+        if not is_plain(in_place.path) or len(in_place.path.encode()) > MOST_PLACE_BYTES:
             raise InvalidRequest(
                 f"{in_place.path[:80]!r} is no place for a dataset",
-                why=f"it takes an absolute path of at most {MOST_PATH_BYTES} bytes, without . and ..",
+                why=f"it takes an absolute path of at most {MOST_PLACE_BYTES} bytes, without . and ..",
             )
         if caller.user.role is Role.ADMIN or place_of(in_place.path, self._in_place_roots):
             return

@@ -9,7 +9,8 @@ MOST_VERSION: Final = 2**31 - 1
 TAG_RULE: Final = "1 to 64 of A-Z a-z 0-9 _ - ., beginning with a letter; not `v3`, which reads as a version, and not `latest`"
 
 _TAG: Final = re.compile(r"(?!latest\Z|[vV][0-9]+\Z)[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_FOLDER: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_NAME: Final = re.compile(r"(?!None\Z|.*\.\.)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""None is the middle part of the name of a session without a dataset."""
 _NUMBER: Final = re.compile("[0-9]{1,10}")
 
 
@@ -36,14 +37,14 @@ class MountedDataset(NamedTuple):
 def mounted_dataset(text: str) -> MountedDataset:
     """NAME, NAME@VERSION or NAME@TAG, each perhaps with =FOLDER; ValueError for what is none."""
     name, equals, folder = text.partition("=")
-    if equals and not is_folder(folder):
+    if equals and not is_dataset_name(folder):
         raise ValueError(text)
     return MountedDataset(dataset_name(name), folder)
 
 
-def is_folder(text: str) -> bool:
-    """Whether a dataset may be mounted under this name: those that datasets may have."""
-    return _FOLDER.fullmatch(text) is not None
+def is_dataset_name(text: str) -> bool:
+    """Whether a text may be the name of a dataset, or of the folder of /data that one is mounted at."""
+    return _NAME.fullmatch(text) is not None
 
 
 def dataset_name(text: str) -> DatasetName:

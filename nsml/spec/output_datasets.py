@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final, NamedTuple
+
+from nsml.spec.dataset_names import is_dataset_name
 
 KEPT_FILES: Final = "/app"
 """Name of the artifact that has what a session with `keep_files` left in its working folder."""
@@ -11,7 +12,6 @@ MOST: Final = 8
 """Output datasets of one session."""
 _MOST_FOLDER_CHARS: Final = 1_024
 _MOST_DEPTH: Final = 32
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class OutputDataset(NamedTuple):
@@ -27,7 +27,7 @@ class OutputDataset(NamedTuple):
 def output_dataset(text: str) -> OutputDataset:
     """Read NAME, whose folder has that name, or NAME=FOLDER. Raises ValueError that says what is wrong."""
     name, equals, folder = text.partition("=")
-    if not _NAME.fullmatch(name) or ".." in name or name == "None":
+    if not is_dataset_name(name):
         raise ValueError(f"{name[:80]!r} cannot be the name of a dataset of yours")
     folder = folder.removesuffix("/") if equals else name
     parts = folder.split("/")

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain import names
 from controlplane.domain.errors import InvalidRequest
+from nsml.spec.dataset_names import is_dataset_name
 
 TRICKS = [
     "",
@@ -70,9 +71,27 @@ def test_a_refusal_says_what_was_to_be_named():
         names.check_project("Vision")
 
 
-def test_the_word_for_no_dataset_is_taken():
-    with pytest.raises(InvalidRequest):
-        names.check_dataset("None")
+def is_allowed(text):
+    try:
+        return names.check_dataset(text) == text
+    except InvalidRequest:
+        return False
+
+
+@pytest.mark.parametrize(
+    "text", [*TRICKS, "None", "None2", "xNone", "none", "a..b", "a.", "a_-b", "0", "a\n", "a" * 65]
+)
+def test_both_ends_mean_the_same_by_a_dataset_name(text):
+    assert is_dataset_name(text) == is_allowed(text)
+
+
+@given(st.text(alphabet="aZ9._-/ \n", max_size=66))
+def test_both_ends_mean_the_same_by_any_dataset_name(text):
+    assert is_dataset_name(text) == is_allowed(text)
+
+
+def test_the_word_for_no_dataset_is_allowed():
+    assert not is_allowed("None")
 
 
 @pytest.mark.parametrize(
