@@ -108,7 +108,7 @@ def push(
     """Upload PATH as the newest version of your dataset NAME.
 
     PATH is a folder or one file. Only new content is sent. Everybody with access to the dataset reads
-    all of it, but for what you hide. What is hidden stays hidden in all versions.
+    all of it, except hidden parts. Parts stay hidden in all versions.
     """
     from nsml.common.text import visible
     from nsml.common.units import size_text
@@ -159,9 +159,7 @@ def push(
         f" · sent {files_text(sent.files_sent)} {size_text(sent.bytes_sent)}"
     )
     if message and not answer.created:
-        app.say(
-            f"note: nothing changed, so that there is no new version for -m {shell_word(message)}"
-        )
+        app.say("note: no new version: nothing changed; -m is ignored")
         app.say(f"  try: nsml dataset describe {shell_line([name, message])}    of all versions")
     words = "is" if answer.created else "already is"
     text = f"Dataset {made.owner}/{made.name} {words} at version {made.version}"
@@ -362,7 +360,7 @@ def pull(app: App, *, name: str, path: Path) -> None:
         f" {files_text(found.file_count)} ({size_text(found.size_bytes)})"
     )
     if withheld := [one.path for one in found.parts if not one.digest]:
-        app.say(f"without what its owner keeps: {visible(', '.join(withheld))}")
+        app.say(f"not included, hidden by the owner: {visible(', '.join(withheld))}")
     write_one(app, {**record(found), "path": str(target)}, [str(target)], name="path")
 
 

@@ -372,7 +372,7 @@ class Datasets:
         raise _too_many_changes(dataset)
 
     def _check_place(self, caller: UserCaller, in_place: InPlace) -> None:
-        """Raise unless the caller may have nodes mount this folder: a path is a power over their files."""
+        """Raise unless the caller may have nodes mount this folder, which exposes their files."""
         if not is_plain(in_place.path) or len(in_place.path.encode()) > MOST_PLACE_BYTES:
             raise InvalidRequest(
                 f"{in_place.path[:80]!r} is no place for a dataset",

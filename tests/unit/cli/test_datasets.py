@@ -156,7 +156,7 @@ def test_what_looks_secret_is_named_with_the_line_that_leaves_it_out(nsml, tmp_p
 
 def test_what_a_push_does_not_use_is_said(nsml, two):
     told = nsml("dataset", "push", "digits", str(two), "-m", "it's 3").stderr
-    assert "nothing changed, so that there is no new version for -m" in told
+    assert "no new version: nothing changed; -m is ignored" in told
     advised = told.partition("  try: nsml ")[2].partition("    ")[0]
     assert nsml(*shlex.split(advised)).stdout == "kim/digits is described\n"
     told = nsml("dataset", "push", "one", str(two / "new"), "--exclude", "new", "-m", "x").stderr
@@ -234,7 +234,7 @@ def test_parts_are_hidden_when_they_are_pushed_and_named_wherever_it_is_shown(ns
     assert state.datasets[-1].visibility == resources_pb2.VISIBILITY_PRIVATE
     state.datasets[-1].parts[1].digest = ""
     pulled = nsml("dataset", "pull", "kin", str(scored.parent / "there"))
-    assert "without what its owner keeps: test\n" in pulled.stderr
+    assert "not included, hidden by the owner: test\n" in pulled.stderr
 
 
 @pytest.mark.parametrize(
