@@ -6,6 +6,7 @@ nothing behind.
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from cli.arguments import (
     visibility_options,
 )
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app, to_try
+from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app
 from cli.output import write_line, write_one
 from cli.retry import DEFAULT_S, patiently
 from cli.sessions.attached import REMOVES_NOTE, After, goes_on, stay
@@ -36,7 +37,7 @@ from cli.sessions.sweep import INDEX, LABEL, members
 from cli.sessions.upload import list_files, made_of, send, stat_cache
 from cli.sessions.written_files import warn_of_pushed
 from nsml.client.errors import Unavailable
-from nsml.common.shell import hint_line, shell_word
+from nsml.common.shell import hint_line, shell_line, shell_word
 from nsml.common.units import exact_size_text
 from nsml.spec.run_flags import put_all
 from nsml.spec.variables import without_values
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from nsml.content.listing import FolderFiles
     from nsml.content.packing import Packed
     from nsml.content.stat_cache import StatCache
-    from nsml.v1.sessions_pb2 import CreateSessionRequest, Session
+    from nsml.v1.sessions_pb2 import CreateSessionRequest, DatasetReference, Session
 
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
@@ -563,7 +564,7 @@ async def _submit(
         return await _settled(client, submission.session)
     except NotFound:
         for one in request.spec.datasets:
-            await _check_dataset(client, one.name, one.version, one.tag)
+            await _check_dataset(app, client, one)
         raise
 
 
@@ -587,12 +588,13 @@ def _waits(session: Session) -> bool:
     return session.state == sessions_pb2.SESSION_STATE_QUEUED
 
 
-async def _check_dataset(client: Client, name: str, version: int, tag: str) -> None:
+async def _check_dataset(app: App, client: Client, asked: DatasetReference) -> None:
     """Raise NotFound, with the names that were perhaps meant, unless there is such a dataset."""
     from nsml.client.errors import NotFound
 
+    name = asked.name
     try:
-        await client.datasets.get(name, version, tag)
+        await client.datasets.get(name, asked.version, asked.tag)
     except NotFound as error:
         known = [item.name for item in await client.datasets.every()]
         plain = name.rpartition("/")[2]
@@ -603,10 +605,24 @@ async def _check_dataset(client: Client, name: str, version: int, tag: str) -> N
             error.message,
             reason=error.reason,
             why=error.why,
-            advice=to_try("nsml run -d", nearest)
+            advice="\n".join(_with_dataset(app.arguments, name, one) for one in nearest)
             or error.advice
             or f"nsml dataset push {shell_word(name)} PATH",
         ) from error
+
+
+def _with_dataset(arguments: Sequence[str], name: str, meant: str) -> str:
+    """The command line with another dataset; a short one where that did not name it, or gives values of variables."""
+    reference = re.compile(rf"(-d|--dataset=|--stream=|){re.escape(name)}(?=[@=]|\Z)")
+    words = list(arguments)
+    options = words[: words.index("--")] if "--" in words else words
+    for at, (flag, word) in enumerate(zip(["", *options], options, strict=False)):
+        found = reference.match(word)
+        if found and (found[1] or flag in {"-d", "--dataset", "--stream"}):
+            words[at] = f"{found[1]}{meant}{word[found.end() :]}"
+    if words == [*arguments] or without_values(words) != words:
+        return shell_line(["nsml", "run", "-d", meant])
+    return shell_line(["nsml", *words])
 
 
 async def _send(app: App, client: Client, listed: FolderFiles, cache: StatCache | None) -> Packed:

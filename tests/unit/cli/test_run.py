@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from nsml.client.errors import Unavailable
-from nsml.v1 import checkpoints_pb2, nodes_pb2, resources_pb2
+from nsml.v1 import checkpoints_pb2, datasets_pb2, nodes_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -846,3 +846,22 @@ def test_a_dataset_is_mounted_at_no_other_place_than_a_folder_of_data(nsml, stat
     assert (told.code, "names no folder of /data" in told.stderr) == (2, True)
     assert "  try: nsml run -d mnist@1=OTHER ...\n" in told.stderr
     assert not state.sessions
+
+
+@pytest.mark.parametrize(
+    ("words", "advised"),
+    [
+        (
+            ("-g", "1", "-d", "mnits@2=old", "-m", "mnits", "--", "-d", "mnits"),
+            "nsml run -g 1 -d mnist@2=old -m mnits -- -d mnits",
+        ),
+        (("-dmnits", "-m", "two words"), "nsml run -dmnist -m 'two words'"),
+        (("--stream=mnits",), "nsml run --stream=mnist"),
+        (("-d", "mnits", "--env", "TOKEN=secret"), "nsml run -d mnist"),
+    ],
+)
+def test_for_a_mistyped_dataset_the_whole_command_is_advised(nsml, state, project, words, advised):
+    state.datasets = [datasets_pb2.Dataset(name="mnist", owner="kim", version=2)]
+    told = nsml("run", *words, check=False)
+    assert f"  try: {advised}\n" in told.stderr
+    assert "secret" not in told.stderr
