@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -134,6 +135,28 @@ async def test_a_dataset_in_place_is_mounted_while_it_is_what_it_was(shared: Pat
     await hook.prepare(made)
     assert [one.source for one in made.mounts] == [shared]
     assert "b is missing" in made.log[0]
+
+
+async def test_datasets_in_place_are_looked_at_one_at_a_time(shared: Path) -> None:
+    begun, may_end = [], asyncio.Event()
+
+    async def run(work: Callable[[], object]) -> object:
+        begun.append(work)
+        await may_end.wait()
+        return work()
+
+    folders = InPlaceFolders([str(shared.parent)], cast("Any", run))
+    async with asyncio.TaskGroup() as group:
+        looks = [
+            group.create_task(folders.look(str(shared), shared.parents[1] / "list"))
+            for _ in range(3)
+        ]
+        for _ in range(10):  # all three have come as far as they can
+            await asyncio.sleep(0)
+        assert len(begun) == 1
+        may_end.set()
+    assert [one.result().count for one in looks] == [0, 0, 0]
+    assert len(begun) == 3
 
 
 @pytest.mark.parametrize(
