@@ -9,6 +9,8 @@ For the leader alone, whom agents tell what they have.
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,17 +29,64 @@ UPLOADS: Final = 4
 """Nodes that one node serves before another one is preferred."""
 LIFE_S: Final = 300.0
 """How long a capability counts: as long may a node serve that was drained, and one read whose session has ended."""
+MOST_QUESTIONS: Final = 200
+"""Of one agent within `PERIOD_S`; further ones name no peers."""
+PERIOD_S: Final = 10.0
 _CLOSED: Final = frozenset({"fenced", "held", "drained"})
 """Nodes that serve nobody. One whose container engine does not answer may."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Fetching:
-    """A node that has asked, at this time (monotonic); `number` grows with each new one."""
+class Fetch:
+    """A node that fetches a root; its `number` is greater than those of nodes that began earlier."""
 
     number: int
     at: float
+    """Of its last question, in monotonic seconds."""
     peers: frozenset[str]
+    """The nodes that it was named."""
+
+
+class Fetches:
+    """The nodes that fetch one root. Each question costs as much as it names peers, however many nodes fetch."""
+
+    def __init__(self) -> None:
+        self._by_node: OrderedDict[str, Fetch] = OrderedDict()  # by the time of the last question
+        self._load: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        """Whether any node fetches it."""
+        return bool(self._by_node)
+
+    def get(self, node: str) -> Fetch | None:
+        """That of a node."""
+        return self._by_node.get(node)
+
+    def load(self, peer: str) -> int:
+        """The number of nodes that `peer` was named to."""
+        return self._load[peer]
+
+    def note(self, node: str, fetch: Fetch) -> None:
+        """A node has asked, last of all."""
+        self._forget(node)
+        self._by_node[node] = fetch
+        self._load.update(fetch.peers)
+
+    def expire(self, since: float) -> None:
+        """Forget nodes that last asked at `since` or earlier."""
+        while self._by_node:
+            node, oldest = next(iter(self._by_node.items()))
+            if oldest.at > since:
+                return
+            self._forget(node)
+
+    def _forget(self, node: str) -> None:
+        if (fetch := self._by_node.pop(node, None)) is None:
+            return
+        for peer in fetch.peers:
+            self._load[peer] -= 1
+            if not self._load[peer]:
+                del self._load[peer]
 
 
 class Peering:
@@ -47,49 +96,63 @@ class Peering:
         self._state = state
         self._contacts = contacts
         self._clock = clock
-        self._fetching: dict[str, dict[str, _Fetching]] = {}
+        self._fetches: OrderedDict[str, Fetches] = OrderedDict()  # by the time of the last question
         self._number = 0
+        self._questions: Counter[str] = Counter()
+        self._period = 0
 
     def find(self, node: str, root: str) -> FoundPeers:
         """Nodes from which `node` may fetch the dataset version `root`."""
-        if not self._may_read(node, root):
+        now = self._clock.monotonic()
+        if self._asks_too_much(node, now) or not self._may_read(node, root):
             return FoundPeers(root=root, peers=())
-        fetching = self._live(root)
-        before = fetching.get(node)
+        fetches = self._live(root, now - LIFE_S)
+        before = fetches.get(node)
         if before is None:
             self._number += 1
-        number = before.number if before is not None else self._number
-        found = sorted(self._candidates(node, root, fetching, number))[:MOST_PEERS]
-        peers = [link for *_, link in found]
-        now = self._clock.monotonic()
-        fetching[node] = _Fetching(number, now, frozenset(link.node for link in peers))
-        self._fetching[root] = fetching
+            before = Fetch(self._number, now, frozenset())
+        candidates = self._candidates(node, root, fetches, before)
+        peers = [link for *_, link in heapq.nsmallest(MOST_PEERS, candidates)]
+        named = frozenset(link.node for link in peers)
+        fetches.note(node, Fetch(before.number, now, named))
         capable = (self._capable(link, node, root) for link in peers)
         return FoundPeers(root=root, peers=tuple(filter(None, capable)))
 
-    def _live(self, root: str) -> dict[str, _Fetching]:
-        """Who fetches it, as far as is known: nodes ask again before this ends. Forgets the fetches of all roots that are over."""
-        since = self._clock.monotonic() - LIFE_S
-        self._fetching = {
-            one: live
-            for one, asked in self._fetching.items()
-            if (live := {name: fetch for name, fetch in asked.items() if fetch.at > since})
-        }
-        return self._fetching.get(root, {})
+    def _asks_too_much(self, node: str, now: float) -> bool:
+        period = int(now / PERIOD_S)
+        if period != self._period:
+            self._period = period
+            self._questions.clear()
+        self._questions[node] += 1
+        return self._questions[node] > MOST_QUESTIONS
+
+    def _live(self, root: str, since: float) -> Fetches:
+        """The nodes that fetch it: they ask again before they are forgotten. Forgets other roots that none fetches any more."""
+        fetches = self._fetches.setdefault(root, Fetches())
+        self._fetches.move_to_end(root)
+        fetches.expire(since)
+        while (oldest := next(iter(self._fetches))) != root:
+            self._fetches[oldest].expire(since)
+            if self._fetches[oldest]:
+                break
+            del self._fetches[oldest]
+        return fetches
 
     def _candidates(
-        self, node: str, root: str, fetching: dict[str, _Fetching], number: int
+        self, node: str, root: str, fetches: Fetches, asks: Fetch
     ) -> Iterator[tuple[bool, int, bool, int, str, AgentConnection]]:
         """Each that may be asked, after what it is sorted by."""
         pod = self._pod_of(node)
         for link in self._contacts.links():
-            if link.peer_offer is None or link.node == node or not self._serves(link):
+            if link.peer_offer is None or link.node == node:
                 continue
             has_it = root in self._state.stock(link.node).things
-            fetch = fetching.get(link.node)
-            if not has_it and (fetch is None or fetch.number >= number):
+            fetch = fetches.get(link.node)
+            if not has_it and (fetch is None or fetch.number >= asks.number):
                 continue
-            load = sum(link.node in one.peers for name, one in fetching.items() if name != node)
+            if not self._serves(link):
+                continue
+            load = fetches.load(link.node) - (link.node in asks.peers)
             is_far = not pod or self._pod_of(link.node) != pod
             began = 0 if has_it or fetch is None else fetch.number
             yield is_far, load // UPLOADS, not has_it, began, link.node, link

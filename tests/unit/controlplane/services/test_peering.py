@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.domain.identity import Role
 from controlplane.nodes import peering
@@ -172,6 +175,43 @@ async def test_what_nodes_fetched_from_where_is_shown(rig: Rig) -> None:
         return shown == (1, 2, 3, 4)
 
     await until(is_shown, "it is shown")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.frozensets(st.sampled_from("abcd")), st.booleans())
+    )
+)
+def test_loads_are_counted_as_nodes_ask_and_are_forgotten(
+    questions: list[tuple[str, frozenset[str], bool]],
+) -> None:
+    fetches = peering.Fetches()
+    last: dict[str, peering.Fetch] = {}  # the plain definition
+    for at, (node, peers, expires) in enumerate(questions):
+        last[node] = peering.Fetch(0, at, peers)
+        fetches.note(node, last[node])
+        if expires:
+            last = {name: one for name, one in last.items() if one.at > at - 3}
+            fetches.expire(at - 3)
+        assert {name: fetches.get(name) for name in "abcd"} == {
+            name: last.get(name) for name in "abcd"
+        }
+        for peer in "abcd":
+            assert fetches.load(peer) == sum(peer in one.peers for one in last.values())
+
+
+async def test_an_agent_that_asks_without_end_is_named_nobody_for_a_while(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peering, "PERIOD_S", math.inf)
+    monkeypatch.setattr(peering, "MOST_QUESTIONS", 2)
+    kim = await rig.user("kim")
+    root = await pushed(kim)
+    for name in "ab":
+        agent = await joined(rig, name)
+        await runs(kim, agent)
+        told = [names(await found(agent, root)) for _ in range(3)]
+    assert told == [["a"], ["a"], []]
 
 
 @pytest.mark.parametrize(
