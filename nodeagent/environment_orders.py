@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
@@ -15,20 +17,24 @@ from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nodeagent.environments.virtualenvs import Environments
     from nodeagent.folders import ReplicaFolders
-    from nsml.common.clock import Offload
+    from nsml.common.clock import Clock, Offload
 
-_MOST_LISTED = 256
+MOST_LISTED: Final = 256
+MOST_WAITING: Final = 256
+"""Different orders that wait for their turn; more are refused."""
+WANTED_FOR_S: Final = 25.0
+"""How long the control plane waits: an order that has waited longer is not carried out."""
 _KIND = "environment"
 
 log = structlog.get_logger()
 
 
 class EnvironmentOrders:
-    """Carries out the orders, one after the other. A context manager: leaving it gives up what is not done.
+    """Carries out the orders, one after the other, equal ones together. A context manager: leaving it gives up what is not done.
 
     Args:
         environments: of this node.
@@ -42,16 +48,19 @@ class EnvironmentOrders:
         folders: ReplicaFolders,
         *,
         answered: Callable[[], object],
+        clock: Clock,
         run_long: Offload,
     ) -> None:
         self._environments = environments
         self._folders = folders
         self._answered = answered
+        self._clock = clock
         self._run_long = run_long
-        self._turn = asyncio.Lock()
+        self._waiting: OrderedDict[tuple[str, str], dict[str, float]] = OrderedDict()
+        """By what is to be removed and the owner: when each order of this came, by its id."""
         self._answers: list[pb.EnvironmentReport] = []
         self._group = TaskGroup()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._working: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         """Begin."""
@@ -60,48 +69,65 @@ class EnvironmentOrders:
 
     async def __aexit__(self, *_exception: object) -> None:
         """Give up."""
-        for task in self._tasks:
-            task.cancel()
+        if self._working is not None:
+            self._working.cancel()
         await self._group.__aexit__(None, None, None)
 
     def obey(self, order: pb.EnvironmentOrder) -> None:
         """Begin to carry out an order; returns at once."""
-        task = self._group.create_task(self._answer(order))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        wanted = (order.remove, order.owner_id)
+        if wanted not in self._waiting and len(self._waiting) >= MOST_WAITING:
+            self._answer([order.order_id], pb.EnvironmentReport(words="too many orders wait there"))
+            return
+        orders = self._waiting.setdefault(wanted, {})
+        orders[order.order_id] = self._clock.monotonic()
+        if self._working is None or self._working.done():
+            self._working = self._group.create_task(self._work())
 
     def take_answers(self) -> list[pb.EnvironmentReport]:
         """Return the answers since the last call."""
         answers, self._answers = self._answers, []
         return answers
 
-    async def _answer(self, order: pb.EnvironmentOrder) -> None:
-        report = pb.EnvironmentReport(order_id=order.order_id)
-        try:
-            async with self._turn:
-                if order.remove:
-                    remove = partial(self._removed, order.remove)
-                    report.words = await uninterrupted(self._run_long, remove)
-                    report.removed = not report.words
-                else:
-                    report.environments.extend(await uninterrupted(self._run_long, self._listed))
-        except OSError as error:
-            log.warning("environment.order_failed", error=str(error))
-            report.words = error.strerror or str(error)
-        self._answers.append(report)
+    async def _work(self) -> None:
+        while self._waiting:
+            (remove, owner), orders = next(iter(self._waiting.items()))
+            since = self._clock.monotonic() - WANTED_FOR_S
+            if max(orders.values()) > since:
+                report = await self._carried_out(remove, owner)
+                self._answer(orders, report)  # with those that came meanwhile
+            del self._waiting[remove, owner]
+
+    def _answer(self, order_ids: Iterable[str], report: pb.EnvironmentReport) -> None:
+        for order_id in order_ids:
+            report.order_id = order_id
+            self._answers.append(pb.EnvironmentReport.FromString(report.SerializeToString()))
         self._answered()
 
-    def _listed(self) -> list[resources.NodeEnvironment]:
+    async def _carried_out(self, remove: str, owner: str) -> pb.EnvironmentReport:
+        work = partial(self._removed, remove, owner) if remove else partial(self._listed, owner)
+        try:
+            return await uninterrupted(self._run_long, work)
+        except OSError as error:
+            log.warning("environment.order_failed", error=str(error))
+            return pb.EnvironmentReport(words=error.strerror or str(error))
+
+    def _listed(self, owner: str) -> pb.EnvironmentReport:
         users = users_of(self._folders, _KIND)
         at = self._environments.stored()
-        newest = sorted(at, key=lambda key: at[key], reverse=True)[:_MOST_LISTED]
-        return [self._told(key, at[key], users.get(key, ())) for key in newest]
+        newest = sorted(at, key=lambda key: at[key], reverse=True)
+        theirs = (
+            key for key in newest if not owner or self._environments.owner(key) in {owner, ""}
+        )
+        found = [
+            self._described(key, at[key], users.get(key, set()))
+            for key in islice(theirs, MOST_LISTED)
+        ]
+        return pb.EnvironmentReport(environments=found)
 
-    def _told(
-        self, key: str, used_at: float, users: tuple[str, ...] | set[str]
-    ) -> resources.NodeEnvironment:
+    def _described(self, key: str, used_at: float, users: set[str]) -> resources.NodeEnvironment:
         facts = self._environments.facts(key)
-        told = resources.NodeEnvironment(
+        described = resources.NodeEnvironment(
             key=key,
             owner_id=facts.owner or "",
             for_all=facts.owner == "",
@@ -110,15 +136,22 @@ class EnvironmentOrders:
             shared_bytes=facts.shared,
             sessions=sorted(users),
         )
-        told.built_at.FromMicroseconds(round(facts.built_at * 1e6))
-        told.used_at.FromMicroseconds(round(used_at * 1e6))
-        return told
+        described.built_at.FromMicroseconds(round(facts.built_at * 1e6))
+        described.used_at.FromMicroseconds(round(used_at * 1e6))
+        return described
 
-    def _removed(self, key: str) -> str:
-        """Remove one; why not, "" where it is gone."""
+    def _removed(self, key: str, owner: str) -> pb.EnvironmentReport:
         if key not in self._environments.stored():
-            return "it is not there any more"
+            return pb.EnvironmentReport()
+        whose = self._environments.owner(key)
+        if owner and whose not in {owner, ""}:
+            return pb.EnvironmentReport()
+        kept = resources.NodeEnvironment(key=key, owner_id=whose or "", for_all=whose == "")
+        if owner and whose != owner:
+            return pb.EnvironmentReport(environments=[kept], words="it is for everybody")
         if self._environments.remove(key, lambda: key in users_of(self._folders, _KIND)):
             log.info("environment.removed", key=key)
-            return ""
-        return "a session uses it, or it is being built"
+            return pb.EnvironmentReport(removed=True)
+        return pb.EnvironmentReport(
+            environments=[kept], words="a session uses it, or it is being built"
+        )

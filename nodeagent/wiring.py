@@ -223,7 +223,7 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
                 image_orders=None
                 if images is None
                 else _image_orders(settings, images, folders, clock),
-                environment_orders=_environment_orders(environments, folders),
+                environment_orders=_environment_orders(environments, folders, clock),
                 writes=writes,
                 engine=watch,
                 peers=_peers(settings),
@@ -779,10 +779,10 @@ def _image_orders(
 
 
 def _environment_orders(
-    environments: Environments, folders: ReplicaFolders
+    environments: Environments, folders: ReplicaFolders, clock: Clock
 ) -> MakeEnvironmentOrders:
     return lambda answered: EnvironmentOrders(
-        environments, folders, answered=answered, run_long=in_own_thread
+        environments, folders, answered=answered, clock=clock, run_long=in_own_thread
     )
 
 

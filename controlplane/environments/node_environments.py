@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import (
-    Denied,
-    LimitReached,
-    NodeUnavailable,
-    NotFound,
-    StateConflict,
-)
+from controlplane.domain.errors import Denied, NodeUnavailable, NotFound, StateConflict
 from controlplane.domain.identity import Role
 from controlplane.domain.names import check_node
 from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.state.agent_connections import Ability, EnvironmentOrder
+from controlplane.state.agent_questions import AgentQuestions
 from nsml.v1 import agents_pb2, resources_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controlplane.domain.identity import UserCaller
-    from controlplane.state.agent_connections import AgentConnections
+    from controlplane.state.agent_connections import AgentConnection, AgentConnections
     from controlplane.state.live_state import LiveState
 
 ANSWER_WITHIN_S: Final = 25.0
 """How long an agent has for an answer, for which it may look at many files."""
-MOST_ASKED: Final = 64
-"""Orders of one user that wait for their answers."""
 MOST_LISTED: Final = 256
 _MOST_WORDS: Final = 500
-
-
-@dataclass(slots=True)
-class _Asked:
-    node: str
-    user: str
-    answer: asyncio.Future[agents_pb2.EnvironmentReport] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
 
 
 class NodeEnvironments:
@@ -59,12 +41,15 @@ class NodeEnvironments:
         names: Callable[[str], str],
         answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
-        self._contacts = contacts
+        self._questions = AgentQuestions[agents_pb2.EnvironmentReport](
+            contacts=contacts,
+            random_bytes=random_bytes,
+            subject="environments",
+            ability=Ability.ENVIRONMENTS,
+        )
         self._state = state
-        self._random_bytes = random_bytes
         self._names = names
         self._within_s = answer_within_s
-        self._asked: dict[str, _Asked] = {}
 
     async def listed(self, who: UserCaller, node: str) -> list[resources_pb2.NodeEnvironment]:
         """Those of a node that the caller sees, with the sessions that use them.
@@ -76,64 +61,47 @@ class NodeEnvironments:
             NodeUnavailable: its agent is not connected, or does not answer in time.
         """
         report = await self._ask(who, node, "")
-        sees_all = who.user.role is Role.ADMIN
-        found = report.environments[:MOST_LISTED]
+        if report.words:
+            raise NodeUnavailable(
+                f"node {node} cannot list its environments", why=report.words[:_MOST_WORDS]
+            )
+        sees_all = who.user.role is Role.ADMIN  # the others theirs, whatever the agent says
         return [
             self._shown(who, one)
-            for one in found
+            for one in report.environments[:MOST_LISTED]
             if sees_all or one.for_all or one.owner_id == who.user.id
         ]
 
     async def remove(self, who: UserCaller, node: str, key: str) -> None:
         """Remove one. Raises as `listed`; Denied for everybody's; StateConflict where it is used."""
-        listed = await self.listed(who, node)
-        found = next((one for one in listed if one.key == key), None)
-        if found is None:
+        report = await self._ask(who, node, key)
+        if report.removed:
+            return
+        kept = next(iter(report.environments), None)
+        if kept is None and not report.words:
             raise NotFound(
                 f"node {node} has no environment {key[:80]!r}", attempt=f"nsml env ls {node}"
             )
-        if found.for_all and who.user.role is not Role.ADMIN:
+        if kept is not None and kept.for_all and who.user.role is not Role.ADMIN:
             raise Denied(f"environment {key} is for everybody", why="only administrators remove it")
-        report = await self._ask(who, node, key)
-        if not report.removed:
-            raise StateConflict(
-                f"environment {key} stays on node {node}", why=report.words[:_MOST_WORDS]
-            )
+        raise StateConflict(
+            f"environment {key} stays on node {node}", why=report.words[:_MOST_WORDS]
+        )
 
     def answered(self, node: str, report: agents_pb2.EnvironmentReport) -> None:
-        """An agent has answered; nothing where nobody waits for that, or another node was asked."""
-        asked = self._asked.get(report.order_id)
-        if asked is not None and asked.node == node and not asked.answer.done():
-            asked.answer.set_result(report)
+        """An agent has answered; see AgentQuestions."""
+        self._questions.answered(node, report.order_id, report)
 
     async def _ask(self, who: UserCaller, node: str, remove: str) -> agents_pb2.EnvironmentReport:
         if self._state.nodes.get(check_node(node)) is None:
             raise NotFound(f"there is no node {node}", attempt="nsml node ls")
-        link = self._contacts.link(node)
-        if link is None:
-            raise NodeUnavailable(
-                f"node {node} is not connected",
-                why="its agent does not speak to this control plane now",
-            )
-        link.check(Ability.ENVIRONMENTS)
         user = who.user.id
-        if sum(1 for one in self._asked.values() if one.user == user) >= MOST_ASKED:
-            raise LimitReached(
-                f"you ask {MOST_ASKED} nodes about environments at once, and no more is allowed"
-            )
-        order_id = self._random_bytes(16).hex()
-        asked = self._asked[order_id] = _Asked(node, user)
-        link.order_environment(EnvironmentOrder(order_id, remove))
-        try:
-            async with asyncio.timeout(self._within_s):
-                return await asked.answer
-        except TimeoutError as late:
-            raise NodeUnavailable(
-                f"node {node} does not answer",
-                why=f"its agent said nothing within {self._within_s:g} s",
-            ) from late
-        finally:
-            del self._asked[order_id]
+        owner = "" if who.user.role is Role.ADMIN else user
+
+        def send(link: AgentConnection, order_id: str) -> None:
+            link.order_environment(EnvironmentOrder(order_id, remove, owner))
+
+        return await self._questions.ask(user, node, send, within_s=self._within_s)
 
     def _shown(
         self, who: UserCaller, said: resources_pb2.NodeEnvironment

@@ -143,10 +143,14 @@ class FetchedBytes:
 
 
 class EnvironmentOrder(NamedTuple):
-    """What an agent is asked about environments: to remove the one of a key, or, without, which there are."""
+    """What an agent is asked about environments: to remove the one of a key, or, without, which there are.
+
+    `owner_id`: of nobody but this user and everybody; empty: of all.
+    """
 
     order_id: str
     remove: str = ""
+    owner_id: str = ""
 
 
 class AgentConnection:

@@ -86,8 +86,8 @@ class _Wanted:
 class Facts:
     """What people are told of an environment.
 
-    `owner`: a user's id; "": everybody's; None: not known. `size`: bytes on disk; `shared`: of these what has other names,
-    too. `built_at`: Unix seconds.
+    `owner`: a user's id; "": everybody's; None: not known. `size`: bytes on disk; `shared`: of these what had other names,
+    too, when it was measured. `built_at`: Unix seconds.
     """
 
     owner: str | None
@@ -118,6 +118,7 @@ class Environments:
         self._downloads = downloads
         self._accounts = accounts
         self._builds = Builds(folder)
+        self._measured: dict[str, Facts] = {}
 
     def key(self, requirements: Requirements, owner: str) -> str:
         """Names the environment: the interpreter, where pip looks, the lines in their order, and whose they are."""
@@ -265,11 +266,20 @@ class Environments:
                 found[key] = ready.lstat().st_mtime
         return found
 
-    def facts(self, key: str) -> Facts:
-        """What is known of one that is there. Reads all of its folders."""
-        owner: str | None = None
+    def owner(self, key: str) -> str | None:
+        """Whose one is that is there: see Facts."""
         with suppress(OSError):
-            owner = self._owner(key).read_text()
+            return self._owner(key).read_text()
+        return None
+
+    def facts(self, key: str) -> Facts:
+        """What is known of one that is there. Reads all of its folders once: what is built never changes."""
+        known, built_at = self._measured.get(key), self._built_at(key)
+        if known is None or known.built_at != built_at:
+            known = self._measured[key] = self._measure(key, built_at)
+        return known
+
+    def _measure(self, key: str, built_at: float) -> Facts:
         size = shared = 0
         for folder, _, files in os.walk(self.folder / key):
             for name in files:
@@ -278,11 +288,11 @@ class Environments:
                     size += found.st_blocks * _BLOCK
                     shared += found.st_blocks * _BLOCK if found.st_nlink > 1 else 0
         return Facts(
-            owner=owner,
+            owner=self.owner(key),
             package_count=lock_of(self.folder / key).count("\n"),
             size=size,
             shared=shared,
-            built_at=self._built_at(key),
+            built_at=built_at,
         )
 
     def touch(self, key: str) -> None:
@@ -301,6 +311,7 @@ class Environments:
             self._owner(key).unlink(missing_ok=True)
             remove_tree(place)
             self._builds.forget(key)
+            self._measured.pop(key, None)
         return True
 
     def _keep_private(self, place: Path, wanted: _Wanted) -> None:

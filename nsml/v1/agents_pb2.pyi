@@ -399,12 +399,14 @@ class ImageReport(_message.Message):
     def __init__(self, order_id: _Optional[str] = ..., status: _Optional[_Union[_resources_pb2.ImageStatus, _Mapping]] = ...) -> None: ...
 
 class EnvironmentOrder(_message.Message):
-    __slots__ = ("order_id", "remove")
+    __slots__ = ("order_id", "remove", "owner_id")
     ORDER_ID_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     order_id: str
     remove: str
-    def __init__(self, order_id: _Optional[str] = ..., remove: _Optional[str] = ...) -> None: ...
+    owner_id: str
+    def __init__(self, order_id: _Optional[str] = ..., remove: _Optional[str] = ..., owner_id: _Optional[str] = ...) -> None: ...
 
 class EnvironmentReport(_message.Message):
     __slots__ = ("order_id", "environments", "removed", "words")

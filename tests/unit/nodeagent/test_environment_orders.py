@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from nodeagent.environment_orders import EnvironmentOrders
+from nodeagent.environment_orders import (
+    MOST_LISTED,
+    MOST_WAITING,
+    WANTED_FOR_S,
+    EnvironmentOrders,
+)
+from nodeagent.environments.virtualenvs import Facts
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.replica.assignments import note_use
-from nsml.common.clock import in_own_thread
+from nsml.common.clock import SystemClock, in_own_thread
 from nsml.packages.requirements import Requirements
 from nsml.v1 import agents_pb2 as pb
 from tests.support.sandboxes import environments_in
@@ -38,11 +46,17 @@ async def test_they_are_listed_with_their_users_and_go_when_nothing_uses_them(
     replica.create()
     note_use(replica, f"environment {made.name}")
     answered = asyncio.Event()
-    orders = EnvironmentOrders(environments, folders, answered=answered.set, run_long=in_own_thread)
+    orders = EnvironmentOrders(
+        environments,
+        folders,
+        answered=answered.set,
+        clock=SystemClock(),
+        run_long=in_own_thread,
+    )
 
-    async def ask(remove: str = "") -> pb.EnvironmentReport:
+    async def ask(remove: str = "", owner: str = "") -> pb.EnvironmentReport:
         answered.clear()
-        orders.obey(pb.EnvironmentOrder(order_id="o", remove=remove))
+        orders.obey(pb.EnvironmentOrder(order_id="o", remove=remove, owner_id=owner))
         await answered.wait()
         [report] = orders.take_answers()
         assert report.order_id == "o"
@@ -57,12 +71,104 @@ async def test_they_are_listed_with_their_users_and_go_when_nothing_uses_them(
         assert found.built_at.seconds <= found.used_at.seconds
         old = by_key[bare.name]
         assert (old.owner_id, old.for_all, old.package_count) == ("", False, 0)
-        kept = await ask(made.name)
+        assert [one.key for one in (await ask(owner="u.kim")).environments] == [made.name]
+        assert not (await ask(owner="u.lee")).environments
+        assert (await ask(made.name, owner="u.lee")) == pb.EnvironmentReport(order_id="o")
+        kept = await ask(made.name, owner="u.kim")
+        assert [one.key for one in kept.environments] == [made.name]
         assert not kept.removed
         assert "a session uses it" in kept.words
         assert made.is_dir()
-        assert "not there" in (await ask("../replicas")).words
+        assert (await ask("../replicas")) == pb.EnvironmentReport(order_id="o")
         replica.remove()
         assert (await ask(made.name)).removed
         assert [one.key for one in (await ask()).environments] == [bare.name]
     assert [path.name for path in (tmp_path / "environments").glob(f"{made.name}*")] == []
+
+
+class StoppedClock(SystemClock):
+    """Goes on as a test says."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class ManyEnvironments:
+    """Environments of two users, which take no disk; counts those that are looked at."""
+
+    def __init__(self) -> None:
+        self.owners = {f"{number:03}": "u.lee" if number else "u.kim" for number in range(400)}
+        self.looked_at: list[str] = []
+        self.began = threading.Event()
+        self.goes_on = threading.Event()
+
+    def stored(self) -> dict[str, float]:
+        self.began.set()
+        assert self.goes_on.wait(60)
+        return {key: float(key) for key in self.owners}
+
+    def owner(self, key: str) -> str:
+        return self.owners[key]
+
+    def facts(self, key: str) -> Facts:
+        self.looked_at.append(key)
+        return Facts(owner=self.owners[key], package_count=1, size=1, shared=0, built_at=0.0)
+
+
+async def test_users_of_busy_nodes_see_theirs_and_equal_orders_are_carried_out_once(
+    tmp_path: Path,
+) -> None:
+    folders = ReplicaFolders(tmp_path / "replicas")
+    folders.create()
+    many = ManyEnvironments()
+    clock = StoppedClock()
+    answered = asyncio.Event()
+    orders = EnvironmentOrders(
+        many,  # type: ignore[arg-type]
+        folders,
+        answered=answered.set,
+        clock=clock,
+        run_long=in_own_thread,
+    )
+
+    async def answers(count: int) -> dict[str, pb.EnvironmentReport]:
+        found: dict[str, pb.EnvironmentReport] = {}
+        while len(found) < count:
+            await answered.wait()
+            answered.clear()
+            found |= {one.order_id: one for one in orders.take_answers()}
+        return found
+
+    async with orders:
+        orders.obey(pb.EnvironmentOrder(order_id="a", owner_id="u.kim"))
+        await asyncio.to_thread(many.began.wait)
+        orders.obey(pb.EnvironmentOrder(order_id="late", owner_id="u.lee"))
+        clock.now += WANTED_FOR_S
+        orders.obey(pb.EnvironmentOrder(order_id="b", owner_id="u.kim"))
+        orders.obey(pb.EnvironmentOrder(order_id="all"))
+        for number in range(MOST_WAITING - 3):
+            orders.obey(pb.EnvironmentOrder(order_id=f"x{number}", remove=f"x{number}"))
+        orders.obey(pb.EnvironmentOrder(order_id="y", remove="y"))
+        assert [one.words for one in orders.take_answers()] == ["too many orders wait there"]
+        many.goes_on.set()
+        found = await answers(MOST_WAITING)
+    kim = [[one.key for one in found[order].environments] for order in "ab"]
+    assert kim == [["000"], ["000"]]
+    assert len(found["all"].environments) == MOST_LISTED
+    assert "late" not in found
+    assert len(many.looked_at) == 1 + MOST_LISTED
+
+
+def test_what_is_measured_once_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments = environments_in(tmp_path)
+    made = environments.provide(Requirements(), lambda _: None, owner="").folder
+    first = environments.facts(made.name)
+    monkeypatch.setattr(os, "walk", lambda _: pytest.fail("it was measured again"))
+    assert environments.facts(made.name) == first
+    assert environments.remove(made.name, lambda: False)
+    monkeypatch.undo()
+    assert environments.facts(made.name).size == 0

@@ -39,8 +39,14 @@ async def connected(rig: Rig, owners: Mapping[str, str], sessions: list[str]) ->
     def answer(order: agents_pb2.EnvironmentOrder) -> agents_pb2.EnvironmentReport:
         report = agents_pb2.EnvironmentReport(order_id=order.order_id)
         if order.remove:
-            report.removed = order.remove != KIM and there.pop(order.remove, None) is not None
-            report.words = "" if report.removed else USED
+            whose = ids.get(there.get(order.remove, ""), "")
+            if order.owner_id and whose not in {order.owner_id, ""}:
+                return report
+            if order.remove == KIM or (order.owner_id and not whose):
+                report.environments.add(key=order.remove, for_all=not whose)
+                report.words = USED
+            else:
+                report.removed = there.pop(order.remove, None) is not None
             return report
         for key, owner in there.items():
             one = report.environments.add(key=key, for_all=key == ALL, owner="somebody")
@@ -77,6 +83,39 @@ async def test_users_see_and_remove_their_own_and_administrators_all(rig: Rig) -
     await remove(lee, LEE)
     await remove(root, ALL)
     assert set(await listed(root)) == {KIM, OLD}
+
+
+async def test_users_are_shown_theirs_alone_whatever_an_agent_says(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    root = await rig.user("root", role=Role.ADMIN)
+    agent = await rig.agent()
+    orders: list[agents_pb2.EnvironmentOrder] = []
+
+    def answer(order: agents_pb2.EnvironmentOrder) -> agents_pb2.EnvironmentReport:
+        orders.append(order)
+        report = agents_pb2.EnvironmentReport(order_id=order.order_id)
+        report.environments.add(key=LEE, owner_id="somebody")
+        return report
+
+    agent.about_environments = answer
+    await agent.connect()
+    assert await listed(kim) == {}
+    assert set(await listed(root)) == {LEE}
+    ids = {name: one for one, name in rig.plane.core.identities.ids().items()}
+    assert [order.owner_id for order in orders] == [ids["kim"], ""]
+
+
+async def test_what_an_agent_cannot_do_is_said(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await rig.agent()
+    agent.about_environments = lambda order: agents_pb2.EnvironmentReport(
+        order_id=order.order_id, words="too many orders wait there"
+    )
+    await agent.connect()
+    code, _, told = await refused(listed(kim))
+    assert (code, told["why"]) == ("UNAVAILABLE", "too many orders wait there")
+    code, _, told = await refused(remove(kim, KIM))
+    assert (code, told["why"]) == ("FAILED_PRECONDITION", "too many orders wait there")
 
 
 async def test_what_cannot_be_asked_is_told(rig: Rig) -> None:

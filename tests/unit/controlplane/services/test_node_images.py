@@ -143,13 +143,13 @@ async def test_an_agent_that_says_nothing_is_not_waited_for_for_ever(
     assert (await refused(pull(kim)))[0] == "UNAVAILABLE"
     order = await ordered(agent)
     await answers(agent, order, state=resources_pb2.IMAGE_STATE_PRESENT)
-    assert rig.plane.core.shared(node_images)._asked == {}
+    assert rig.plane.core.shared(node_images)._questions._asked == {}
 
 
 async def test_one_user_keeps_agents_busy_with_a_bounded_number_of_orders(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.nodes.node_images.MOST_ASKED", 2)
+    monkeypatch.setattr("controlplane.state.agent_questions.MOST_ASKED", 2)
     kim, lee = await rig.user("kim"), await rig.user("lee")
     agent = await (await rig.agent("a", **CONTAINERS)).connect()
     waiting = [asyncio.ensure_future(pull(kim)) for _ in range(2)]
