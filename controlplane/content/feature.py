@@ -13,11 +13,11 @@ from controlplane.content.service import ContentServicer, add_content_service
 from controlplane.content.user_storage_loop import CountingKept
 from controlplane.content.verification import Verification
 from controlplane.core.feature import Feature
-from controlplane.state.agent_connections import Ability
+from controlplane.state.agent_connections import Ability, too_old
 
 if TYPE_CHECKING:
     from controlplane.core.core import Core
-    from controlplane.state.agent_connections import AgentConnections
+    from controlplane.state.live_state import LiveState
 
 
 def admitted_objects(core: Core) -> AdmittedObjects:
@@ -34,14 +34,15 @@ def content(core: Core) -> Content:
         clock=core.clock,
         admission=core.admission,
         run=core.offload,
-        check_paged=partial(_check_paged, core.contacts),
+        check_paged=partial(_check_paged, core.state),
     )
 
 
-def _check_paged(contacts: AgentConnections, node: str) -> None:
-    """Raise StateConflict where the agent of a node reads no trees in pages."""
-    if (link := contacts.link(node)) is not None:
-        link.check(Ability.PAGED_TREES)
+def _check_paged(state: LiveState, node: str) -> None:
+    """Raise StateConflict where the agent of a node reads no trees in pages, whichever control plane it is connected with."""
+    stored = state.nodes.get(node)
+    if stored is not None and Ability.PAGED_TREES.name not in stored.value.abilities:
+        raise too_old(node, stored.value.agent_version, Ability.PAGED_TREES)
 
 
 def collector(core: Core) -> Collector:

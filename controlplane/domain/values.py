@@ -689,6 +689,8 @@ class Node:
     """What a restart of its container engine does to its sessions; "" where they outlive it."""
     shared_roots: tuple[str, ...] = ()
     """Folders below which it can mount datasets in place."""
+    abilities: tuple[str, ...] = ()
+    """What its agent can be asked: names of `Ability`."""
     registered_at: float = 0.0
     limits: KeptLimits = field(default_factory=KeptLimits)
     drain: Drain | None = None

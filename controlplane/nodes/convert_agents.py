@@ -65,8 +65,8 @@ MOST_WAITING_CHARS: Final = 256
 MOST_IMAGE_CHARS: Final = 512
 MOST_NODE_DEVICES: Final = 256
 MOST_STOCKED: Final = 256
-MOST_CERTIFICATE_BYTES: Final = 4096
 """Things that a node may say that it has."""
+MOST_CERTIFICATE_BYTES: Final = 4096
 MOST_FACT_BYTES: Final = 256
 """In each text that a node says of itself: sessions keep those of their devices, in one record."""
 
@@ -115,6 +115,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         not_ready=message.not_ready[:MOST_NOTE_CHARS],
         engine_note=message.engine_note[:MOST_NOTE_CHARS],
         shared_roots=tuple(filter(is_plain, message.shared_roots[:MOST_SHARED_ROOTS])),
+        abilities=tuple(sorted(one.name for one in to_abilities(message.abilities))),
         registered_at=now,
         limits=to_kept(message.limits, most_note_chars=MOST_NOTE_CHARS),
     )
@@ -139,7 +140,7 @@ def to_peer_offer(message: agents_pb2.Register) -> PeerOffer | None:
     offer = message.peer_offer
     _check_facts([offer.address])
     if len(offer.key) != KEY_BYTES or len(offer.certificate) > MOST_CERTIFICATE_BYTES:
-        raise InvalidRequest("what the agent says of its listener for other nodes cannot be")
+        raise InvalidRequest("invalid peer offer")
     return PeerOffer(address=offer.address, certificate=offer.certificate, key=offer.key)
 
 

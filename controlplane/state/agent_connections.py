@@ -234,11 +234,7 @@ class AgentConnection:
     def check(self, ability: Ability) -> None:
         """Raise StateConflict where the agent cannot be asked that."""
         if ability not in self.abilities:
-            raise StateConflict(
-                f"the nsml of node {self.node} is too old for this",
-                why=f"its agent ({self.agent_version or 'version unknown'}) cannot be asked about {ability.value}",
-                attempt=f"an administrator upgrades nsml on {self.node}",
-            )
+            raise too_old(self.node, self.agent_version, ability)
 
     def find_control_planes(self, addresses: tuple[str, ...]) -> None:
         """Tell the agent where the control planes are, if that has changed."""
@@ -255,6 +251,15 @@ class AgentConnection:
         """Return when there is something to send."""
         await self._wake.wait()
         self._wake.clear()
+
+
+def too_old(node: str, agent_version: str, ability: Ability) -> StateConflict:
+    """The error about an agent that lacks an ability."""
+    return StateConflict(
+        f"the nsml of node {node} is too old for this",
+        why=f"its agent ({agent_version or 'version unknown'}) cannot be asked about {ability.value}",
+        attempt=f"an administrator upgrades nsml on {node}",
+    )
 
 
 class AgentConnections:

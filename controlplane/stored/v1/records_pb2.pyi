@@ -567,7 +567,7 @@ class DeviceShare(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., thousandths: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "drain", "fence", "hold", "gang_network", "limits", "only_owner", "isolation_note", "setting_note", "networks", "not_ready", "engine_note", "shared_roots")
+    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "drain", "fence", "hold", "gang_network", "limits", "only_owner", "isolation_note", "setting_note", "networks", "not_ready", "engine_note", "shared_roots", "abilities")
     NAME_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -593,6 +593,7 @@ class NodeRecord(_message.Message):
     NOT_READY_FIELD_NUMBER: _ClassVar[int]
     ENGINE_NOTE_FIELD_NUMBER: _ClassVar[int]
     SHARED_ROOTS_FIELD_NUMBER: _ClassVar[int]
+    ABILITIES_FIELD_NUMBER: _ClassVar[int]
     name: str
     boot_id: str
     agent_version: str
@@ -618,7 +619,8 @@ class NodeRecord(_message.Message):
     not_ready: str
     engine_note: str
     shared_roots: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., drain: _Optional[_Union[DrainRecord, _Mapping]] = ..., fence: _Optional[_Union[FenceRecord, _Mapping]] = ..., hold: _Optional[_Union[HoldRecord, _Mapping]] = ..., gang_network: _Optional[str] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., networks: _Optional[_Iterable[str]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., shared_roots: _Optional[_Iterable[str]] = ...) -> None: ...
+    abilities: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., drain: _Optional[_Union[DrainRecord, _Mapping]] = ..., fence: _Optional[_Union[FenceRecord, _Mapping]] = ..., hold: _Optional[_Union[HoldRecord, _Mapping]] = ..., gang_network: _Optional[str] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., networks: _Optional[_Iterable[str]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., shared_roots: _Optional[_Iterable[str]] = ..., abilities: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DrainRecord(_message.Message):
     __slots__ = ("asked_by", "reason", "asked_at", "move_at")

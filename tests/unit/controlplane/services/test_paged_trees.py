@@ -10,8 +10,9 @@ from controlplane.domain.identity import Role
 from nsml.content.digests import digest_of
 from nsml.v1 import agents_pb2, content_pb2, resources_pb2, sessions_pb2
 from tests.support.trees import paged_tree
-from tests.unit.controlplane.rig import Rig, Stubs, platform
+from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_content import push, read, send
+from tests.unit.controlplane.services.test_leader_forwarding import two
 from tests.unit.controlplane.services.test_sessions import refused
 from tests.unit.controlplane.services.test_verification import lose, verified
 
@@ -122,6 +123,24 @@ async def test_damaged_pages_are_named_and_sent_again(rig: Rig) -> None:
 
 
 async def test_an_agent_that_reads_no_pages_is_told_so(rig: Rig) -> None:
+    await is_refused_pages(rig, rig)
+
+
+async def test_control_planes_that_do_not_lead_tell_it_so_too() -> None:
+    async with two() as (leader, standby):
+        await is_refused_pages(leader, standby)
+
+
+async def is_placed(rig: Rig, node: str) -> None:
+    async def is_known() -> bool:
+        stored = rig.plane.core.state.allocations.get(node)
+        return stored is not None and bool(stored.value.replicas)
+
+    await until(is_known, f"the control plane knows what runs on {node}")
+
+
+async def is_refused_pages(rig: Rig, serving: Rig) -> None:
+    """Agents of `rig`, which read of `serving`."""
     kim = await rig.user("kim")
     knows = [
         one
@@ -134,12 +153,16 @@ async def test_an_agent_that_reads_no_pages_is_told_so(rig: Rig) -> None:
     await push(kim, "many", manifest)
     await kim.submit(datasets=[sessions_pb2.DatasetReference(name="many")])
     [order] = await old.assignments(1)
-    code, _, facts = await refused(read(old.stubs, manifest.digest))
+    await is_placed(serving, "old")
+    code, _, facts = await refused(read(await serving.also(old.stubs), manifest.digest))
     assert code == "FAILED_PRECONDITION"
     assert facts["try"] == "an administrator upgrades nsml on old"
     await old.report(order.replica, "FINALIZED", cause="DATA_FAILED")
     # The session goes to another node, which reads it.
     new = await (await rig.agent("new")).connect()
     [again] = await new.assignments(1)
+    await is_placed(serving, "new")
     assert again.replica.session_id == order.replica.session_id
-    assert await read(new.stubs, manifest.digest) == {manifest.digest: manifest.root.data}
+    assert await read(await serving.also(new.stubs), manifest.digest) == {
+        manifest.digest: manifest.root.data
+    }
