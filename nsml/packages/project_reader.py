@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 PYPI: Final = "https://pypi.org/simple"
-_SCRIPT: Final = re.compile(
+SCRIPT: Final = re.compile(
     r"^# /// script[ \t]*\n(?P<content>(?:^#(?:| .*)\n)+?)^# ///[ \t]*$", re.MULTILINE
 )
+"""The block of a script."""
 _LOCK_VERSION: Final = 1
 _MOST_CONDITIONS: Final = 8
 """Ways to a package that its marker names: what is reached by more is installed everywhere."""
@@ -67,7 +68,7 @@ def _project(text: str) -> Listed:
 
 
 def _script(text: str) -> Listed:
-    found = [*_SCRIPT.finditer(text.replace("\r\n", "\n"))]
+    found = [*SCRIPT.finditer(text.replace("\r\n", "\n"))]
     if not found:
         return Listed()
     if len(found) > 1:

@@ -7,6 +7,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nsml.packages.project_reader import SCRIPT
 from nsml.packages.requirements import RequirementsRefused, is_other_list, name_of
 
 if TYPE_CHECKING:
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
 
     from nsml.packages.requirements import ReadText
 
-_SCRIPT: Final = re.compile(
-    r"^# /// script[ \t]*\n(?P<content>(?:^#(?:| .*)\n)+?)^# ///[ \t]*$", re.MULTILINE
-)
 _CONDA: Final = re.compile(r"(?:environments?/[^/]+|(?:conda|env|environment)[^/]*)\.ya?ml")
 _NOT_PACKAGES: Final = {"python", "pip"}
 _OF_CONDA: Final = {"pytorch": "torch", "pytorch-cuda": "", "cudatoolkit": "", "nodefaults": ""}
@@ -143,7 +141,7 @@ def _pipfile(content: str) -> list[str]:
 
 
 def _script(content: str) -> list[str]:
-    found = _SCRIPT.search(content.replace("\r\n", "\n"))
+    found = SCRIPT.search(content.replace("\r\n", "\n"))
     if found is None:
         return []
     lines = [line[2:] for line in found["content"].splitlines()]
