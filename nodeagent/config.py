@@ -235,11 +235,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     used first to go."""
 
     listen_peers: str = ""
-    """Where other nodes of the platform may fetch datasets that this one has (HOST:PORT, mutual TLS), instead of from
-    the control plane: `0.0.0.0:18558`, for example. For nodes with a certificate (`nsml join`). Empty: nowhere."""
+    """Where peers (other nodes of the platform) may fetch datasets that this one has (HOST:PORT, mutual TLS), instead of
+    from the control plane: `0.0.0.0:18558`, for example. For nodes with a certificate (`nsml join`). Empty: nowhere."""
 
     peer_bytes_per_s: int = 250_000_000
-    """The most that other nodes get from this one in a second, all together; 0: no limit."""
+    """The most that peers get from this one in a second, all together; 0: no limit."""
 
     shm_bytes: int = 1 << 30
     """Size of /dev/shm in a session that asks for none."""

@@ -400,12 +400,12 @@ def _machines(taken: Taken) -> Iterator[Metric]:
     )
     fetched = CounterMetricFamily(
         "nsml_node_dataset_bytes",
-        "Datasets since its agent started: fetched from control planes or other nodes, or sent to others.",
+        "Datasets since its agent started: fetched from control planes or peers (other nodes), or sent to peers.",
         labels=["node", "way"],
     )
     dropped = CounterMetricFamily(
         "nsml_node_dropped_peers",
-        "How often it dropped another node that sent it datasets, since its agent started.",
+        "How often it dropped a peer that sent it datasets, since its agent started.",
         labels=["node"],
     )
     for node, state in taken.nodes[:MOST_DEVICES]:
@@ -416,8 +416,8 @@ def _machines(taken: Taken) -> Iterator[Metric]:
             ahead.add_metric([node.name], ahead_s)
         if (of_datasets := taken.fetched.get(node.name)) is not None:
             fetched.add_metric([node.name, "from-platform"], of_datasets.from_platform)
-            fetched.add_metric([node.name, "from-nodes"], of_datasets.from_peers)
-            fetched.add_metric([node.name, "to-nodes"], of_datasets.to_peers)
+            fetched.add_metric([node.name, "from-peers"], of_datasets.from_peers)
+            fetched.add_metric([node.name, "to-peers"], of_datasets.to_peers)
             dropped.add_metric([node.name], of_datasets.dropped_peers)
         sample = taken.sample(node)
         if sample is not None:

@@ -139,7 +139,7 @@ class FetchedBytes:
     from_peers: int = 0
     to_peers: int = 0
     dropped_peers: int = 0
-    """How often another node was not asked any more."""
+    """How often a peer was not asked any more."""
 
 
 class EnvironmentOrder(NamedTuple):

@@ -1,1 +1,1 @@
-"""Datasets from other nodes, and to them."""
+"""Datasets from peers, which are other nodes, and to them."""

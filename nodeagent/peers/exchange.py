@@ -30,9 +30,9 @@ class Exchange:
     """Of one agent.
 
     Args:
-        network: how other nodes are met; None: they are not, as by an agent without a certificate.
+        network: how peers are met; None: they are not, as by an agent without a certificate.
         listen: HOST:PORT at which datasets are served; empty: nowhere.
-        host: under which other nodes reach this one.
+        host: under which peers reach this one.
         bytes_per_s: at most, that it gives them.
         asked: called when there is something to ask the control plane.
     """
@@ -62,12 +62,12 @@ class Exchange:
 
     @property
     def given_bytes(self) -> int:
-        """What other nodes got from here."""
+        """What peers got from here."""
         return self._server.given_bytes if self._server is not None else 0
 
     @property
     def dropped(self) -> int:
-        """How often another node was not asked any more."""
+        """How often a peer was not asked any more."""
         return self.peers.dropped if self.peers is not None else 0
 
     @asynccontextmanager

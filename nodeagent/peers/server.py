@@ -1,4 +1,4 @@
-"""Gives chunks of the datasets that are here, or on their way, to other nodes.
+"""Gives chunks of the datasets that are here, or on their way, to peers.
 
 Who asks has proven to be a node of the platform (mutual TLS), and has a capability by which the control plane says that it
 may read this dataset version. Nothing but what lies in a dataset's own folder is read, and nothing is given but what is the

@@ -75,7 +75,7 @@ class Stock:
         self._fetched.from_peers += from_peers
 
     def gave(self, to_peers: int, dropped_peers: int) -> None:
-        """What other nodes got from here, in all, and how often one was dropped."""
+        """What peers got from here, in all, and how often one was dropped."""
         if (to_peers, dropped_peers) != (self._fetched.to_peers, self._fetched.dropped_peers):
             self._fetched.to_peers = to_peers
             self._fetched.dropped_peers = dropped_peers

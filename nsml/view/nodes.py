@@ -525,10 +525,10 @@ def shown_record(answer: GetNodeResponse) -> dict[str, Any]:
         "hidden_sessions": answer.hidden_sessions,
         "dataset_bytes": {
             "from_platform": answer.transfers.from_platform,
-            "from_nodes": answer.transfers.from_peers,
-            "to_nodes": answer.transfers.to_peers,
-            "dropped_nodes": answer.transfers.dropped_peers,
+            "from_peers": answer.transfers.from_peers,
+            "to_peers": answer.transfers.to_peers,
         },
+        "dropped_peers": answer.transfers.dropped_peers,
     }
 
 
@@ -572,13 +572,13 @@ def _transfers(transfers: NodeTransfers) -> str:
     fetched = transfers.from_platform + transfers.from_peers
     words = []
     if fetched:
-        nodes = size_text(transfers.from_peers)
-        from_nodes = f" ({nodes} of it from other nodes)" if transfers.from_peers else ""
-        words.append(f"{size_text(fetched)} fetched{from_nodes}")
+        peers = size_text(transfers.from_peers)
+        from_peers = f" ({peers} of it from peers)" if transfers.from_peers else ""
+        words.append(f"{size_text(fetched)} fetched{from_peers}")
     if transfers.to_peers:
-        words.append(f"{size_text(transfers.to_peers)} sent to other nodes")
+        words.append(f"{size_text(transfers.to_peers)} sent to peers")
     if transfers.dropped_peers:
-        words.append(f"{counted(transfers.dropped_peers, 'sender')} dropped (see its agent's log)")
+        words.append(f"{counted(transfers.dropped_peers, 'peer')} dropped (see its agent's log)")
     return " · ".join(words)
 
 

@@ -75,10 +75,10 @@ def test_the_second_node_fetches_a_dataset_from_the_first(platform: Platform) ->
     second = run(platform)
     assert first != second
     wait_for(
-        lambda: shown(platform, second)["from_nodes"] == size, what=f"{second} says what it has"
+        lambda: shown(platform, second)["from_peers"] == size, what=f"{second} says what it has"
     )
     assert shown(platform, second)["from_platform"] == 0
-    wait_for(lambda: shown(platform, first)["to_nodes"] == size, what=f"{first} says what it gave")
+    wait_for(lambda: shown(platform, first)["to_peers"] == size, what=f"{first} says what it gave")
     (tree,) = (platform.folder / second).glob("agent/datasets/*.manifest")
     assert content(tree.with_suffix("")) == pushed
     # the first machine has no certificate, and says so

@@ -186,15 +186,15 @@ def test_where_its_datasets_came_from_is_said_where_it_has_fetched_some() -> Non
     answer.transfers.from_platform = 1_000_000
     assert "  datasets  1.0 MB fetched" in nodes.shown_lines(answer, now=NOW)
     answer.transfers.from_peers = 3_000_000
-    line = "  datasets  4.0 MB fetched (3.0 MB of it from other nodes)"
+    line = "  datasets  4.0 MB fetched (3.0 MB of it from peers)"
     assert line in nodes.shown_lines(answer, now=NOW)
     answer.transfers.to_peers, answer.transfers.dropped_peers = 2_000, 2
-    record = nodes.shown_record(answer)["dataset_bytes"]
-    assert record == {
+    record = nodes.shown_record(answer)
+    assert record["dataset_bytes"] == {
         "from_platform": 1_000_000,
-        "from_nodes": 3_000_000,
-        "to_nodes": 2_000,
-        "dropped_nodes": 2,
+        "from_peers": 3_000_000,
+        "to_peers": 2_000,
     }
+    assert record["dropped_peers"] == 2
     shown = " ".join(nodes.shown_lines(answer, now=NOW)).split()
-    assert "2.0 kB sent to other nodes · 2 senders dropped" in " ".join(shown)
+    assert "2.0 kB sent to peers · 2 peers dropped" in " ".join(shown)
