@@ -81,7 +81,8 @@ class EnvironmentLocks:
         lock = await self._run(partial(_read, content))
         if session.spec.environment_lock not in {"", lock.digest}:
             raise InvalidRequest(
-                "it is another lock", why=f"{session.name} is to run with that of another session"
+                "the lock does not match the session's record",
+                why=f"the packages of {session.name} are pinned to another session's lock",
             )
         await self._history.environment_locks.note_lock(session.id, lock)
         return replace(lock, content="")

@@ -339,7 +339,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Other records of one session in a day."""
 
     session_checkpoints: int = 20_000
-    """Checkpoints that one session may report in a day."""
+    """Checkpoints and artifacts that one session may report in a day."""
 
     session_metric_names: int = 10_000
     """Names of metrics of one session that are counted; five times as many series (names by ranks and attempts) are drawn.

@@ -53,7 +53,7 @@ class LockHook:
             text = f"the lock of its environment could not be fetched: {error}"
             raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text) from error
         if digest_of(content.encode()) != draft.assignment.spec.environment_lock:
-            text = "the lock of its environment is another one than it was made with"
+            text = "the lock does not match the session's record"
             raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text)
         draft.lock = content
 

@@ -325,9 +325,7 @@ class PythonHook:
         except (AccountsError, EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
             if draft.lock:
-                text += (
-                    "; it is to have the packages of another session (--refresh takes the newest)"
-                )
+                text += "; its packages are pinned to another session's lock; --refresh resolves them again"
             cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
             raise PreparationFailed(cause, text) from error
 
