@@ -14,9 +14,10 @@ from controlplane.domain.errors import (
     Unavailable,
 )
 from controlplane.domain.identity import UserCaller
-from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import Cause
-from nsml.spec.output_datasets import output_dataset
+from controlplane.history.values import Artifact
+from nsml.spec.output_datasets import artifact_folder, output_dataset
 
 if TYPE_CHECKING:
     from controlplane.access.accounts import Accounts
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from controlplane.datasets.datasets import Datasets
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
-    from controlplane.history.values import Artifact
+    from controlplane.state.replica_reports import Report
 
 _RETRY_AFTER_S: Final = 0.25
 """When an agent asks again at first; it waits longer each time."""
@@ -110,6 +111,31 @@ class OutputDatasets:
             "output_dataset.not_made", session=session.name, dataset=artifact.name, reason=why
         )
         await self._history.artifacts.note(artifact, f"no version of the dataset: {why}")
+
+
+def left_by(session: Session, report: Report) -> list[Artifact]:
+    """What a report says to be on its node: the output folders of a replica that has ended well.
+
+    Its agent reports on each what became of it, also on one that is not there: where it never does, that is known.
+    """
+    if report.rank or report.phase is not ReplicaPhase.EXITED or report.attempt != session.attempt:
+        return []
+    if report.exit is None or report.exit.cause is not Cause.COMPLETED:
+        return []
+    if not any(one.rank == 0 and one.node == report.node for one in session.replicas):
+        return []
+    return [
+        Artifact(
+            session_id=session.id,
+            attempt=report.attempt,
+            rank=0,
+            folder=artifact_folder(number),
+            name=output_dataset(text).name,
+            saved_at=report.at,
+            node=report.node,
+        )
+        for number, text in enumerate(session.spec.output_datasets)
+    ]
 
 
 def is_output(session: Session, artifact: Artifact) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from controlplane.access.current import require_agent
+from controlplane.artifacts.output_datasets import left_by
 from controlplane.domain.errors import InvalidRequest, NotLeader, NsmlError, StateConflict
 from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import ReplicaPhase
@@ -283,8 +284,19 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             ),
             soft=report.phase in _SOFT,
         )
+        await self._note_outputs(report)
         link.acknowledge(report)
         await self._registrar.ended(link, report)
+
+    async def _note_outputs(self, report: Report) -> None:
+        """Note what is to come of a replica that has ended, so that it is lost for a reason where it never does."""
+        session = self._core.state.session(report.session_id)
+        if session is None or not (outputs := left_by(session, report)):
+            return
+        try:
+            await self._core.history.artifacts.tell(outputs)
+        except (NsmlError, TimeoutError) as error:  # its agent says what becomes of it
+            _log.warning("outputs.not_noted", session=session.name, error=str(error))
 
     @streaming
     async def Ingest(  # noqa: N802 - named by the contract

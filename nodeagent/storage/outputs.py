@@ -19,7 +19,7 @@ from nsml._checkpoints import ARTIFACT
 from nsml._path_text import path_text
 from nsml.common.units import size_text
 from nsml.content.paths import MAX_DEPTH
-from nsml.spec.output_datasets import KEPT_FILES, OutputDataset
+from nsml.spec.output_datasets import KEPT_FILES, OutputDataset, artifact_folder
 
 _MODEL = "model"
 _KEPT_ENTRY = f"09-{ARTIFACT}"
@@ -139,8 +139,8 @@ def _left_out(over: Sequence[tuple[str, int]]) -> str:
 
 
 def _take(folder: ReplicaFolder, number: int, output: OutputDataset, at: float) -> SavedCheckpoint:
-    # Programs number theirs from 1, without a zero before it.
-    entry = f"0{number}-{ARTIFACT}"
+    path = artifact_folder(number)
+    entry = path.split("/", maxsplit=1)[0]
     lost = ""
     try:
         _move(folder, entry, output)
@@ -156,7 +156,7 @@ def _take(folder: ReplicaFolder, number: int, output: OutputDataset, at: float) 
         lost = f"its folder {output.folder}: {error}"
     return SavedCheckpoint(
         name=output.name,
-        folder=f"{entry}/{_MODEL}",
+        folder=path,
         saved_at=at,
         is_whole=True,
         is_artifact=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from nsml._checkpoints import ARTIFACT
 from nsml.spec.dataset_names import is_dataset_name
 
 KEPT_FILES: Final = "/app"
@@ -22,6 +23,14 @@ class OutputDataset(NamedTuple):
 
     def __str__(self) -> str:
         return self.name if self.folder == self.name else f"{self.name}={self.folder}"
+
+
+def artifact_folder(number: int) -> str:
+    """Where agents have the files of the output dataset with this number, from 0, in the checkpoints of its replica.
+
+    Programs number theirs from 1, without a zero before it.
+    """
+    return f"0{number}-{ARTIFACT}/model"
 
 
 def output_dataset(text: str) -> OutputDataset:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
+from controlplane.checkpoints.lost_uploads import Overdue
 from controlplane.datasets.datasets import Datasets
 from controlplane.domain.errors import LimitReached
-from nsml.v1 import agents_pb2, datasets_pb2, sessions_pb2
+from controlplane.domain.identity import Role
+from controlplane.state.replica_reports import SETTLED_WITHIN_S
+from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, sessions_pb2
 from nsml.v1 import artifacts_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform
 from tests.unit.controlplane.services.test_content import read, send, tree
@@ -228,6 +232,32 @@ async def test_an_output_that_makes_no_version_says_why(rig: Rig, why: str) -> N
     )
     [one] = await listed(kim, session.name)
     assert (one.version, one.note, one.why_lost) == (1, "left out: b", "")
+
+
+async def test_an_output_that_its_node_takes_along_says_why(rig: Rig) -> None:
+    kim, root = await rig.user("kim"), await rig.user("root1", role=Role.ADMIN)
+    agent = await (await rig.agent("a")).connect()
+    session = await kim.submit(output_datasets=["made=out", "other"])
+    [order] = await agent.assignments(1)
+    await agent.report(order.replica, "EXITED", cause="COMPLETED")
+    await kim.reaches(session.name, "FINALIZING")
+    found = await listed(kim, session.name)
+    assert [(one.name, one.state, one.node) for one in found] == [
+        ("made", pb.ARTIFACT_STATE_SAVED, "a"),
+        ("other", pb.ARTIFACT_STATE_SAVED, "a"),
+    ]
+    await agent.close()
+    await root.nodes.FenceNode(nodes_pb2.FenceNodeRequest(name="a", force=True))
+    await kim.reaches(session.name, "SUCCEEDED")
+    core = rig.plane.core
+    later = SimpleNamespace(time=lambda: core.clock.time() + SETTLED_WITHIN_S)
+    overdue = Overdue(history=core.history, references=core.references, clock=later)  # type: ignore[arg-type]
+    await overdue.settle()
+    found = await listed(kim, session.name)
+    assert [one.state for one in found] == [pb.ARTIFACT_STATE_LOST] * 2
+    assert {one.why_lost for one in found} == {
+        "a did not send it within 10 minutes of its attempt's end"
+    }
 
 
 @pytest.mark.parametrize("asked", [{"output_datasets": ["made"]}, {"keep_files": True}])
