@@ -122,7 +122,8 @@ async def _kept(client: Client, session: str) -> tuple[Artifact, str]:
     elif found:
         why, advice = found[-1].why_lost, f"nsml artifact ls {shell_word(of.name)}"
     elif of.spec.keep_files:
-        why = "it made none, or they were removed"
+        is_removed = await client.artifacts.count_removed(of.id, KEPT_FILES)
+        why = "they were removed (nsml artifact rm)" if is_removed else "it made none"
         advice = f"nsml artifact ls {shell_word(of.name)}"
     else:
         why = "it was started without --keep-files"

@@ -56,6 +56,10 @@ class Artifacts:
         """Of one session, oldest first; behind the one with this key."""
         return await self._history.artifacts.list(session.id, name=name, after=after, limit=limit)
 
+    async def count_removed(self, session: Session, *, name: str) -> int:
+        """How many versions of one session are not listed any more."""
+        return await self._history.artifacts.count_removed(session.id, name)
+
     async def remove(self, session: Session, versions: Sequence[tuple[str, int]]) -> None:
         """Remove versions by name and number.
 

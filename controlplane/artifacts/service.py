@@ -47,12 +47,16 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
             found = await self._artifacts.page(
                 session, name=request.name, after=after, limit=size + 1
             )
+            removed = 0
+            if after is None:
+                removed = await self._artifacts.count_removed(session, name=request.name)
         shown = found[:size]
         for digest in dict.fromkeys(one.digest for one in shown if one.digest):
             self._content.show(who, digest)
         return pb.ListArtifactsResponse(
             artifacts=[_message(one, session.name) for one in shown],
             next_cursor=json.dumps(_key_of(shown[-1])) if len(found) > size else "",
+            removed=removed,
         )
 
     @answering

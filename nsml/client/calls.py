@@ -732,6 +732,16 @@ class Artifacts:
         )
         return [one async for page in pages for one in page.artifacts]
 
+    async def count_removed(self, reference: str, name: str) -> int:
+        """How many versions of an artifact were removed."""
+        from nsml.v1 import artifacts_pb2 as pb
+
+        request = pb.ListArtifactsRequest(session=reference, name=name, page_size=1)
+        answer = await self._rpc.unary(
+            "ArtifactService/ListArtifacts", request, pb.ListArtifactsResponse
+        )
+        return answer.removed
+
     async def remove(self, reference: str, versions: Sequence[tuple[str, int]]) -> None:
         """Remove versions, by name and number. Each call removes _PAGE of them, all or none."""
         from nsml.v1 import artifacts_pb2 as pb

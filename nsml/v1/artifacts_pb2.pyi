@@ -66,12 +66,14 @@ class ListArtifactsRequest(_message.Message):
     def __init__(self, session: _Optional[str] = ..., name: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListArtifactsResponse(_message.Message):
-    __slots__ = ("artifacts", "next_cursor")
+    __slots__ = ("artifacts", "next_cursor", "removed")
     ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
     artifacts: _containers.RepeatedCompositeFieldContainer[Artifact]
     next_cursor: str
-    def __init__(self, artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
+    removed: int
+    def __init__(self, artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., removed: _Optional[int] = ...) -> None: ...
 
 class ArtifactVersion(_message.Message):
     __slots__ = ("name", "version")

@@ -100,6 +100,17 @@ class SqlArtifacts:
         )
         return await select(self._database, *query, _ARTIFACT.read)
 
+    async def count_removed(self, session_id: str, name: str) -> int:
+        """How many versions of a session were removed; with `name` only of that one."""
+        [(count,)] = await select(
+            self._database,
+            "SELECT count(*) FROM artifacts WHERE session_id = ? AND state = 'REMOVED'"
+            + (" AND name = ?" if name else ""),
+            (session_id, *([name] if name else [])),
+            tuple,
+        )
+        return int(count)
+
     async def remove(
         self, session_id: str, owner: str, versions: Collection[tuple[str, int]]
     ) -> tuple[str, int] | None:

@@ -66,7 +66,7 @@ def test_lost_ones_are_listed_with_the_reason(nsml, session):
     [
         ("RUNNING", True, 6, "try: nsml cp kim/mnist/1:. ."),
         ("FINALIZING", True, 3, "they are on their node, and on their way"),
-        ("SUCCEEDED", True, 5, "why: it made none, or they were removed"),
+        ("SUCCEEDED", True, 5, "why: it made none"),
         ("FAILED", False, 5, "why: it was started without --keep-files"),
     ],
 )
@@ -93,6 +93,14 @@ def test_files_of_an_earlier_attempt_are_not_taken_for_those_of_the_last(
     session.state = pb.SESSION_STATE_FINALIZING
     result = nsml("download", "kim/mnist/1", str(tmp_path / "b"), check=False)
     assert (result.code, "are not in the object store yet" in result.stderr) == (3, True)
+
+
+def test_files_that_were_removed_are_not_taken_for_none(nsml, state, everything):
+    session = next(one for one in state.sessions.values() if one.name == "kim/mnist/1")
+    session.spec.keep_files, session.state = True, pb.SESSION_STATE_SUCCEEDED
+    nsml("artifact", "rm", "kim/mnist/1", "/app", "-y")
+    result = nsml("download", "kim/mnist/1", check=False)
+    assert (result.code, "why: they were removed" in result.stderr) == (5, True), result.stderr
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/appendix", "../x", "a/../../b"])

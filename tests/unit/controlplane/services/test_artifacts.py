@@ -130,6 +130,9 @@ async def test_a_version_that_is_removed_is_not_given_again(rig: Rig) -> None:
     assert len(await listed(kim, session.name)) == 1
     await kim.artifacts.RemoveArtifacts(remove(1))
     assert await listed(kim, session.name) == []
+    for name, removed in (("report", 1), ("other", 0)):
+        request = pb.ListArtifactsRequest(session=session.name, name=name)
+        assert (await kim.artifacts.ListArtifacts(request)).removed == removed
     await agent.stubs.artifacts.CommitArtifact(whole)  # its answer was lost, say
     assert await listed(kim, session.name) == []
     again = commit(session.id, 2, digest=manifest.digest)

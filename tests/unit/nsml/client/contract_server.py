@@ -12,6 +12,7 @@ import re
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
@@ -131,6 +132,7 @@ class State:
         """Contents of locks by the ids of sessions."""
         self.removed_checkpoints = 0
         self.artifacts: dict[str, list[artifacts_pb2.Artifact]] = {}
+        self.removed_artifacts: dict[str, list[str]] = defaultdict(list)
         self.media: dict[str, list[media_pb2.Media]] = {}
         self.is_full_of_media = False
         self.no_processes = ""
@@ -1159,10 +1161,14 @@ class Artifacts(artifacts_pb2_grpc.ArtifactServiceServicer):
         return artifacts_pb2.ListArtifactsResponse(
             artifacts=every[start : start + 1],
             next_cursor=str(start + 1) if start + 1 < len(every) else "",
+            removed=sum(
+                request.name in {"", name} for name in self.state.removed_artifacts[session.id]
+            ),
         )
 
     def RemoveArtifacts(self, request, context):
         session = self.state.find(request.session, context)
+        self.state.removed_artifacts[session.id] += [one.name for one in request.versions]
         gone = {(one.name, one.version) for one in request.versions}
         there = self.state.artifacts.get(session.id, [])
         self.state.artifacts[session.id] = [
