@@ -149,6 +149,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         link.boot_id = said.node.boot_id
         link.peer_offer = to_peer_offer(first.register)
         for report in said.replicas:
+            await self._note_outputs(report)
             link.acknowledge(report)
         _log.info("agent.registered", node=who.node, replicas=len(said.replicas))
         return link

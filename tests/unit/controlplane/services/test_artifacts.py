@@ -16,7 +16,7 @@ from controlplane.domain.identity import Role
 from controlplane.state.replica_reports import SETTLED_WITHIN_S
 from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, sessions_pb2
 from nsml.v1 import artifacts_pb2 as pb
-from tests.unit.controlplane.rig import Rig, Stubs, platform
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, report_of, until
 from tests.unit.controlplane.services.test_content import read, send, tree
 from tests.unit.controlplane.services.test_media import chunk
 from tests.unit.controlplane.services.test_sessions import Ingest, refused
@@ -237,13 +237,24 @@ async def test_an_output_that_makes_no_version_says_why(rig: Rig, why: str) -> N
     assert (one.version, one.note, one.why_lost) == (1, "left out: b", "")
 
 
-async def test_an_output_that_its_node_takes_along_says_why(rig: Rig) -> None:
+@pytest.mark.parametrize("registers", [False, True])
+async def test_an_output_that_its_node_takes_along_says_why(rig: Rig, registers: bool) -> None:
     kim, root = await rig.user("kim"), await rig.user("root1", role=Role.ADMIN)
     agent = await (await rig.agent("a")).connect()
     session = await kim.submit(output_datasets=["made=out", "other"])
     [order] = await agent.assignments(1)
-    await agent.report(order.replica, "EXITED", cause="COMPLETED")
+    if registers:
+        await agent.close()
+        ended = report_of(order.replica, "EXITED", cause="COMPLETED")
+        agent = await Agent(agent.stubs, "a", replicas=(ended,)).connect()
+    else:
+        await agent.report(order.replica, "EXITED", cause="COMPLETED")
     await kim.reaches(session.name, "FINALIZING")
+
+    async def is_noted() -> bool:
+        return len(await listed(kim, session.name)) == 2
+
+    await until(is_noted, "its outputs are noted")
     found = await listed(kim, session.name)
     assert [(one.name, one.state, one.node) for one in found] == [
         ("made", pb.ARTIFACT_STATE_SAVED, "a"),
