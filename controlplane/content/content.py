@@ -213,7 +213,7 @@ class Content:
                 blobs = await self._blobs_of(sender, root)
             except NotFound:
                 continue  # it was lost, and is to be sent with all that it lists
-            found = {digest for digest in left if digest == root or digest in blobs}
+            found = await self._run(partial(_listed_of, left, root, blobs))
             if found:
                 await self._borrow_noted(caller, root)
             theirs |= found
@@ -666,6 +666,10 @@ def roots_of(session: Session) -> Iterator[str]:
     yield session.spec.bundle_digest
     for dataset in session.spec.datasets:
         yield dataset.digest
+
+
+def _listed_of(digests: Collection[str], root: str, blobs: AbstractSet[str]) -> set[str]:
+    return {digest for digest in digests if digest == root or digest in blobs}
 
 
 def _count_new(digests: Sequence[str], known: Collection[AbstractSet[str]]) -> int:
