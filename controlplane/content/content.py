@@ -37,6 +37,7 @@ from controlplane.objects.errors import BlobDamaged, BlobNotFound
 from controlplane.objects.pack import PACK_BYTES
 from controlplane.state.lru import LruDict
 from nsml.common.clock import inline
+from nsml.common.concurrency import TaskGroup
 from nsml.content.pages import is_root
 
 if TYPE_CHECKING:
@@ -153,6 +154,12 @@ class Content:
         self._borrowed: LruDict[tuple[str, str], None] = LruDict(REMEMBERED)
         self._counts: LruDict[tuple[str, int], int] = LruDict(CALLERS)
         self._limits: WeakValueDictionary[str, _CallLimits] = WeakValueDictionary()
+
+    async def run(self) -> None:
+        """Let large manifests be read and divided for callers that come again, until cancelled."""
+        async with TaskGroup() as group:
+            group.create_task(self._manifests.tasks.run(), name="manifests")
+            group.create_task(self._subtrees.tasks.run(), name="subtrees")
 
     async def missing(
         self,
@@ -493,7 +500,8 @@ class Content:
             raise NotFound(f"there is no content {root[:12]}")
         who = identity_of(caller)
         if any(digest != root for digest in digests):
-            blobs = await self._blobs_of(who, root)
+            # A stream has no deadline, and its readers do not ask again.
+            blobs = (await self._manifests.listing(who, root, within_s=None)).blobs
             await self._run(partial(_check_members, root, blobs, digests))
         limits = self._limits.setdefault(who, _CallLimits())
         # An agent reads for many sessions, and as fast as its disk takes it.

@@ -72,6 +72,7 @@ def wire(core: Core) -> Feature:
     servicer = ContentServicer(found, verification, core.shared(admitted_objects))
     return Feature(
         services=((add_content_service, servicer),),
+        member_loops={"manifests": found.run},
         leader_loops=(
             maintaining.run,
             *((collecting.run,) if core.config.collect_after_s else ()),

@@ -7,10 +7,7 @@ of digests. What is no manifest is remembered too.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Set as AbstractSet
@@ -21,12 +18,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from controlplane.content import manifest_reader
-from controlplane.content.manifest_reader import MEMORY_BYTES, REFUSED_CODE
+from controlplane.content.limited_process import TakesTooMuch, no_file, run_limited
 from controlplane.content.members import Members
+from controlplane.content.shared_tasks import ANSWER_WITHIN_S, SharedTasks
 from controlplane.domain.errors import RETRY_AFTER_S, InvalidRequest, Unavailable
 from controlplane.domain.names import check_digest
 from controlplane.limits.concurrency_limits import Turns
 from controlplane.state.lru import LruDict
+from nsml.common.concurrency import to_its_end
 from nsml.content import manifest as manifests
 from nsml.content.errors import ContentError, ManifestRefused
 from nsml.content.pages import pages_in
@@ -52,8 +51,6 @@ REFUSED: Final = 4_096
 PAGES: Final = 100_000
 """Pages, of which it is remembered that a large manifest has them."""
 
-READ_WITHIN_S: Final = 900.0
-"""The largest one takes some minutes."""
 READ_AT_ONCE: Final = 8
 READ_BYTES: Final = 2 << 20
 """Pages that are read together, and how much."""
@@ -96,14 +93,27 @@ class Manifests:
         self._known: LruDict[str, Listing] = LruDict(MEMBERS, weigh=_weight)
         self._known_large: LruDict[str, Listing] = LruDict(LARGE_MEMBERS, weigh=_weight)
         self._refused: LruDict[str, str] = LruDict(REFUSED)
+        self.tasks: SharedTasks[tuple[str, str, bool], Listing] = SharedTasks(
+            "the manifest is being read"
+        )
 
-    async def listing(self, who: str, root: str, *, is_with_sizes: bool = False) -> Listing:
+    async def listing(
+        self,
+        who: str,
+        root: str,
+        *,
+        is_with_sizes: bool = False,
+        within_s: float | None = ANSWER_WITHIN_S,
+    ) -> Listing:
         """What the manifest stored under a digest lists; `who` waits for it.
+
+        `within_s`: for a large one; it is read to its end whoever is gone. None: the call has no deadline.
 
         Raises:
             NotFound: there is none, or a page of it is not there.
             InvalidRequest: what is there is no manifest, or takes too much to read.
             LimitReached: too many calls of `who` wait already.
+            Unavailable: it is being read still.
         """
         check_digest(root)
         if known := self._remembered(root, is_with_sizes=is_with_sizes):
@@ -115,6 +125,11 @@ class Manifests:
                     return known
                 if (data := await self._read_root(root)) is not None:
                     return await self._read(root, data)
+        # By caller: each waits for its own turn, also where several want the same.
+        work = partial(self._read_in_turn, who, root, is_with_sizes=is_with_sizes)
+        return await self.tasks.result((who, root, is_with_sizes), work, within_s=within_s)
+
+    async def _read_in_turn(self, who: str, root: str, *, is_with_sizes: bool) -> Listing:
         async with self._large.turn(who):
             if known := self._remembered(root, is_with_sizes=is_with_sizes):
                 return known
@@ -178,19 +193,44 @@ class Manifests:
         (pages,) = self._large_ones.get(root) or (None,)
         async with aclosing(self._encoding(root, pages)) as pieces:
             try:
-                known = await _read_apart(root, pieces, is_with_sizes=is_with_sizes)
+                known = await self._read_apart(root, pieces, is_with_sizes=is_with_sizes)
             except ContentError as error:
                 raise self._refuse(root, error) from error
-            except _TooMuch as error:
+            except TakesTooMuch as error:
                 raise _no_manifest(root, str(error)) from error
             except OSError as error:
                 raise Unavailable(
                     f"manifest {root[:12]} cannot be read now",
-                    why=f"the control plane has no temporary file for it: {error.strerror or error}",
+                    why=no_file(error),
                     retry_after_s=RETRY_AFTER_S,
                 ) from error
         self._known_large.keep(root, known)
         return known
+
+    async def _read_apart(
+        self, root: str, pieces: AsyncGenerator[bytes, None], *, is_with_sizes: bool
+    ) -> Listing:
+        """Read an encoding in a process of its own. Raises as `run_limited`, OSError, and what `pieces` does."""
+        file = await self._run(tempfile.TemporaryFile)
+        try:
+            answer = await run_limited(
+                *(manifest_reader.__name__, root, str(file.fileno())),
+                *(("--sizes",) if is_with_sizes else ()),
+                given=pieces,
+                pass_fds=(file.fileno(),),
+            )
+            blobs = await self._run(partial(Members, file))
+        finally:
+            # Of a file without a name this frees the room: what Members has mapped stays.
+            await to_its_end(self._run(file.close))
+        facts, sizes = (json.loads(line) for line in answer.split(b"\n"))
+        return Listing(
+            blobs=blobs,
+            sizes=sizes if is_with_sizes else None,
+            size=facts["size"],
+            different=facts["different"],
+            file_count=facts["files"],
+        )
 
     async def _encoding(
         self, root: str, pages: Sequence[Page] | None
@@ -219,10 +259,6 @@ async def read_in_turn(objects: ObjectStore, digests: Sequence[str]) -> AsyncGen
             yield data
 
 
-class _TooMuch(Exception):
-    """A manifest cannot be read within the limits; another time it may."""
-
-
 def _no_manifest(root: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"{root[:12]} is not a manifest", why=why)
 
@@ -240,57 +276,3 @@ def _listing(manifest: Manifest) -> Listing:
         different=sum(blobs.values()),
         file_count=len(manifest.entries),
     )
-
-
-async def _read_apart(
-    root: str, pieces: AsyncGenerator[bytes, None], *, is_with_sizes: bool
-) -> Listing:
-    """Read an encoding in a process of its own. Raises ContentError or _TooMuch, and what `pieces` does."""
-    with tempfile.TemporaryFile() as file:
-        number = file.fileno()
-        command = [sys.executable, "-P", "-m", manifest_reader.__name__, root, str(number)]
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            *(("--sizes",) if is_with_sizes else ()),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            pass_fds=(number,),
-        )
-        try:
-            async with asyncio.timeout(READ_WITHIN_S):
-                await _feed(process, pieces)
-                answer, _ = await process.communicate()
-        except TimeoutError:
-            raise _TooMuch(f"reading it takes longer than {READ_WITHIN_S:g} s") from None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        if process.returncode == REFUSED_CODE:
-            raise ContentError(answer.decode())
-        if process.returncode:
-            raise _TooMuch(
-                f"reading it takes more than {MEMORY_BYTES >> 30} GiB of memory,"
-                " or more temporary files than the control plane has room for"
-            )
-        facts, sizes = (json.loads(line) for line in answer.split(b"\n"))
-        return Listing(
-            blobs=Members(file),
-            sizes=sizes if is_with_sizes else None,
-            size=facts["size"],
-            different=facts["different"],
-            file_count=facts["files"],
-        )
-
-
-async def _feed(process: asyncio.subprocess.Process, pieces: AsyncGenerator[bytes, None]) -> None:
-    """Give it the encoding, until it has seen enough."""
-    if process.stdin is None:
-        raise AssertionError("it was started with a pipe")
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        async for piece in pieces:
-            process.stdin.write(piece)
-            await process.stdin.drain()
-    process.stdin.close()

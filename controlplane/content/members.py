@@ -70,7 +70,7 @@ class _Digests(Sequence[bytes]):
         return self._data[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]
 
 
-class Collected:
+class MembersBuilder:
     """Digests with sizes in any order, of which `write` makes what Members reads. A context manager.
 
     They are kept in a temporary file, put together by their first byte, so that one part of them at a time is sorted.

@@ -6,35 +6,38 @@ its own, one at a time, with a limit of memory, as large ones are read (`manifes
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import os
-import resource
-import signal
 import sys
 import tempfile
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from controlplane.content.manifest_reader import MEMORY_BYTES
-from controlplane.content.manifests import READ_WITHIN_S, SMALL_BYTES
+from controlplane.content.limited_process import (
+    TakesTooMuch,
+    no_file,
+    run_limited,
+    work_limited,
+)
+from controlplane.content.manifests import SMALL_BYTES
+from controlplane.content.shared_tasks import ANSWER_WITHIN_S, SharedTasks
 from controlplane.domain.errors import InvalidRequest
 from controlplane.limits.concurrency_limits import Turns
 from controlplane.limits.user_storage import blob_bytes
 from controlplane.state.lru import LruDict
+from nsml.common.concurrency import to_its_end
 from nsml.content.digests import digest_of
 from nsml.content.errors import ContentError
-from nsml.content.manifest import encoded
+from nsml.content.manifest import ENCODED_HEAD, ENCODED_TAIL, encoded_entries
 from nsml.content.pages import Naming
 from nsml.content.stored_manifest import StoredManifest
 from nsml.content.tree_parts import part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+    from typing import IO
 
     from controlplane.content.manifests import Manifests
     from controlplane.limits.admission import Admission
@@ -49,10 +52,10 @@ REMEMBERED: Final = 1_024
 MADE_FOR_S: Final = 600.0
 """and for how long: what nothing refers to may be put aside at any time. See `object_gc.py`."""
 
-_NICE: Final = 10
-_REFUSED_CODE: Final = 3
 _PUT_BYTES: Final = 16 << 20
 """Pages that are put together."""
+_HELD_ENTRIES: Final = 256
+"""Files of one group that are written together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,9 @@ class Subtrees:
         self._run = run
         self._clock = clock
         self._turns = Turns("for manifests to be divided")
+        self.tasks: SharedTasks[tuple[str, _Asked], list[Subtree]] = SharedTasks(
+            "the manifest is being divided"
+        )
         self._made: LruDict[_Asked, tuple[float, list[Subtree]]] = LruDict(REMEMBERED)
 
     async def make(
@@ -97,48 +103,59 @@ class Subtrees:
             NotFound: there is no manifest of this digest, or a page of it is not there.
             InvalidRequest: it is none, or it takes too much to divide it.
             LimitReached: too many calls of the user wait already, or the user may not send or keep so much.
+            Unavailable: it takes longer than a call, and goes on.
         """
         asked = root, frozenset(parts), tuple(map(frozenset, groups))
+        work = partial(self._made_in_turn, user, asked)
+        return await self.tasks.result((user, asked), work, within_s=ANSWER_WITHIN_S)
+
+    async def _made_in_turn(self, user: str, asked: _Asked) -> list[Subtree]:
         async with self._turns.turn(user):
             known = self._made.get(asked)
             if known is not None and self._clock.monotonic() - known[0] < MADE_FOR_S:
                 return known[1]
-            with tempfile.TemporaryDirectory(prefix="nsml-manifest-") as folder:
-                whole = Path(folder, "whole")
-                encoded_bytes = await self._fetch(user, root, whole)
-                wanted = sorted(parts), [sorted(one) for one in groups]
-                if encoded_bytes > SMALL_BYTES:
-                    sizes = await _divide_apart(whole, *wanted)
-                else:
-                    try:
-                        sizes = await self._run(partial(_divide, whole, *wanted))
-                    except ContentError as error:
-                        raise _refused(str(error)) from error
-                found = [
-                    Subtree(
-                        digest=await self._store(user, _part(whole, number)),
-                        size_bytes=size,
-                        file_count=files,
-                    )
-                    for number, (files, size) in enumerate(sizes)
-                ]
+            try:
+                found = await self._make(user, asked)
+            except (ContentError, TakesTooMuch) as error:
+                raise _refused(str(error)) from error
+            except OSError as error:
+                raise _refused(no_file(error)) from error
             self._made.keep(asked, (self._clock.monotonic(), found))
             return found
 
+    async def _make(self, user: str, asked: _Asked) -> list[Subtree]:
+        """Raises ContentError, TakesTooMuch and OSError."""
+        root, parts, groups = asked
+        folder = await self._run(partial(tempfile.TemporaryDirectory, prefix="nsml-manifest-"))
+        try:
+            whole = Path(folder.name, "whole")
+            if await self._fetch(user, root, whole) > SMALL_BYTES:
+                sizes = await _divide_apart(whole, parts, groups)
+            else:
+                sizes = await self._run(partial(_divide, whole, parts, groups))
+            return [
+                Subtree(
+                    digest=await self._store(user, _part(whole, number)),
+                    size_bytes=size,
+                    file_count=files,
+                )
+                for number, (files, size) in enumerate(sizes)
+            ]
+        finally:
+            await to_its_end(self._run(folder.cleanup))
+
     async def _fetch(self, who: str, root: str, whole: Path) -> int:
         """Write the encoding to a file; gives its length."""
-        with whole.open("wb") as file:
-            async with aclosing(self._manifests.encoding(who, root)) as pieces:
-                try:
-                    async for piece in pieces:
-                        await self._run(partial(file.write, piece))
-                except ContentError as error:
-                    raise _refused(str(error)) from error
-            return file.tell()
+        size = 0
+        async with aclosing(self._manifests.encoding(who, root)) as pieces:
+            async for piece in pieces:
+                size += await self._run(partial(_append, whole, piece))
+        return size
 
     async def _store(self, user: str, encoding: Path) -> str:
         """Put what names a tree; gives its digest."""
-        with encoding.open("rb") as file:
+        file = await self._run(lambda: encoding.open("rb"))
+        try:
             naming = Naming(file)
             held: dict[str, bytes] = {}
             while page := await self._run(naming.read):
@@ -148,7 +165,9 @@ class Subtrees:
                     held = {}
             root = naming.root()
             await self._put(user, {**held, root.digest: root.data})
-        return root.digest
+            return root.digest
+        finally:
+            await to_its_end(self._run(file.close))
 
     async def _put(self, user: str, blobs: Mapping[str, bytes]) -> None:
         size = blob_bytes(map(len, blobs.values()))
@@ -162,57 +181,71 @@ def _part(whole: Path, number: int) -> Path:
     return whole.with_name(f"part-{number}")
 
 
+def _append(path: Path, data: bytes) -> int:
+    with path.open("ab") as file:
+        return file.write(data)
+
+
 def _divide(
-    whole: Path, parts: Sequence[str], groups: Sequence[Sequence[str]]
+    whole: Path, parts: Collection[str], groups: Sequence[Collection[str]]
 ) -> list[tuple[int, int]]:
     """Write the encoding of each group beside the whole one; gives files and bytes of each.
 
     Raises ContentError for what is no encoding of a tree.
     """
-    known, sizes = frozenset(parts), list[tuple[int, int]]()
-    with StoredManifest(whole) as manifest:
+    with StoredManifest(whole) as manifest, ExitStack() as files:
         manifest.check()
-        for number, group in enumerate(groups):
-            wanted = frozenset(group)
-            files = size = 0
+        made = [
+            _Group(files.enter_context(_part(whole, number).open("wb")))
+            for number in range(len(groups))
+        ]
+        by_part = {
+            part: [one for one, group in zip(made, groups, strict=True) if part in group]
+            for part in frozenset().union(*groups)
+        }
+        for entry in manifest.entries:
+            for one in by_part.get(part_of(entry.path, parts), ()):
+                one.add(entry)
+        for one in made:
+            one.end()
+        return [(one.file_count, one.size_bytes) for one in made]
 
-            def kept(wanted: Collection[str] = wanted) -> Iterator[EntryLike]:
-                nonlocal files, size
-                for entry in manifest.entries:
-                    if part_of(entry.path, known) in wanted:
-                        files, size = files + 1, size + entry.size
-                        yield entry
 
-            with _part(whole, number).open("wb") as file:
-                file.writelines(encoded(kept()))
-            sizes.append((files, size))
-    return sizes
+class _Group:
+    """The encoding of some files of a tree, which come in its order, written to a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file_count = self.size_bytes = 0
+        self._file = file
+        self._held: list[EntryLike] = []
+        file.write(ENCODED_HEAD)
+
+    def add(self, entry: EntryLike) -> None:
+        self._held.append(entry)
+        if len(self._held) >= _HELD_ENTRIES:
+            self._write()
+
+    def end(self) -> None:
+        self._write()
+        self._file.write(ENCODED_TAIL)
+
+    def _write(self) -> None:
+        self._file.writelines(encoded_entries(self._held, is_first=not self.file_count))
+        self.file_count += len(self._held)
+        self.size_bytes += sum(entry.size for entry in self._held)
+        self._held = []
 
 
 async def _divide_apart(
-    whole: Path, parts: Sequence[str], groups: Sequence[Sequence[str]]
+    whole: Path, parts: Collection[str], groups: Sequence[Collection[str]]
 ) -> list[tuple[int, int]]:
-    """As `_divide`, in a process of its own. Raises InvalidRequest."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", __name__, str(whole)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(READ_WITHIN_S):
-            answer, error = await process.communicate(json.dumps([parts, groups]).encode())
-    except TimeoutError:
-        raise _refused(f"that takes longer than {READ_WITHIN_S:g} s") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    if process.returncode == _REFUSED_CODE:
-        raise _refused(error.decode())
-    if process.returncode:
-        raise _refused(f"that takes more than {MEMORY_BYTES >> 30} GiB of memory")
+    """As `_divide`, in a process of its own; raises as `run_limited`."""
+    wanted = json.dumps([sorted(parts), [sorted(one) for one in groups]]).encode()
+
+    async def given() -> AsyncIterator[bytes]:
+        yield wanted
+
+    answer = await run_limited(__name__, str(whole), given=given())
     return [(files, size) for files, size in json.loads(answer)]
 
 
@@ -222,18 +255,12 @@ def _refused(why: str) -> InvalidRequest:
 
 def main() -> None:
     """Divide the encoding in a file, as standard input says; sizes go to standard output."""
-    os.nice(_NICE)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the control plane
-    parts, groups = json.load(sys.stdin)
-    try:
-        sizes = _divide(Path(sys.argv[1]), parts, groups)
-    except ContentError as error:
-        sys.stderr.write(str(error))
-        sys.exit(_REFUSED_CODE)
-    json.dump(sizes, sys.stdout)
-    sys.stdout.flush()
+
+    def work() -> str:
+        parts, groups = json.load(sys.stdin)
+        return json.dumps(_divide(Path(sys.argv[1]), frozenset(parts), groups))
+
+    work_limited(work)
 
 
 if __name__ == "__main__":

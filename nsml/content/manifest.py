@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Iterator
 
 VERSION = 1
+ENCODED_HEAD = b'{"entries":['
+ENCODED_TAIL = b'],"version":%d}' % VERSION
 MODES = {"0644": 0o644, "0755": 0o755}
 _MODE_TEXT = {mode: text for text, mode in MODES.items()}
 _PIECE_REFS = 10_000
@@ -150,11 +152,17 @@ class Manifest:
 
 def encoded(entries: Iterable[EntryLike]) -> Iterator[bytes]:
     """The canonical bytes of a tree with these files, which are sorted, in pieces of a few hundred kilobytes."""
-    yield b'{"entries":['
+    yield ENCODED_HEAD
+    yield from encoded_entries(entries)
+    yield ENCODED_TAIL
+
+
+def encoded_entries(entries: Iterable[EntryLike], *, is_first: bool = True) -> Iterator[bytes]:
+    """What `encoded` has between its head and its tail, of some of its files; `is_first`: none go before."""
     some: list[str] = []
     held = 0
     for number, entry in enumerate(entries):
-        some.append(',{"chunks":[' if number else '{"chunks":[')
+        some.append('{"chunks":[' if is_first and not number else ',{"chunks":[')
         chunks, before = iter(entry.chunks), ""
         while refs := list(islice(chunks, _PIECE_REFS)):
             some += (before, ",".join([f'["{ref.digest}",{ref.size}]' for ref in refs]))
@@ -166,7 +174,6 @@ def encoded(entries: Iterable[EntryLike]) -> Iterator[bytes]:
         some.append(f'],"mode":"{mode}","path":{path},"size":{entry.size}}}')
         held += 1
     yield "".join(some).encode()
-    yield b'],"version":%d}' % VERSION
 
 
 def build(entries: list[Entry]) -> Manifest:

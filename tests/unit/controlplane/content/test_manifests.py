@@ -7,10 +7,10 @@ import tempfile
 
 import pytest
 
-from controlplane.content import manifests
+from controlplane.content import limited_process
 from controlplane.content.manifests import SMALL_BYTES, Manifests
-from controlplane.content.members import Collected, Members
-from controlplane.domain.errors import InvalidRequest, LimitReached, NotFound
+from controlplane.content.members import Members, MembersBuilder
+from controlplane.domain.errors import InvalidRequest, LimitReached, NotFound, Unavailable
 from controlplane.limits.concurrency_limits import MOST_WAITING
 from nsml.common.clock import inline
 from nsml.content.digests import digest_of
@@ -85,7 +85,7 @@ async def test_too_little_memory_refuses_the_manifest_and_harms_nobody(
     objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = await objects.keep(tree(10_000))
-    monkeypatch.setattr(manifests, "READ_WITHIN_S", 0.0)
+    monkeypatch.setattr(limited_process, "WITHIN_S", 0.0)
     reader = Manifests(objects, inline)
     with pytest.raises(InvalidRequest):
         await reader.listing(KIM, root)
@@ -211,9 +211,25 @@ async def test_a_page_that_is_not_there_or_is_another_one_is_said(objects: Objec
         await Manifests(objects, inline).listing(KIM, lies)
 
 
+async def test_a_read_goes_on_without_its_callers(objects: Objects) -> None:
+    """A call has half a minute and a large manifest takes more: the next call finds it."""
+    manifest = large()
+    root, reader = await keep_tree(objects, manifest), Manifests(objects, inline)
+    await reader.pages(KIM, root)
+    objects.may_go.clear()
+    gone = asyncio.ensure_future(reader.listing(KIM, root))
+    await settled()
+    gone.cancel()
+    with pytest.raises(Unavailable, match="is being read"):
+        await reader.listing(KIM, root, within_s=0.0)
+    objects.may_go.set()
+    assert (await reader.listing(KIM, root, within_s=None)).file_count == 12_000
+    assert objects.reads.count(manifest.root.pages[0].digest) == 1
+
+
 def test_digests_are_collected_once_each() -> None:
     """A chunk that a file has over and over takes no room."""
-    with Collected() as collected, tempfile.TemporaryFile() as file:
+    with MembersBuilder() as collected, tempfile.TemporaryFile() as file:
         for n in range(80_000):
             collected.add(digest_of(b"%d" % (n // 2)), 1 + n % 2)
             collected.add("0" * 64, 5)

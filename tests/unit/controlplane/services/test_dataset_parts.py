@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.content import subtrees
+from controlplane.content import limited_process, subtrees
 from controlplane.content.object_gc import recorded
 from controlplane.domain.identity import Role
 from nsml.common.clock import inline
@@ -340,6 +340,6 @@ async def test_a_large_manifest_is_divided_by_a_process_of_its_own(
     assert {one.path for one in large.parts} == {one.path for one in small.parts}
     same = {one.path: one.digest for one in small.parts if one.path}
     assert {one.path: one.digest for one in large.parts if one.path} == same
-    monkeypatch.setattr(subtrees, "READ_WITHIN_S", 0.0)
+    monkeypatch.setattr(limited_process, "WITHIN_S", 0.0)
     with pytest.raises(Exception, match="cannot be divided"):
         await pushed(kim, {**FILES, "more": b"2"})

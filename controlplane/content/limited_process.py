@@ -1,0 +1,108 @@
+"""Work on content of any size, as a child process with limits of memory and time.
+
+Whatever is sent, it must not stop all other calls of the control plane, nor leave a gigabyte behind there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+from nsml.content.errors import ContentError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Callable, Sequence
+
+MEMORY_BYTES: Final = 1 << 30
+"""Address space: an encoding of any size takes some 60 MB of it, and as much the sizes of the most files that are asked for."""
+WITHIN_S: Final = 900.0
+"""The largest one takes some minutes."""
+
+_NICE: Final = 10
+_REFUSED_CODE: Final = 3
+_NO_ROOM_CODE: Final = 4
+
+
+class TakesTooMuch(Exception):
+    """It cannot be done within the limits; another time it may."""
+
+
+async def run_limited(
+    module: str, *arguments: str, given: AsyncIterable[bytes], pass_fds: Sequence[int] = ()
+) -> bytes:
+    """Run a module whose `main` calls `work_limited`; gives what its work gives.
+
+    `given` goes to its standard input, until it has read enough.
+
+    Raises:
+        ContentError: the work raised it.
+        TakesTooMuch: a limit was reached, or its files could not be written.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", module, *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        pass_fds=pass_fds,
+    )
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            await _feed(process, given)
+            answer, _ = await process.communicate()
+    except TimeoutError:
+        raise TakesTooMuch(f"that takes longer than {WITHIN_S:g} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    match process.returncode:
+        case 0:
+            return answer
+        case _ if process.returncode == _REFUSED_CODE:
+            raise ContentError(answer.decode())
+        case _ if process.returncode == _NO_ROOM_CODE:
+            raise TakesTooMuch(no_file(answer.decode()))
+    raise TakesTooMuch(f"that takes more than {MEMORY_BYTES >> 30} GiB of memory")
+
+
+def no_file(why: object) -> str:
+    """Say that a temporary file cannot be made or written."""
+    words = why.strerror or str(why) if isinstance(why, OSError) else why
+    return f"the control plane has no temporary file for it: {words}"
+
+
+async def _feed(process: asyncio.subprocess.Process, given: AsyncIterable[bytes]) -> None:
+    if process.stdin is None:
+        raise AssertionError("it was started with a pipe")
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        async for piece in given:
+            process.stdin.write(piece)
+            await process.stdin.drain()
+    process.stdin.close()
+
+
+def work_limited(work: Callable[[], str]) -> None:
+    """Do the work within the limits, as all that this process does; what it gives goes to standard output."""
+    os.nice(_NICE)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the control plane
+    code = 0
+    try:
+        answer = work()
+    except ContentError as error:
+        code, answer = _REFUSED_CODE, str(error)
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise
+        code, answer = _NO_ROOM_CODE, error.strerror or str(error)
+    sys.stdout.buffer.write(answer.encode("utf-8", "replace"))
+    sys.stdout.flush()
+    sys.exit(code)
