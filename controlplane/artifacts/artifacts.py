@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -12,10 +11,9 @@ import structlog
 from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
 from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, StateConflict
 from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
-from controlplane.history.records import LATEST_TIME
+from controlplane.history.records import LATEST_TIME, finite, records_of_kind
 from controlplane.history.sql.artifacts import MOST_OF_SESSION
-from controlplane.history.values import Artifact, ArtifactState, Channel
-from nsml._frames import REPORT
+from controlplane.history.values import Artifact, ArtifactState
 from nsml._path_text import recorded_name
 
 if TYPE_CHECKING:
@@ -137,19 +135,7 @@ _DECODER = msgspec.json.Decoder(_Told)
 
 def artifacts_in(chunk: Chunk, node: str) -> Iterator[Artifact]:
     """The artifacts that a chunk's records tell of."""
-    if chunk.stream.channel is not Channel.METRIC:
-        return
-    for record in chunk.records:
-        if record.startswith(REPORT) or b'"artifact"' not in record:
-            continue
-        try:
-            told = _DECODER.decode(record)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            # Records are user data: a broken one is kept as it is and means nothing.
-            _log.debug(
-                "record.unreadable", session=chunk.stream.session_id, reason=str(error)[:_SHOWN]
-            )
-            continue
+    for told in records_of_kind(chunk, "artifact", _DECODER):
         name = recorded_name(told.name)
         if not _FOLDER.fullmatch(told.folder) or len(name.encode()) > MOST_CHECKPOINT_NAME:
             continue
@@ -162,7 +148,7 @@ def artifacts_in(chunk: Chunk, node: str) -> Iterator[Artifact]:
             saved_at=told.time,
             size_bytes=told.size,
             file_count=len(told.files),
-            step=told.step if isinstance(told.step, float) and math.isfinite(told.step) else None,
+            step=finite(told.step),
             node=node,
             state=ArtifactState.LOST if told.lost else ArtifactState.SAVED,
             why_lost=plain(told.lost)[:MOST_WORDS],

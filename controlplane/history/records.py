@@ -7,15 +7,19 @@ import math
 import re
 import sys
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+import structlog
 
 from controlplane.domain.errors import TooLarge
-from controlplane.history.values import Point
+from controlplane.history.values import Channel, Point
+from nsml._frames import REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
+
+    from controlplane.history.values import Chunk
 
 _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 MAX_NAME_CHARS = 512
@@ -30,9 +34,36 @@ MAX_DEPTH = 16
 MOST_NESTED = 10_000
 """Of values in the dicts of one record: those beyond are passed over."""
 _LARGEST_INTEGER = int(sys.float_info.max)
+_MOST_REASON_CHARS = 200
+
+T = TypeVar("T")
+
+_log = structlog.get_logger()
 
 Told: TypeAlias = tuple[float | None, float, float]
 """A number of a report: its step (None where there is none that an axis has a place for), time, value."""
+
+
+def records_of_kind(chunk: Chunk, kind: str, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
+    """The records of one kind that a chunk has, decoded. They are user data: a broken one is kept as it is and means nothing."""
+    if chunk.stream.channel is not Channel.METRIC:
+        return
+    mark = f'"{kind}"'.encode()
+    for record in chunk.records:
+        if record.startswith(REPORT) or mark not in record:
+            continue
+        try:
+            decoded = decoder.decode(record)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            reason = str(error)[:_MOST_REASON_CHARS]
+            _log.debug("record.unreadable", session=chunk.stream.session_id, reason=reason)
+        else:
+            yield decoded
+
+
+def finite(number: float | str | None) -> float | None:
+    """The number; None for none, and for those that JSON has as text."""
+    return number if isinstance(number, float) and math.isfinite(number) else None
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
-import structlog
 
 from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
 from controlplane.domain.errors import InvalidRequest, MissingBlobs, TooLarge
 from controlplane.domain.names import check_digest
-from controlplane.history.records import LATEST_TIME, MAX_NAME_CHARS, is_deep
-from controlplane.history.values import Channel, Media, MediaContent
-from nsml._frames import REPORT
+from controlplane.history.records import (
+    LATEST_TIME,
+    MAX_NAME_CHARS,
+    finite,
+    is_deep,
+    records_of_kind,
+)
+from controlplane.history.values import Media, MediaContent
 from nsml._path_text import recorded_name
 from nsml.content.media import FILE_NAME, MOST_AT_ONCE
 
@@ -33,8 +36,6 @@ MOST_FACTS_BYTES: Final = 4 << 10
 MOST_GLOBS: Final = 32
 MOST_A_PAGE: Final = 100
 """Of which each may have 28 KiB as a message: what is JSON in `MOST_FACTS_BYTES` is up to four times that."""
-
-_log = structlog.get_logger()
 
 
 class Shown:
@@ -119,19 +120,7 @@ _DECODER = msgspec.json.Decoder(_Told)
 
 def media_in(chunk: Chunk) -> Iterator[Media]:
     """The media that a chunk's records tell of."""
-    if chunk.stream.channel is not Channel.METRIC:
-        return
-    for record in chunk.records:
-        if record.startswith(REPORT) or b'"media"' not in record:
-            continue
-        try:
-            told = _DECODER.decode(record)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            # Records are user data: a broken one is kept as it is and means nothing.
-            _log.debug(
-                "record.unreadable", session=chunk.stream.session_id, reason=str(error)[:200]
-            )
-            continue
+    for told in records_of_kind(chunk, "media", _DECODER):
         if FILE_NAME.fullmatch(told.file):
             yield _media(chunk.stream, told)
 
@@ -146,7 +135,7 @@ def _media(stream: StreamKey, told: _Told) -> Media:
         name=recorded_name(told.name),
         kind=told.type,
         time=told.time,
-        step=told.step if isinstance(told.step, float) and math.isfinite(told.step) else None,
+        step=finite(told.step),
         content_type=plain(told.content_type),
         caption=plain(told.caption),
         facts=facts if len(facts) <= MOST_FACTS_BYTES else "{}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -14,9 +13,8 @@ from controlplane.artifacts.artifacts import artifacts_in
 from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
 from controlplane.domain.errors import NotFound
 from controlplane.domain.names import MOST_CHECKPOINT_NAME
-from controlplane.history.records import LATEST_TIME, is_deep
+from controlplane.history.records import LATEST_TIME, finite, is_deep, records_of_kind
 from controlplane.history.values import (
-    Channel,
     Checkpoint,
     CheckpointState,
     Chunk,
@@ -25,7 +23,6 @@ from controlplane.history.values import (
 )
 from controlplane.media.media import media_in
 from controlplane.state.lru import LruDict
-from nsml._frames import REPORT
 from nsml._path_text import recorded_name
 
 if TYPE_CHECKING:
@@ -169,20 +166,8 @@ _DECODER = msgspec.json.Decoder(_Told)
 
 def checkpoints_in(chunk: Chunk, node: str) -> Iterator[Checkpoint]:
     """The checkpoints that a chunk's records tell of."""
-    if chunk.stream.channel is not Channel.METRIC:
-        return
-    for record in chunk.records:
-        if record.startswith(REPORT) or b'"checkpoint"' not in record:
-            continue
-        try:
-            told = _DECODER.decode(record)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            # Records are user data: a broken one is kept as it is and means nothing.
-            _log.debug(
-                "record.unreadable", session=chunk.stream.session_id, reason=str(error)[:200]
-            )
-        else:
-            yield _checkpoint(chunk.stream, told, node)
+    for told in records_of_kind(chunk, "checkpoint", _DECODER):
+        yield _checkpoint(chunk.stream, told, node)
 
 
 def _checkpoint(stream: StreamKey, told: _Told, node: str) -> Checkpoint:
@@ -192,9 +177,9 @@ def _checkpoint(stream: StreamKey, told: _Told, node: str) -> Checkpoint:
         saved_at=told.time,
         size_bytes=told.size,
         file_count=len(told.files),
-        elapsed_s=_finite(told.elapsed) or 0.0,
+        elapsed_s=finite(told.elapsed) or 0.0,
         summary=_summary(told.summary or {}),
-        step=_finite(told.step),
+        step=finite(told.step),
         attempt=stream.attempt,
         rank=stream.rank,
         node=node,
@@ -207,8 +192,3 @@ def _checkpoint(stream: StreamKey, told: _Told, node: str) -> Checkpoint:
 def _summary(values: dict[str, Any]) -> str:
     text = "{}" if is_deep(values) else json.dumps(values)
     return text if len(text) <= MOST_SUMMARY_BYTES else "{}"
-
-
-def _finite(number: float | str | None) -> float | None:
-    """The number; None for none, and for those that JSON has as text."""
-    return number if isinstance(number, float) and math.isfinite(number) else None
