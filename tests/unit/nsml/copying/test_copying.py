@@ -35,6 +35,7 @@ from nsml.copying.messages import (
     LEFT_OUT,
     MOST_NAMED,
     SYMLINK,
+    TEMPORARY,
     WANTED,
     Entry,
     Incoming,
@@ -500,7 +501,11 @@ def test_many_files_take_no_memory(tmp_path: Path) -> None:
 
 
 ODD = st.binary(min_size=1, max_size=60).filter(
-    lambda name: not set(name) & {0, ord("/")} and name not in {b".", b".."}
+    lambda name: (
+        not set(name) & {0, ord("/")}
+        and name not in {b".", b".."}
+        and not name.startswith(TEMPORARY)
+    )
 )
 
 
