@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-_KEY: Final = (
-    "give a key that may read, write, list and delete there: AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY, or a credentials file"
-)
-_BUCKET: Final = "make the bucket, or name another one"
-_TLS: Final = "name the authority of its certificate (s3_ca), and a host that the certificate has (s3_endpoint)"
-_REGION: Final = "name the region of the bucket (s3_region, AWS_REGION)"
+if TYPE_CHECKING:
+    from controlplane.objects.service import Advice
 
 _ADVICE: Final = (
-    (re.compile(r"\bNoSuchBucket\b"), _BUCKET),
-    (re.compile(r"status code: 40[13]\b"), _KEY),
-    (re.compile(r"<Code>(ExpiredToken|InvalidToken)</Code>"), _KEY),
-    (re.compile(r"\bInvalidCertificate\(|\bInvalidContentType\b"), _TLS),
+    (re.compile(r"\bNoSuchBucket\b"), "bucket"),
+    (re.compile(r"status code: 40[13]\b"), "key"),
+    (re.compile(r"<Code>(ExpiredToken|InvalidToken)</Code>"), "key"),
+    (re.compile(r"\bInvalidCertificate\(|\bInvalidContentType\b"), "tls"),
     (
         re.compile(r"<Code>AuthorizationHeaderMalformed</Code>|incorrectly configured region"),
-        _REGION,
+        "region",
     ),
 )
+"""What a service says, and the field of its advice that helps."""
 
 _PLACE: Final = re.compile(r"\b[A-Z]+ (https?://[^/\s?]+)\S* in \S+?(?:,.*?)? +- (.*)")
 _CAUSES: Final = (
@@ -37,9 +33,12 @@ _METADATA: Final = ("http://169.254.169.254", "http://169.254.170.2")
 """Whom obstore asks for a key when it has none: services of Amazon's machines and containers."""
 
 
-def denial(words: str) -> str:
-    """What to try where a service is there and denies us; "" while it is away, or in trouble itself."""
-    return next((advice for pattern, advice in _ADVICE if pattern.search(words)), "")
+def denial(words: str, advice: Advice | None) -> str:
+    """What to try where a service is there and denies us; "" while it is away, or in trouble itself, and for a folder."""
+    if advice is None:
+        return ""
+    found = (getattr(advice, name) for pattern, name in _ADVICE if pattern.search(words))
+    return next(found, "")
 
 
 def reason(words: str) -> str:

@@ -35,9 +35,9 @@ from obstore.exceptions import (
 )
 from obstore.store import LocalStore
 
+from controlplane.objects.buckets import open_bucket
 from controlplane.objects.denials import denial, reason
 from controlplane.objects.errors import ObjectsDenied, ObjectsFull, ObjectsUnavailable
-from controlplane.objects.s3 import open_bucket
 from nsml.common.concurrency import to_its_end
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore as Backend
 
-    from controlplane.objects.s3 import S3Service
+    from controlplane.objects.service import Advice, BucketService
     from nsml.common.clock import Offload
 
 _CLOCK = "clock"
@@ -73,12 +73,19 @@ class Files:
     """
 
     def __init__(
-        self, backend: Backend, folder: Path | None, run: Offload, *, incoming: str = _INCOMING
+        self,
+        backend: Backend,
+        folder: Path | None,
+        run: Offload,
+        *,
+        incoming: str = _INCOMING,
+        advice: Advice | None = None,
     ) -> None:
         self.run = run
         self._backend = backend
         self._folder = folder
         self._incoming = incoming
+        self._advice = advice
         self._marked = ""
         self._numbers = itertools.count()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
@@ -93,7 +100,7 @@ class Files:
         async with self._at_once:
             if self._folder is None:
                 await self.check_there()
-            with _translated():
+            with _translated(self._advice):
                 if self._folder is None:
                     await obstore.put_async(self._backend, key, b"".join(pieces))
                 else:
@@ -127,7 +134,7 @@ class Files:
 
     async def read(self, key: str) -> bytes | None:
         """The whole file; None when it is not there."""
-        with _translated():
+        with _translated(self._advice):
             try:
                 async with self._at_once:
                     found = await obstore.get_async(self._backend, key)
@@ -139,7 +146,7 @@ class Files:
 
     async def ranges(self, key: str, wanted: Sequence[tuple[int, int]]) -> list[bytes] | None:
         """Of a file, so many bytes from each of the starts, fewer where it ends before; None when it is not there."""
-        with _translated():
+        with _translated(self._advice):
             try:
                 async with self._at_once:
                     if self._folder is not None:
@@ -160,7 +167,7 @@ class Files:
     async def has(self, keys: Sequence[str]) -> set[str]:
         """Those of the keys that have a file."""
         folder = self._folder
-        with _translated():
+        with _translated(self._advice):
             if folder is None:
                 there = await asyncio.gather(*[self._has(key) for key in keys])
                 found = {key for key, is_there in zip(keys, there, strict=True) if is_there}
@@ -182,12 +189,12 @@ class Files:
     async def remove(self, key: str) -> None:
         """Remove a file, if it is there."""
         await self.check_there()
-        with _translated(), contextlib.suppress(FileNotFoundError, NotFoundError):
+        with _translated(self._advice), contextlib.suppress(FileNotFoundError, NotFoundError):
             await obstore.delete_async(self._backend, key)
 
     async def list(self, under: str) -> AsyncIterator[FoundFile]:
         """The files in a folder of keys; those put or removed meanwhile may or may not be among them."""
-        with _translated():
+        with _translated(self._advice):
             async for page in obstore.list(self._backend, prefix=f"{under}/"):
                 for item in page:
                     yield FoundFile(item["path"], item["size"], item["last_modified"].timestamp())
@@ -196,7 +203,7 @@ class Files:
     async def now(self) -> float:
         """The time of whoever keeps the files (Unix s)."""
         await self.check_there()
-        with _translated():
+        with _translated(self._advice):
             await obstore.put_async(self._backend, _CLOCK, b"")
             found = await obstore.head_async(self._backend, _CLOCK)
         return found["last_modified"].timestamp()
@@ -208,7 +215,7 @@ class Files:
         return found
 
     async def _mark(self, fresh: str) -> str:
-        with _translated():
+        with _translated(self._advice):
             known = await self._read_mark()
             if known or not fresh:
                 return known
@@ -232,7 +239,7 @@ class Files:
         if self._folder is not None:
             return ""
         key, body = f"probe/{secrets.token_hex(8)}", b"0123456789"
-        with _translated():
+        with _translated(self._advice):
             await obstore.put_async(self._backend, key, body, mode="create")
             try:
                 return await self._fault(key, body)
@@ -263,7 +270,7 @@ class Files:
         if folder is not None:
             await self.run(lambda: _check_folder(folder, marked))
             return
-        with _translated():
+        with _translated(self._advice):
             found = await self._read_mark()
         if marked and found != marked:
             raise ObjectsUnavailable(
@@ -287,7 +294,7 @@ def open_folder(folder: Path, run: Offload) -> Files:
 
 
 def open_shared(
-    url: str, run: Offload, *, service: S3Service, environment: Mapping[str, str]
+    url: str, run: Offload, *, service: BucketService, environment: Mapping[str, str]
 ) -> Files:
     """Files that several processes share: s3://BUCKET/PREFIX, or file:///FOLDER that all mount.
 
@@ -297,7 +304,8 @@ def open_shared(
     folder = shared_folder(url)
     if folder is not None:
         return _open_shared_folder(folder, url, run)
-    return Files(open_bucket(url, service, environment), None, run)
+    bucket = open_bucket(url, service, environment)
+    return Files(bucket.backend, None, run, advice=bucket.advice)
 
 
 def shared_folder(url: str) -> Path | None:
@@ -350,7 +358,7 @@ def _raise_no_bucket(error: Exception) -> None:
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def _translated(advice: Advice | None) -> Iterator[None]:
     """Obstore's errors by our names; it raises Python's own for the common ones."""
     try:
         yield
@@ -358,27 +366,27 @@ def _translated() -> Iterator[None]:
         if _NO_BUCKET in str(error):
             why = "there is no such bucket"
             raise ObjectsDenied(
-                "the object store is gone", why=why, attempt=denial(str(error))
+                "the object store is gone", why=why, attempt=denial(str(error), advice)
             ) from error
         raise ObjectsUnavailable("the object store is gone", why=reason(str(error))) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise ObjectsDenied(
             "the object store refuses our credentials",
             why=reason(str(error)),
-            attempt=denial(str(error)),
+            attempt=denial(str(error), advice),
         ) from error
     except (OSError, BaseError) as error:
-        raise _kind(error)(
+        raise _kind(error, advice)(
             "the object store cannot be used now",
             why=reason(str(error)),
-            attempt=denial(str(error)),
+            attempt=denial(str(error), advice),
         ) from error
 
 
-def _kind(error: Exception) -> type[ObjectsUnavailable]:
+def _kind(error: Exception, advice: Advice | None) -> type[ObjectsUnavailable]:
     if _is_full(error):
         return ObjectsFull
-    return ObjectsDenied if denial(str(error)) else ObjectsUnavailable
+    return ObjectsDenied if denial(str(error), advice) else ObjectsUnavailable
 
 
 def _is_full(error: Exception) -> bool:

@@ -18,7 +18,7 @@ from controlplane.history.sqlite import open_history
 from controlplane.notices.webhook_delivery import Poster
 from controlplane.objects.files import open_folder, open_shared, shared_folder
 from controlplane.objects.packed import PackedObjects
-from controlplane.objects.s3 import S3Service
+from controlplane.objects.service import BucketService
 from controlplane.startup.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S
 from controlplane.startup.migrations import bring_forward, look_at, wait_for_one_version
 from controlplane.startup.ownership import BackendSettings, StartRefused, choose_coordination, claim
@@ -283,7 +283,7 @@ async def open_files(settings: Settings) -> Files:
 def _files_of(settings: Settings) -> Files:
     if not settings.objects:
         return open_folder(settings.data / "objects", in_thread)
-    service = S3Service(
+    service = BucketService(
         endpoint=settings.s3_endpoint,
         region=settings.s3_region,
         ca=None if settings.s3_ca is None else settings.s3_ca.read_bytes(),

@@ -14,7 +14,7 @@ import pytest
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.postgresql import open_postgresql
 from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavailable, WrongDigest
-from controlplane.objects.s3 import S3Service
+from controlplane.objects.service import BucketService
 from nsml.common.clock import SystemClock, in_thread, inline
 from nsml.content.digests import digest_of
 from tests.support.memory_objects import MemoryObjects
@@ -52,7 +52,7 @@ async def objects(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 def shared(url: str, endpoint: str = "", index: SqlPacks | None = None) -> ObjectStore:
-    service = S3Service(endpoint=endpoint)
+    service = BucketService(endpoint=endpoint)
     return shared_objects(url, in_thread, service=service, environment=KEYS, index=index)
 
 

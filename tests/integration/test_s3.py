@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.objects import s3 as bucket_module
+from controlplane.objects import service as bucket_module
+from controlplane.objects.buckets import open_bucket
 from controlplane.objects.errors import ObjectsDenied, ObjectsUnavailable
 from controlplane.objects.files import open_shared
 from controlplane.objects.packed import PackedObjects
-from controlplane.objects.s3 import S3Service, open_bucket
+from controlplane.objects.service import BucketService
 from nsml.common.clock import in_thread
 from nsml.content.digests import digest_of
 from tests.support.packed_objects import pack_index, shared_objects
@@ -30,7 +31,7 @@ DIGEST = digest_of(b"data")
 
 
 def opened(url: str, endpoint: str, **environment: str) -> PackedObjects:
-    service = S3Service(endpoint=endpoint)
+    service = BucketService(endpoint=endpoint)
     return shared_objects(url, in_thread, service=service, environment={**KEYS, **environment})
 
 
@@ -143,7 +144,7 @@ async def test_large_blobs_go_in_parts_and_come_back(s3: S3Server) -> None:
 async def test_keys_come_from_the_file_of_the_aws_tools(s3: S3Server, tmp_path: Path) -> None:
     file = tmp_path / "credentials"
     url = f"s3://{s3.bucket()}"
-    service = S3Service(endpoint=s3.endpoint, credentials=file)
+    service = BucketService(endpoint=s3.endpoint, credentials=file)
     with pytest.raises(ValueError, match=r"cannot read the credentials: .*: No such file"):
         open_bucket(url, service, {})
     file.write_text("[other]\naws_access_key_id = a\naws_secret_access_key = very-secret\n")
@@ -161,7 +162,7 @@ async def test_keys_come_from_the_file_of_the_aws_tools(s3: S3Server, tmp_path: 
         )
         await objects.put(DIGEST, b"data")
     named = {"AWS_SHARED_CREDENTIALS_FILE": str(file), "AWS_PROFILE": "other"}
-    service = S3Service(endpoint=s3.endpoint)
+    service = BucketService(endpoint=s3.endpoint)
     objects = shared_objects(url, in_thread, service=service, environment=named, index=index)
     assert await objects.get(DIGEST) == b"data"
 
@@ -183,8 +184,8 @@ async def test_keys_come_from_the_file_of_the_aws_tools(s3: S3Server, tmp_path: 
 )
 def test_what_cannot_be_used_is_refused(url: str, endpoint: str, words: str) -> None:
     for service, environment in (
-        (S3Service(endpoint=endpoint), KEYS),
-        (S3Service(), {**KEYS, "AWS_ENDPOINT_URL": endpoint}),
+        (BucketService(endpoint=endpoint), KEYS),
+        (BucketService(), {**KEYS, "AWS_ENDPOINT_URL": endpoint}),
     ):
         with pytest.raises(ValueError, match=re.escape(words)) as caught:
             open_shared(url, in_thread, service=service, environment=environment)
@@ -269,7 +270,7 @@ async def test_a_service_that_ignores_what_is_asked_is_found_out(
 ) -> None:
     with HostileServer(ignores_conditions=ignores_conditions) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        service = S3Service(endpoint=f"http://127.0.0.1:{server.server_port}")
+        service = BucketService(endpoint=f"http://127.0.0.1:{server.server_port}")
         files = open_shared("s3://bucket", in_thread, service=service, environment=KEYS)
         assert words in await files.unfit()
         assert server.kept == {}
@@ -282,7 +283,7 @@ async def test_a_service_that_fails_while_it_is_tried_is_away_and_not_refused(
     monkeypatch.setattr(bucket_module, "_RETRIES", 0)
     with HostileServer(ignores_conditions=False, fails_reads=True) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        service = S3Service(endpoint=f"http://127.0.0.1:{server.server_port}")
+        service = BucketService(endpoint=f"http://127.0.0.1:{server.server_port}")
         files = open_shared("s3://bucket", in_thread, service=service, environment=KEYS)
         with pytest.raises(ObjectsUnavailable):
             await files.unfit()
@@ -292,7 +293,7 @@ async def test_a_service_that_fails_while_it_is_tried_is_away_and_not_refused(
 
 async def test_a_service_that_does_what_is_asked_is_used(s3: S3Server) -> None:
     bucket = s3.bucket()
-    service = S3Service(endpoint=s3.endpoint)
+    service = BucketService(endpoint=s3.endpoint)
     files = open_shared(f"s3://{bucket}/p", in_thread, service=service, environment=KEYS)
     assert await files.unfit() == ""
     assert "Contents" not in s3.client().list_objects_v2(Bucket=bucket)

@@ -8,7 +8,7 @@ from controlplane.history.sql.packs import SqlPacks
 from controlplane.history.sqlite.database import MEMORY, open_database
 from controlplane.objects.files import open_folder, open_shared
 from controlplane.objects.packed import PackedObjects
-from controlplane.objects.s3 import S3Service
+from controlplane.objects.service import BucketService
 from nsml.common.clock import SystemClock, inline
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ def shared_objects(
     url: str,
     run: Offload,
     *,
-    service: S3Service | None = None,
+    service: BucketService | None = None,
     environment: Mapping[str, str] | None = None,
     index: SqlPacks | None = None,
 ) -> PackedObjects:
     """Objects that several processes share."""
-    files = open_shared(url, run, service=service or S3Service(), environment=environment or {})
+    files = open_shared(url, run, service=service or BucketService(), environment=environment or {})
     return PackedObjects(files, index or pack_index())

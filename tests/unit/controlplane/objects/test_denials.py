@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controlplane.objects.denials import denial, reason
+from controlplane.objects.s3 import S3
 
 _BEGUN = (
     "Generic S3 error: Error performing GET http://127.0.0.1:9000/b/nsml/mark?list-type=2 in 357.244906ms, "
@@ -36,7 +37,7 @@ def test_without_a_key_it_is_said_that_there_is_none() -> None:
     words = unsent(
         'ConnectError("tcp connect error", Os { code: 101, message: "Network is unreachable" })'
     ).replace("http://127.0.0.1:9000", "http://169.254.169.254")
-    assert not denial(words), "of a machine of Amazon's it may come yet"
+    assert not denial(words, S3.advice), "of a machine of Amazon's it may come yet"
     assert reason(words) == (
         "no key for it: none in the environment or a credentials file, "
         "none from http://169.254.169.254: Network is unreachable"
@@ -77,7 +78,7 @@ def test_without_a_key_it_is_said_that_there_is_none() -> None:
     ],
 )
 def test_away(words: str, told: str) -> None:
-    assert not denial(words)
+    assert not denial(words, S3.advice)
     assert reason(words) == f"http://127.0.0.1:9000: {told}"
 
 
@@ -112,7 +113,7 @@ def test_away(words: str, told: str) -> None:
     ],
 )
 def test_denied(words: str, told: str, advice: str) -> None:
-    assert advice in denial(words)
+    assert advice in denial(words, S3.advice)
     assert reason(words).startswith("http://127.0.0.1:9000: ")
     assert told in reason(words)
 
@@ -120,4 +121,4 @@ def test_denied(words: str, told: str, advice: str) -> None:
 @pytest.mark.parametrize("words", ["Permission denied (os error 13)", "first\nsecond", ""])
 def test_what_is_not_of_a_service_is_told_by_its_first_line(words: str) -> None:
     assert reason(words) == words.partition("\n")[0]
-    assert not denial(words)
+    assert not denial(words, S3.advice)

@@ -13,7 +13,7 @@ from controlplane.backups.backups import Backups, Taken
 from controlplane.core.dependencies import Backends
 from controlplane.domain.errors import NsmlError
 from controlplane.objects.files import open_shared
-from controlplane.objects.s3 import S3Service
+from controlplane.objects.service import BucketService
 from controlplane.startup import ownership as claims
 from controlplane.startup.config import Settings
 from controlplane.startup.ownership import BackendSettings, Coordination, StartRefused
@@ -88,7 +88,7 @@ async def test_what_is_refused_before_it_began_can_be_tried_again(tmp_path: Path
         await restore(away, backup.path, None)
     full = tmp_path / "full"
     full.mkdir()
-    objects = open_shared(f"file://{full}", inline, service=S3Service(), environment={})
+    objects = open_shared(f"file://{full}", inline, service=BucketService(), environment={})
     await objects.mark("another/x")
     taken = msgspec.structs.replace(settings, objects=f"file://{full}")
     with pytest.raises(StartRefused, match="belongs to another"):
@@ -104,7 +104,7 @@ async def test_beside_objects_that_are_there_it_says_what_becomes_of_them(tmp_pa
         backup = await backup_of(on, tmp_path / "b", {})
     bucket = tmp_path / "bucket"
     bucket.mkdir()
-    objects = open_shared(f"file://{bucket}", inline, service=S3Service(), environment={})
+    objects = open_shared(f"file://{bucket}", inline, service=BucketService(), environment={})
     for mark in ("", claimed.cluster.objects_mark):
         await objects.mark(mark)
         settings = Settings(
