@@ -11,7 +11,7 @@ SHARE ?= 1/1
 TURN ?= $(shell $(BIN)/python -m tests.shares 4 2>/dev/null || echo 1/4)
 PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test-fast test soak simulate durations check dev generate captures format bench clean
+.PHONY: help setup azurite demo test-fast test soak simulate durations check dev generate captures format bench clean
 
 help:            ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -26,6 +26,9 @@ setup: .venv/.complete  ## Make the environment in .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e .
 	@touch $@
 	@echo 'setup: done; to use it: export PATH="$(CURDIR)/$(BIN):$$PATH"'
+
+azurite: setup   ## Install the emulator of Azure Blob Storage for its tests (needs npm)
+	@npm install --prefix .venv/azurite --no-save --no-fund --no-audit --ignore-scripts azurite@3.35.0
 
 demo: setup      ## Start a one-machine platform, train on real data, show the result, stop
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh

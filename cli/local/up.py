@@ -65,7 +65,9 @@ _STANDING = (
     click.option("--etcd-password-file", type=_PEM, metavar="FILE", help="Password of that user."),
     click.option("--history", metavar="URL", help="postgresql://...: store the history there."),
     click.option(
-        "--objects", metavar="URL", help="s3://BUCKET/PREFIX or file:///MOUNTED: store files there."
+        "--objects",
+        metavar="URL",
+        help="s3://, gs:// or az://BUCKET/PREFIX, or file:///MOUNTED: store files there.",
     ),
     click.option("--s3-endpoint", metavar="URL", help="URL of the S3 service, if not AWS."),
     click.option(

@@ -9,6 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from obstore.exceptions import BaseError
+
+from controlplane.objects.azure import AZURE
+from controlplane.objects.denials import reason
+from controlplane.objects.gcs import GCS
 from controlplane.objects.s3 import S3
 from controlplane.objects.service import URLS
 
@@ -19,17 +24,17 @@ if TYPE_CHECKING:
 
     from controlplane.objects.service import Advice, BucketService
 
-_CLOUDS: Final = {"s3": S3}
+_CLOUDS: Final = {"s3": S3, "gs": GCS, "az": AZURE}
 
 
-class Bucket(NamedTuple):
+class OpenBucket(NamedTuple):
     """A bucket as obstore has it, and what to try where its service denies us."""
 
     backend: Backend
     advice: Advice
 
 
-def open_bucket(url: str, service: BucketService, environment: Mapping[str, str]) -> Bucket:
+def open_bucket(url: str, service: BucketService, environment: Mapping[str, str]) -> OpenBucket:
     """The bucket and prefix of a URL; nothing is asked of the service yet.
 
     Raises:
@@ -44,4 +49,7 @@ def open_bucket(url: str, service: BucketService, environment: Mapping[str, str]
             f"credentials do not belong into the URL of a bucket, nor does a port: {cloud.elsewhere}"
         )
     prefix = parts.path.strip("/") or None
-    return Bucket(cloud.open(parts.hostname, prefix, service, environment), cloud.advice)
+    try:
+        return OpenBucket(cloud.open(parts.hostname, prefix, service, environment), cloud.advice)
+    except BaseError as error:
+        raise ValueError(f"{url} cannot be opened: {reason(str(error))}") from None

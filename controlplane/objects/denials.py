@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from controlplane.objects.service import Advice
 
+NO_BUCKET: Final = re.compile(r"\b(NoSuchBucket|ContainerNotFound)\b")
+"""Not that an object is not in it."""
+NOT_UNDERSTOOD: Final = re.compile(
+    r"status code: (400|405|411|501)\b|Unable to extract metadata from headers"
+)
+"""The service does not know what is asked of it, or its answer is no such service's."""
+
 _ADVICE: Final = (
-    (re.compile(r"\bNoSuchBucket\b"), "bucket"),
+    (NO_BUCKET, "bucket"),
     (re.compile(r"status code: 40[13]\b"), "key"),
     (re.compile(r"<Code>(ExpiredToken|InvalidToken)</Code>"), "key"),
+    (re.compile(r"\btoken request: .* status code: 400\b"), "key"),
     (re.compile(r"\bInvalidCertificate\(|\bInvalidContentType\b"), "tls"),
     (
         re.compile(r"<Code>AuthorizationHeaderMalformed</Code>|incorrectly configured region"),
@@ -28,9 +36,15 @@ _CAUSES: Final = (
     (re.compile(r"kind: Timeout\b"), "it says nothing in time"),
     (re.compile(r"\bIncompleteMessage\b"), "it hangs up"),
 )
+_CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")
 _UNSENT: Final = "HTTP error: "
-_METADATA: Final = ("http://169.254.169.254", "http://169.254.170.2")
-"""Whom obstore asks for a key when it has none: services of Amazon's machines and containers."""
+_METADATA: Final = (
+    "http://169.254.169.254",
+    "http://169.254.170.2",
+    "http://metadata.google.internal",
+)
+"""Whom obstore asks for a key when it has none: services of a cloud's machines and containers."""
+_BODY: Final = re.compile(r": ?\N{ZERO WIDTH NO-BREAK SPACE}?(<\?xml|\{).*")
 
 
 def denial(words: str, advice: Advice | None) -> str:
@@ -48,12 +62,13 @@ def reason(words: str) -> str:
     what a service of the cloud gives keys for.
     """
     line, _, source = words.partition("\n\nDebug source:")
-    line = line.partition(": <?xml")[0].partition("\n")[0].rstrip(" :")
+    line = _BODY.sub("", line.partition("\n")[0]).rstrip(" :")
     place = _PLACE.search(line)
     if place is None:
         return line
     told = _cause(source) if place[2].startswith(_UNSENT) else ""
-    found = f"{place[1]}: {told or place[2]}"
+    code = _CODE.search(words)
+    found = f"{place[1]}: {told or place[2]}{f' ({code[1]})' if code else ''}"
     if place[1].startswith(_METADATA):
         return f"no key for it: none in the environment or a credentials file, none from {found}"
     return found

@@ -36,7 +36,7 @@ from obstore.exceptions import (
 from obstore.store import LocalStore
 
 from controlplane.objects.buckets import open_bucket
-from controlplane.objects.denials import denial, reason
+from controlplane.objects.denials import NO_BUCKET, NOT_UNDERSTOOD, denial, reason
 from controlplane.objects.errors import ObjectsDenied, ObjectsFull, ObjectsUnavailable
 from nsml.common.concurrency import to_its_end
 
@@ -53,7 +53,6 @@ _INCOMING = "incoming"
 _MARK = "mark"
 _PACKS = "packs"
 _ABANDONED_S = 86_400
-_NO_BUCKET = "NoSuchBucket"
 _AT_ONCE = 32
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -239,22 +238,32 @@ class Files:
         if self._folder is not None:
             return ""
         key, body = f"probe/{secrets.token_hex(8)}", b"0123456789"
+        is_fit = False
         with _translated(self._advice):
-            await obstore.put_async(self._backend, key, body, mode="create")
             try:
-                return await self._fault(key, body)
+                fault = await self._fault(key, body)
+                is_fit = not fault
             finally:
-                await obstore.delete_async(self._backend, key)
+                # One that is not fit may not delete, either: its first fault is the one to know.
+                with contextlib.suppress(*(() if is_fit else (OSError, BaseError))):
+                    await obstore.delete_async(self._backend, key)
+        return fault
 
     async def _fault(self, key: str, body: bytes) -> str:
+        try:
+            await obstore.put_async(self._backend, key, body, mode="create")
+        except BaseError as error:
+            if not NOT_UNDERSTOOD.search(str(error)) or denial(str(error), self._advice):
+                raise
+            return f"it does not take an object ({reason(str(error))})"
         try:
             await obstore.put_async(self._backend, key, b"another", mode="create")
         except (AlreadyExistsError, PreconditionError):
             pass
         else:
             return (
-                "it overwrites an object that should only be made where there is none (If-None-Match: *),"
-                " so two platforms could take the same bucket"
+                "it overwrites an object that should only be made where there is none (If-None-Match: *; of"
+                " Google: x-goog-if-generation-match: 0), so two platforms could take the same bucket"
             )
         part = b""
         try:
@@ -353,7 +362,7 @@ def _remove_abandoned(own: Path) -> None:
 
 def _raise_no_bucket(error: Exception) -> None:
     """Raise the error again where it says that there is no bucket, and not that a file is not in it."""
-    if _NO_BUCKET in str(error):
+    if NO_BUCKET.search(str(error)):
         raise error
 
 
@@ -363,7 +372,7 @@ def _translated(advice: Advice | None) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotFoundError) as error:
-        if _NO_BUCKET in str(error):
+        if NO_BUCKET.search(str(error)):
             why = "there is no such bucket"
             raise ObjectsDenied(
                 "the object store is gone", why=why, attempt=denial(str(error), advice)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Backend
 
-URLS: Final = "s3://BUCKET/PREFIX or file:///FOLDER"
-PREFIXES: Final = ("s3://", "file:///")
+URLS: Final = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER"
+PREFIXES: Final = ("s3://", "gs://", "az://", "file:///")
 
 _CONNECT_S: Final = 3
 _SILENT_S: Final = 10
@@ -43,12 +43,14 @@ class BucketService:
     Attributes:
         endpoint: its URL; "" for the cloud's own, unless the environment names one.
         region: of S3; "" for the environment's, else us-east-1.
+        account: of Azure; "" for the environment's, or that of the credentials.
         ca: PEM of a private authority that its certificate is checked with, beside the system's.
         credentials: file as the cloud's own tools have it; None: the environment's, else theirs in the home folder.
     """
 
     endpoint: str = ""
     region: str = ""
+    account: str = ""
     ca: bytes | None = None
     credentials: Path | None = None
 

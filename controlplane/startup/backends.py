@@ -283,17 +283,31 @@ async def open_files(settings: Settings) -> Files:
 def _files_of(settings: Settings) -> Files:
     if not settings.objects:
         return open_folder(settings.data / "objects", in_thread)
-    service = BucketService(
+    try:
+        # What is mounted from elsewhere may never answer: that holds no thread of the pool.
+        return open_shared(
+            settings.objects, in_own_thread, service=_service_of(settings), environment=os.environ
+        )
+    except ValueError as error:
+        raise StartRefused(f"objects: {error}") from error
+
+
+def _service_of(settings: Settings) -> BucketService:
+    """The settings of the service that has the bucket."""
+    if settings.objects.startswith("gs://"):
+        return BucketService(endpoint=settings.gcs_endpoint, credentials=settings.gcs_credentials)
+    if settings.objects.startswith("az://"):
+        return BucketService(
+            endpoint=settings.azure_endpoint,
+            account=settings.azure_account,
+            credentials=settings.azure_credentials,
+        )
+    return BucketService(
         endpoint=settings.s3_endpoint,
         region=settings.s3_region,
         ca=None if settings.s3_ca is None else settings.s3_ca.read_bytes(),
         credentials=settings.s3_credentials,
     )
-    try:
-        # What is mounted from elsewhere may never answer: that holds no thread of the pool.
-        return open_shared(settings.objects, in_own_thread, service=service, environment=os.environ)
-    except ValueError as error:
-        raise StartRefused(f"objects: {error}") from error
 
 
 def _login(settings: Settings) -> Login | None:

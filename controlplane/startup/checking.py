@@ -81,7 +81,14 @@ def _files(settings: Settings, now: float) -> Iterator[Finding]:
 
 def _secrets(settings: Settings) -> Iterator[Finding]:
     """Files that are for us alone."""
-    names = ("etcd_key", "etcd_password_file", "s3_credentials", "metrics_token_file")
+    names = (
+        "etcd_key",
+        "etcd_password_file",
+        "s3_credentials",
+        "gcs_credentials",
+        "azure_credentials",
+        "metrics_token_file",
+    )
     files = {name: getattr(settings, name) for name in names}
     if passfile := dict(parse_qsl(urlsplit(settings.history).query)).get("passfile"):
         files["history (passfile)"] = Path(passfile)

@@ -16,6 +16,7 @@ import msgspec
 
 from controlplane.domain.limits import UserLimits
 from controlplane.domain.values import Priority
+from controlplane.objects.service import PREFIXES, URLS
 from controlplane.store.interface import DEFAULT_QUOTA_BYTES
 from nsml.common import settings
 from nsml.common.log_files import LONGEST_LOG_BYTES
@@ -70,6 +71,13 @@ OWN: Final = frozenset(
             "platform_key",
         ),
         *(
+            "gcs_endpoint",
+            "gcs_credentials",
+            "azure_account",
+            "azure_endpoint",
+            "azure_credentials",
+        ),
+        *(
             "http",
             "http_hosts",
             "http_proxies",
@@ -120,8 +128,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Empty: SQLite in the data folder."""
 
     objects: str = ""
-    """`s3://BUCKET/PREFIX`, or `file:///FOLDER` that every control plane mounts. Empty: the data
-    folder. Keys of a bucket come from where the AWS tools look for them, never from here."""
+    """`s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX` (Google Cloud Storage), `az://CONTAINER/PREFIX` (Azure Blob Storage), or
+    `file:///FOLDER` that every control plane mounts. Empty: the data folder. Keys of a bucket come from where the tools of
+    its cloud look for them, never from here."""
 
     s3_endpoint: str = ""
     """URL of the service that has the bucket, if it is not AWS; AWS_ENDPOINT_URL does as well."""
@@ -134,6 +143,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     s3_credentials: Path | None = None
     """A credentials file as the AWS tools have it; empty: theirs, or the environment."""
+
+    gcs_endpoint: str = ""
+    """URL of Google Cloud Storage, if not https://storage.googleapis.com."""
+
+    gcs_credentials: Path | None = None
+    """The key file of a service account, read at the start. Empty: GOOGLE_APPLICATION_CREDENTIALS, the file of `gcloud auth
+    application-default login`, or the service account of the machine."""
+
+    azure_account: str = ""
+    """The storage account of the container; AZURE_STORAGE_ACCOUNT does as well, and a connection string names it."""
+
+    azure_endpoint: str = ""
+    """URL of its blobs, if not https://ACCOUNT.blob.core.windows.net."""
+
+    azure_credentials: Path | None = None
+    """A file for us alone with a connection string (an account key, or a shared access signature). Empty:
+    AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN; else AZURE_CLIENT_ID with
+    AZURE_TENANT_ID and AZURE_CLIENT_SECRET or AZURE_FEDERATED_TOKEN_FILE; else the identity of the machine."""
 
     platform_key: Path | None = None
     """The key under which a shared platform's keys lie in its store; the first control plane makes
@@ -528,8 +555,8 @@ def _backend_rules(settings: Settings) -> tuple[_Rule, ...]:
         ),
         (
             "objects",
-            not settings.objects or settings.objects.startswith(("s3://", "file:///")),
-            "s3://BUCKET/PREFIX, file:///FOLDER, or nothing",
+            not settings.objects or settings.objects.startswith(PREFIXES),
+            f"{URLS}, or nothing",
         ),
     )
 

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 _MARK_BYTES: Final = 8
 _HOW_TO_SHARE: Final = (
-    "a shared platform has etcd by URLs, history = postgresql://... and objects = s3://... or "
-    "file:///...: see docs/control-planes.md"
+    "a shared platform has etcd by URLs, history = postgresql://... and objects = s3://..., gs://..., "
+    "az://... or file:///...: see docs/control-planes.md"
 )
 
 

@@ -17,20 +17,32 @@ from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavai
 from controlplane.objects.service import BucketService
 from nsml.common.clock import SystemClock, in_thread, inline
 from nsml.content.digests import digest_of
+from tests.support.azure import AzureServer, azure
+from tests.support.gcs import GcsServer, gcs
 from tests.support.memory_objects import MemoryObjects
 from tests.support.packed_objects import folder_objects, shared_objects
 from tests.support.s3 import KEYS, S3Server, s3
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from controlplane.history.sql.packs import SqlPacks
     from controlplane.objects.interface import ObjectStore
 
-__all__ = ["s3"]
+__all__ = ["azure", "gcs", "s3"]
 
 
-@pytest.fixture(params=["memory", "folder", "shared folder", "bucket", "bucket, postgresql"])
+@pytest.fixture(
+    params=[
+        "memory",
+        "folder",
+        "shared folder",
+        "bucket",
+        "bucket, postgresql",
+        pytest.param("bucket of Google", marks=pytest.mark.variant),
+        pytest.param("container of Azure", marks=pytest.mark.variant),
+    ]
+)
 async def objects(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     if request.param == "memory":
         yield MemoryObjects(SystemClock())
@@ -39,6 +51,14 @@ async def objects(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     elif request.param == "shared folder":
         (tmp_path / "objects").mkdir()
         yield shared((tmp_path / "objects").as_uri())
+    elif request.param == "bucket of Google":
+        google: GcsServer = request.getfixturevalue("gcs")
+        url = f"gs://{google.bucket()}/some/prefix"
+        yield shared(url, google.endpoint, environment=google.environment)
+    elif request.param == "container of Azure":
+        of_azure: AzureServer = request.getfixturevalue("azure")
+        url = f"az://{of_azure.container()}/some/prefix"
+        yield shared(url, of_azure.endpoint, environment=of_azure.environment)
     else:
         server: S3Server = request.getfixturevalue("s3")
         url = f"s3://{server.bucket()}/some/prefix"
@@ -51,9 +71,14 @@ async def objects(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         await history.close()
 
 
-def shared(url: str, endpoint: str = "", index: SqlPacks | None = None) -> ObjectStore:
+def shared(
+    url: str,
+    endpoint: str = "",
+    index: SqlPacks | None = None,
+    environment: Mapping[str, str] = KEYS,
+) -> ObjectStore:
     service = BucketService(endpoint=endpoint)
-    return shared_objects(url, in_thread, service=service, environment=KEYS, index=index)
+    return shared_objects(url, in_thread, service=service, environment=environment, index=index)
 
 
 def always() -> bool:

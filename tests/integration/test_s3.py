@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import re
 import signal
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -87,39 +84,6 @@ async def test_a_service_that_says_nothing_is_not_waited_for(
     assert await objects.get(DIGEST) == b"data", "it heals alone"
 
 
-async def test_a_bucket_that_is_emptied_is_gone_and_nothing_is_written_to_it(s3: S3Server) -> None:
-    bucket = s3.bucket()
-    objects = opened(f"s3://{bucket}/p", s3.endpoint)
-    await objects.mark("c1/x")
-    await objects.put(DIGEST, b"data")
-    assert await objects.has_missing([DIGEST]) == set()
-    for found in s3.client().list_objects_v2(Bucket=bucket)["Contents"]:
-        s3.client().delete_object(Bucket=bucket, Key=found["Key"])
-    for call in (
-        objects.put(digest_of(b"new"), b"new"),
-        objects.get(DIGEST),
-        objects.has_missing([DIGEST]),
-        objects.take_back([DIGEST]),
-        objects.maintain(lambda: True),
-    ):
-        with pytest.raises(ObjectsUnavailable, match="gone"):
-            await call
-    assert "Contents" not in s3.client().list_objects_v2(Bucket=bucket)
-
-
-async def test_a_bucket_that_is_not_there_is_named(s3: S3Server) -> None:
-    objects = opened("s3://nobodys-bucket", s3.endpoint)
-    for call in (
-        objects.put(DIGEST, b"data"),
-        objects.get(DIGEST),  # the blob may well be there once the bucket is
-        objects.mark(),
-        objects.mark("x"),
-    ):
-        with pytest.raises(ObjectsDenied) as caught:
-            await call
-        assert "no such bucket" in caught.value.why
-
-
 async def test_keys_that_the_service_does_not_know_are_refused() -> None:
     server = start_s3(INITIAL_NO_AUTH_ACTION_COUNT="1")
     try:
@@ -128,17 +92,6 @@ async def test_keys_that_the_service_does_not_know_are_refused() -> None:
             await objects.mark("x")
     finally:
         server.end()
-
-
-async def test_large_blobs_go_in_parts_and_come_back(s3: S3Server) -> None:
-    bucket = s3.bucket()
-    objects = opened(f"s3://{bucket}/p", s3.endpoint)
-    data = random.Random(1).randbytes(11 << 20)
-    digest = digest_of(data)
-    await objects.put(digest, data)
-    [pack] = s3.client().list_objects_v2(Bucket=bucket, Prefix="p/packs/")["Contents"]
-    assert pack["ETag"].endswith('-3"'), "an object that was put in three parts"
-    assert await objects.get(digest) == data
 
 
 async def test_keys_come_from_the_file_of_the_aws_tools(s3: S3Server, tmp_path: Path) -> None:
@@ -210,90 +163,3 @@ async def test_control_planes_share_a_folder(tmp_path: Path) -> None:
     blobs = {digest_of(data): data for data in (f"{n}".encode() for n in range(50))}
     await asyncio.gather(*[one.put_many(blobs) for one in (first, second, first)])
     assert await second.has_missing(blobs) == await first.has_missing(blobs) == set()
-
-
-class Hostile(BaseHTTPRequestHandler):
-    """A service of S3 that keeps objects, and ignores conditions and parts, as some gateways do."""
-
-    def do_PUT(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path in self.server.kept and not self.server.ignores_conditions:
-            self._answer(412)
-            return
-        self.server.kept[self.path] = body
-        self._answer(200)
-
-    def do_GET(self) -> None:
-        if self.server.fails_reads:
-            self._answer(500)
-        else:
-            self._answer(200, self.server.kept[self.path])
-
-    def do_POST(self) -> None:
-        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        keys = re.findall("<Key>(.*?)</Key>", asked)
-        for key in keys:
-            self.server.kept.pop(f"{self.path.partition('?')[0]}/{key}", None)
-        deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-        self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
-
-    def _answer(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", '"e"')
-        self.send_header("Last-Modified", "Sat, 28 Nov 2026 00:00:00 GMT")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-    server: HostileServer
-
-
-class HostileServer(ThreadingHTTPServer):
-    """On a free port."""
-
-    def __init__(self, *, ignores_conditions: bool, fails_reads: bool = False) -> None:
-        super().__init__(("127.0.0.1", 0), Hostile)
-        self.fails_reads = fails_reads
-        self.kept: dict[str, bytes] = {}
-        self.ignores_conditions = ignores_conditions
-
-
-@pytest.mark.parametrize(
-    ("ignores_conditions", "words"),
-    [(True, "two platforms could take the same bucket"), (False, "a part of an object")],
-)
-async def test_a_service_that_ignores_what_is_asked_is_found_out(
-    ignores_conditions: bool, words: str
-) -> None:
-    with HostileServer(ignores_conditions=ignores_conditions) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        service = BucketService(endpoint=f"http://127.0.0.1:{server.server_port}")
-        files = open_shared("s3://bucket", in_thread, service=service, environment=KEYS)
-        assert words in await files.unfit()
-        assert server.kept == {}
-        server.shutdown()
-
-
-async def test_a_service_that_fails_while_it_is_tried_is_away_and_not_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(bucket_module, "_RETRIES", 0)
-    with HostileServer(ignores_conditions=False, fails_reads=True) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        service = BucketService(endpoint=f"http://127.0.0.1:{server.server_port}")
-        files = open_shared("s3://bucket", in_thread, service=service, environment=KEYS)
-        with pytest.raises(ObjectsUnavailable):
-            await files.unfit()
-        assert server.kept == {}
-        server.shutdown()
-
-
-async def test_a_service_that_does_what_is_asked_is_used(s3: S3Server) -> None:
-    bucket = s3.bucket()
-    service = BucketService(endpoint=s3.endpoint)
-    files = open_shared(f"s3://{bucket}/p", in_thread, service=service, environment=KEYS)
-    assert await files.unfit() == ""
-    assert "Contents" not in s3.client().list_objects_v2(Bucket=bucket)

@@ -42,6 +42,16 @@ class S3Server:
         self.client().create_bucket(Bucket=name)
         return name
 
+    def keys(self, bucket: str) -> list[str]:
+        """The names of all objects in a bucket."""
+        found = self.client().list_objects_v2(Bucket=bucket)
+        return [one["Key"] for one in found.get("Contents", ())]
+
+    def empty(self, bucket: str) -> None:
+        """Remove all objects of a bucket."""
+        for key in self.keys(bucket):
+            self.client().delete_object(Bucket=bucket, Key=key)
+
     def client(self) -> Any:
         """Amazon's own client of this server."""
         return boto3.client(

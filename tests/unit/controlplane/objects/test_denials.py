@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from controlplane.objects.azure import AZURE
 from controlplane.objects.denials import denial, reason
+from controlplane.objects.gcs import GCS
 from controlplane.objects.s3 import S3
+
+if TYPE_CHECKING:
+    from controlplane.objects.service import Advice
 
 _BEGUN = (
     "Generic S3 error: Error performing GET http://127.0.0.1:9000/b/nsml/mark?list-type=2 in 357.244906ms, "
@@ -68,11 +75,11 @@ def test_without_a_key_it_is_said_that_there_is_none() -> None:
         (unsent("something new"), "HTTP error: error sending request"),
         (
             answered("500 Internal Server Error", xml("InternalError")),
-            "Server returned non-2xx status code: 500 Internal Server Error",
+            "Server returned non-2xx status code: 500 Internal Server Error (InternalError)",
         ),
         (
             answered("503 Service Unavailable", xml("SlowDown")),
-            "Server returned non-2xx status code: 503 Service Unavailable",
+            "Server returned non-2xx status code: 503 Service Unavailable (SlowDown)",
         ),
         (answered("502 Bad Gateway"), "Server returned non-2xx status code: 502 Bad Gateway"),
     ],
@@ -122,3 +129,56 @@ def test_denied(words: str, told: str, advice: str) -> None:
 def test_what_is_not_of_a_service_is_told_by_its_first_line(words: str) -> None:
     assert reason(words) == words.partition("\n")[0]
     assert not denial(words, S3.advice)
+
+
+_TOKEN = (
+    "Generic GCS error: Error performing token request: Error performing POST "
+    "https://oauth2.googleapis.com/token in 3ms - Server returned non-2xx status code: 400 Bad Request: "
+    '{\n  "error": "invalid_grant"\n}\n\nDebug source:\n'
+)
+_OF_AZURE = (
+    "Object at location p/mark not found: Error performing GET https://a.blob.core.windows.net/c/p/mark in 3ms"
+    " - Server returned non-2xx status code: {}: \N{ZERO WIDTH NO-BREAK SPACE}<?xml version='1.0'?><Error>"
+    "<Code>{}</Code><Message>RequestId:5805a652</Message></Error>\n\nDebug source:\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "advice", "told", "tried"),
+    [
+        (
+            _TOKEN,
+            GCS.advice,
+            "https://oauth2.googleapis.com: Server returned non-2xx status code: 400 Bad Request",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+        ),
+        (
+            _OF_AZURE.format("404 Gone", "ContainerNotFound"),
+            AZURE.advice,
+            "https://a.blob.core.windows.net: Server returned non-2xx status code: 404 Gone (ContainerNotFound)",
+            "make the container",
+        ),
+        (
+            _OF_AZURE.format("403 Forbidden", "AuthorizationPermissionMismatch"),
+            AZURE.advice,
+            "https://a.blob.core.windows.net: Server returned non-2xx status code: 403 Forbidden (AuthorizationP",
+            "Storage Blob Data Contributor",
+        ),
+        (_OF_AZURE.format("404 Not Found", "BlobNotFound"), AZURE.advice, "https://a.blob", ""),
+        (_OF_AZURE.format("503 Busy", "ServerBusy"), AZURE.advice, "https://a.blob", ""),
+    ],
+)
+def test_each_cloud_has_advice_of_its_own(
+    words: str, advice: Advice, told: str, tried: str
+) -> None:
+    assert reason(words).startswith(told)
+    assert "RequestId" not in reason(words)
+    found = denial(words, advice)
+    assert tried in found if tried else not found
+
+
+def test_a_machine_of_google_that_gives_no_key_is_named() -> None:
+    words = unsent("kind: Timeout, source").replace(
+        "http://127.0.0.1:9000", "http://metadata.google.internal"
+    )
+    assert reason(words).startswith("no key for it: none in the environment")

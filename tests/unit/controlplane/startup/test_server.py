@@ -229,7 +229,7 @@ def test_a_folder_made_with_another_backend_is_refused(tmp_path: Path) -> None:
         ('history = "mysql://u:canary@h/d"', "history: postgresql://USER@HOST/DATABASE"),
         ('history = "canary.db"', "history: postgresql://USER@HOST/DATABASE"),
         ('objects = "/mnt/canary"', "objects: s3://BUCKET/PREFIX"),
-        ('objects = "gs://canary"', "objects: s3://BUCKET/PREFIX"),
+        ('objects = "gcs://canary"', "objects: s3://BUCKET/PREFIX"),
         ('objects = "file://canary/x"', "objects: s3://BUCKET/PREFIX"),
         ('etcd_user = "root"', "etcd_user and etcd_password_file belong together"),
         ('etcd_password_file = "canary"', "etcd_user and etcd_password_file belong together"),
