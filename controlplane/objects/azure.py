@@ -62,7 +62,8 @@ def _open(
         raise ValueError(
             "the storage account is not known: azure_account, AZURE_STORAGE_ACCOUNT or a connection string"
         )
-    endpoint = service.endpoint or access.endpoint or f"https://{account}.blob.core.windows.net"
+    own = f"https://{account}.blob.core.windows.net"
+    endpoint = service.endpoint.rstrip("/") or access.endpoint or own
     check_endpoint(endpoint, "azure_endpoint")
     config: dict[str, str | bool] = {
         "account_name": account,

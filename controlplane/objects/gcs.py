@@ -30,7 +30,7 @@ _ENDPOINT: Final = "https://storage.googleapis.com"
 def _open(
     bucket: str, prefix: str | None, service: BucketService, environment: Mapping[str, str]
 ) -> GCSStore:
-    endpoint = service.endpoint or _ENDPOINT
+    endpoint = service.endpoint.rstrip("/") or _ENDPOINT
     check_endpoint(endpoint, "gcs_endpoint")
     return GCSStore(
         bucket,

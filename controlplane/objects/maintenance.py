@@ -131,7 +131,11 @@ class Maintenance:
             wanted = [(place.start, place.stored) for place in places]
             found = await self._files.ranges(key_of(pack.name), wanted)
             read = partial(_damaged, places, found or [b""] * len(places))
-            damaged = await self._files.run(read)
+            damaged = [
+                place
+                for place in await self._files.run(read)
+                if not await _is_whole(self._files, place)
+            ]
             for place in damaged:
                 await self._index.damaged(place)
             yield VerifiedBlobs(
@@ -238,6 +242,14 @@ class Maintenance:
         await copying.finish()
 
 
+async def _is_whole(files: Files, place: BlobPlace) -> bool:
+    """Whether a blob is what its name says, read once more: one answer of a service may be wrong."""
+    found = await files.ranges(key_of(place.pack), [(place.start, place.stored)])
+    if not found:
+        return False
+    return not await files.run(partial(_is_damaged, place.digest, found[0]))
+
+
 def _damaged(places: Sequence[BlobPlace], framed: Sequence[bytes]) -> list[BlobPlace]:
     pairs = zip(places, framed, strict=True)
     return [place for place, body in pairs if _is_damaged(place.digest, body)]
@@ -273,8 +285,9 @@ class _Copying:
             try:
                 await self._files.run(partial(content_of, place.digest, framed))
             except BlobDamaged as error:
-                _log.warning("objects.blob_damaged", digest=place.digest, reason=error.why)
-                await self._index.damaged(place)
+                if not await _is_whole(self._files, place):
+                    _log.warning("objects.blob_damaged", digest=place.digest, reason=error.why)
+                    await self._index.damaged(place)
                 continue
             if self._pack.is_full(PACK_BYTES):
                 await self.finish()

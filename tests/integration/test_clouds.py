@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from controlplane.objects import service as service_module
 from controlplane.objects.buckets import open_bucket
-from controlplane.objects.errors import ObjectsDenied, ObjectsUnavailable
+from controlplane.objects.errors import BlobDamaged, ObjectsDenied, ObjectsUnavailable
 from controlplane.objects.files import Files, open_shared
 from controlplane.objects.packed import PackedObjects
 from controlplane.objects.service import BucketService
@@ -154,11 +154,11 @@ async def test_large_blobs_go_in_parts_and_come_back(place: Place) -> None:
     [
         ({"ignores_conditions": True}, "two platforms could take the same bucket"),
         ({"ignores_ranges": True}, "does not give a part of an object"),
-        ({"gives_wrong_ranges": True}, "does not give a part of an object"),
+        ({"gives_wrong_ranges": 1}, "does not give a part of an object"),
     ],
 )
 async def test_a_service_that_ignores_what_is_asked_is_found_out(
-    place: Place, fault: dict[str, bool], words: str
+    place: Place, fault: dict[str, int], words: str
 ) -> None:
     with place.faulty() as (behind, faults):
         for name, value in fault.items():
@@ -199,6 +199,24 @@ async def test_a_service_in_trouble_is_tried_again_and_then_away(
                 await call
             assert not isinstance(caught.value, ObjectsDenied)
             assert "503" in caught.value.why
+
+
+async def test_one_wrong_answer_damages_nothing(place: Place) -> None:
+    with place.faulty() as (behind, faults):
+        objects = behind.objects()
+        await objects.put(DIGEST, DATA)
+        faults.gives_wrong_ranges = 1
+        assert await objects.get(DIGEST) == DATA
+        faults.gives_wrong_ranges = 1
+        assert [found.damaged async for found in objects.verify()] == [[]]
+        assert await objects.has_missing([DIGEST]) == set()
+        faults.gives_wrong_ranges = 2
+        with pytest.raises(BlobDamaged):
+            await objects.get(DIGEST)
+        assert await objects.has_missing([DIGEST]) == {DIGEST}
+        faults.gives_wrong_ranges = 0
+        await objects.put(DIGEST, DATA)
+        assert await objects.get(DIGEST) == DATA
 
 
 async def test_a_service_that_says_nothing_is_not_waited_for(

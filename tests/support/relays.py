@@ -99,7 +99,7 @@ class Faults:
     Attributes:
         ignores_conditions: an object that is there is overwritten, it says, whatever the condition is.
         ignores_ranges: it gives the whole object for a part.
-        gives_wrong_ranges: it gives as many bytes as a part has, and others.
+        gives_wrong_ranges: so many times it gives as many bytes as a part has, and others.
         status: not 0: it answers so, whatever is asked, `times` times.
         waits: set by the test to let answers go, which are held back until then; None: they are not.
         asked: paths, with queries, of all requests.
@@ -108,7 +108,7 @@ class Faults:
     server: str
     ignores_conditions: bool = False
     ignores_ranges: bool = False
-    gives_wrong_ranges: bool = False
+    gives_wrong_ranges: int = 0
     status: int = 0
     times: int = 1 << 30
     waits: threading.Event | None = None
@@ -129,6 +129,7 @@ class Faults:
         if self.ignores_conditions and asked.method == "PUT" and found.status in (409, 412):
             return Answer(status=201, headers={**found.headers, "etag": '"e"'})
         if found.status == 206 and self.gives_wrong_ranges:
+            self.gives_wrong_ranges -= 1
             return replace(found, body=found.body[::-1])
         if found.status == 206 and self.ignores_ranges:
             return replace(found, status=200, body=self._bodies[asked.target])
