@@ -15,11 +15,15 @@ NOT_UNDERSTOOD: Final = re.compile(
 )
 """The service does not know what is asked of it, or its answer is no such service's."""
 
+_FILE: Final = re.compile(r"\bcredential provider: ValueError: (.*)")
+"""What we say of a credentials file, as obstore passes it on."""
+
 _ADVICE: Final = (
     (NO_BUCKET, "bucket"),
     (re.compile(r"status code: 40[13]\b"), "key"),
     (re.compile(r"<Code>(ExpiredToken|InvalidToken)</Code>"), "key"),
     (re.compile(r"\btoken request: .* status code: 400\b"), "key"),
+    (_FILE, "key"),
     (re.compile(r"\bInvalidCertificate\(|\bInvalidContentType\b"), "tls"),
     (
         re.compile(r"<Code>AuthorizationHeaderMalformed</Code>|incorrectly configured region"),
@@ -63,6 +67,8 @@ def reason(words: str) -> str:
     """
     line, _, source = words.partition("\n\nDebug source:")
     line = _BODY.sub("", line.partition("\n")[0]).rstrip(" :")
+    if file := _FILE.search(line):
+        return file[1]
     place = _PLACE.search(line)
     if place is None:
         return line

@@ -269,8 +269,10 @@ class Files:
         try:
             part = bytes(await obstore.get_range_async(self._backend, key, start=2, length=3))
         except BaseError:
-            # Where the whole cannot be read either it is away, which is no fault of the service.
+            # Where the whole cannot be read either it is away, which is no fault of the service; and it may be back.
             await obstore.get_async(self._backend, key)
+            with contextlib.suppress(BaseError):
+                part = bytes(await obstore.get_range_async(self._backend, key, start=2, length=3))
         return "" if part == body[2:5] else "it does not give a part of an object (Range)"
 
     async def check_there(self) -> None:

@@ -176,6 +176,21 @@ async def test_a_service_that_does_not_know_what_is_asked_is_found_out(
         assert "does not take an object (http://127.0.0.1" in await behind.files().unfit()
 
 
+@pytest.mark.parametrize("times", [1, 100])
+async def test_a_service_that_fails_while_it_is_tried_is_away_and_not_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    monkeypatch.setattr(service_module, "_RETRIES", 0)
+    with place.faulty() as (behind, faults):
+        faults.status, faults.times, faults.of = 500, times, "GET"
+        if times == 1:
+            assert await behind.files().unfit() == ""
+        else:
+            with pytest.raises(ObjectsUnavailable, match="cannot be used now"):
+                await behind.files().unfit()
+    assert place.names() == []
+
+
 async def test_a_service_in_trouble_is_tried_again_and_then_away(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,6 +494,15 @@ async def test_a_new_key_in_the_file_is_used_without_a_restart(
     )
     with pytest.raises(ObjectsDenied):
         await files.mark("x")
+    file.write_text("half of very-sec")
+    with pytest.raises(ObjectsDenied) as caught:
+        await files.mark("x")
+    assert (
+        caught.value.why
+        == f"{file} is no connection string with AccountKey or SharedAccessSignature"
+    )
+    assert "very-sec" not in said(caught.value)
+    assert "azure_credentials" in caught.value.attempt
     file.write_text(f"{begin}AccountKey={KEY}")
     assert await files.mark("x") == "x"
 

@@ -100,7 +100,7 @@ class Faults:
         ignores_conditions: an object that is there is overwritten, it says, whatever the condition is.
         ignores_ranges: it gives the whole object for a part.
         gives_wrong_ranges: so many times it gives as many bytes as a part has, and others.
-        status: not 0: it answers so, whatever is asked, `times` times.
+        status: not 0: it answers so, `times` times, where a request has the method `of`, or "" for all.
         waits: set by the test to let answers go, which are held back until then; None: they are not.
         asked: paths, with queries, of all requests.
     """
@@ -111,6 +111,7 @@ class Faults:
     gives_wrong_ranges: int = 0
     status: int = 0
     times: int = 1 << 30
+    of: str = ""
     waits: threading.Event | None = None
     asked: list[str] = field(default_factory=list)
     _bodies: dict[str, bytes] = field(default_factory=dict)
@@ -120,7 +121,7 @@ class Faults:
         self.asked.append(asked.target)
         if self.waits is not None:
             self.waits.wait(60)
-        if self.status and self.times:
+        if self.status and self.times and self.of in ("", asked.method):
             self.times -= 1
             return Answer(status=self.status, body=b"<Error><Code>Trouble</Code></Error>")
         found = ask(self.server, asked)
