@@ -95,7 +95,7 @@ class OutputDatasets:
         if any(one.whole_digest == digest and one.version.message == message for one in known):
             return  # the answer was lost, and others came since
         self._content.show(caller, digest)
-        listing, is_new = await self._datasets.create_version(
+        listing, is_new = await self._datasets.pushes.create_version(
             caller, name=name, digest=digest, visibility=None, message=message
         )
         _log.info(

@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.access.current import require_user
-from controlplane.datasets.datasets import (
-    InPlace,
-    cursor_behind,
-    cursor_behind_version,
-    parse_dataset,
-)
+from controlplane.datasets.pushes import InPlace
+from controlplane.datasets.references import cursor_behind, cursor_behind_version, parse_dataset
 from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.wire.catalogue import dataset_message, to_parts
 from controlplane.wire.chunking import beside, parts_of
@@ -24,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controlplane.content.content import Content
-    from controlplane.datasets.datasets import DatasetReference, Datasets, Use
+    from controlplane.datasets.datasets import Datasets
+    from controlplane.datasets.lookup import Use
+    from controlplane.datasets.references import DatasetReference
     from controlplane.domain.identity import UserCaller
     from controlplane.history.values import DatasetListing
     from controlplane.limits.concurrency_limits import Turns
@@ -50,11 +48,11 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         parts = to_parts(request.parts)
         in_place = _in_place(request) if request.in_place else None
         if request.validate_only:
-            self._datasets.check(
+            self._datasets.pushes.check(
                 who, request.name, visibility, request.message, parts=parts, in_place=in_place
             )
             return pb.CreateDatasetVersionResponse()
-        found, created = await self._datasets.create_version(
+        found, created = await self._datasets.pushes.create_version(
             who,
             name=request.name,
             digest=request.digest,
@@ -75,7 +73,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         if request.removed:
             return await self._removed(who, request)
         async with self._reading.turn(who.user.name):
-            page, cursor = await self._datasets.page(
+            page, cursor = await self._datasets.lookup.page(
                 who,
                 request.name_glob,
                 size=request.page_size,
@@ -92,7 +90,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         self, who: UserCaller, request: pb.ListDatasetsRequest
     ) -> pb.ListDatasetsResponse:
         async with self._reading.turn(who.user.name):
-            page, cursor = await self._datasets.removed_page(
+            page, cursor = await self._datasets.lookup.removed_page(
                 who, request.name_glob, size=request.page_size, cursor=request.cursor
             )
             datasets = next(parts_of(self._version(who, one) for one in page))
@@ -102,7 +100,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
 
     def _shown(self, who: UserCaller) -> Callable[[DatasetListing], pb.Dataset]:
         """What makes messages for a caller: of their own datasets with their use."""
-        uses = self._datasets.live_uses()
+        uses = self._datasets.lookup.live_uses()
 
         def message(listing: DatasetListing) -> pb.Dataset:
             found = listing.dataset
@@ -119,7 +117,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         """A page of the versions of one."""
         who = require_user()
         async with self._reading.turn(who.user.name):
-            page, cursor = await self._datasets.versions(
+            page, cursor = await self._datasets.lookup.versions(
                 who,
                 parse_dataset(request.name),
                 with_removed=request.with_removed,
@@ -132,7 +130,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         return pb.ListDatasetVersionsResponse(versions=versions, next_cursor=cursor)
 
     def _version(self, who: UserCaller, listing: DatasetListing) -> pb.Dataset:
-        until = self._datasets.restorable_until(listing.version.removed_at)
+        until = self._datasets.lookup.restorable_until(listing.version.removed_at)
         is_own = may(who, CHANGE, listing.dataset) is ALLOW
         return dataset_message(listing, is_own=is_own, restorable_until=until)
 
@@ -200,11 +198,11 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     ) -> pb.GetDatasetResponse:
         """One of them, and who uses it."""
         who, reference = require_user(), _reference(request)
-        found = await self._datasets.find(who, reference)
+        found = await self._datasets.lookup.find(who, reference)
         message = self._shown(who)(found)
         self._content.show(who, message.digest)
         is_one = reference.version or reference.tag
-        use = await self._datasets.use(who, found, found.version.number if is_one else 0)
+        use = await self._datasets.lookup.use(who, found, found.version.number if is_one else 0)
         return pb.GetDatasetResponse(
             dataset=message, use=None if use is None else _use_message(use)
         )

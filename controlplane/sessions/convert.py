@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from controlplane.codec import codec, encoder
-from controlplane.datasets.datasets import parse_dataset
+from controlplane.datasets.references import parse_dataset
 from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.program_changes import ChangeKind, KnobValue, ProgramChange

@@ -346,7 +346,10 @@ class Submitter:
 
     async def _found(self, submission: Submission) -> tuple[DatasetVersion, ...]:
         return tuple(
-            [await self._datasets.resolve(submission.owner, one) for one in submission.datasets]
+            [
+                await self._datasets.lookup.resolve(submission.owner, one)
+                for one in submission.datasets
+            ]
         )
 
     async def _check_content(self, owner: User, spec: SessionSpec, source: Session | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.datasets.datasets import DatasetReference
+from controlplane.datasets.references import DatasetReference
 from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.limits import TimeLimits
 from controlplane.domain.models import alternatives_of, words_of

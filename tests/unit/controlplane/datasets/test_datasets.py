@@ -11,8 +11,9 @@ import pytest
 
 from controlplane.content import manifests
 from controlplane.content.content import Content
-from controlplane.datasets import datasets as operations
-from controlplane.datasets.datasets import Datasets, parse_dataset
+from controlplane.datasets import pushes
+from controlplane.datasets.datasets import Datasets
+from controlplane.datasets.references import parse_dataset
 from controlplane.domain.errors import Denied, InvalidRequest, NotFound, NsmlError, TooLarge
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.values import Visibility
@@ -84,10 +85,10 @@ async def test_a_large_version_does_not_repeat_little_data_too_often(
     datasets: Datasets, monkeypatch: pytest.MonkeyPatch, chunks: list[bytes], *, is_taken: bool
 ) -> None:
     """A chunk of 3 MiB that a manifest of 6 MB lists 80,000 times is 250 GB on a node."""
-    monkeypatch.setattr(operations, "FREELY_REPEATED_BYTES", 100)
+    monkeypatch.setattr(pushes, "FREELY_REPEATED_BYTES", 100)
     digest = await offer(datasets, chunks)
     push = partial(
-        datasets.create_version, KIM, name="new", digest=digest, visibility=None, message=""
+        datasets.pushes.create_version, KIM, name="new", digest=digest, visibility=None, message=""
     )
     if is_taken:
         listing, created = await push()
@@ -112,7 +113,7 @@ async def test_a_large_version_does_not_repeat_little_data_too_often(
 async def test_the_version_that_is_meant(
     datasets: Datasets, wanted: str, version: int, found: tuple[str, int]
 ) -> None:
-    listing = await datasets.find(KIM, parse_dataset(wanted, version))
+    listing = await datasets.lookup.find(KIM, parse_dataset(wanted, version))
     assert (listing.dataset.owner, listing.version.number) == found
 
 
@@ -130,13 +131,13 @@ async def test_the_version_that_is_meant(
 )
 async def test_what_is_not_there(datasets: Datasets, wanted: str, version: int, says: str) -> None:
     with pytest.raises(NotFound, match=f"^{re.escape(says)}$"):
-        await datasets.find(KIM, parse_dataset(wanted, version))
+        await datasets.lookup.find(KIM, parse_dataset(wanted, version))
 
 
 async def test_a_name_of_several_others_is_ambiguous(datasets: Datasets) -> None:
     for version in (0, 9):
         with pytest.raises(InvalidRequest, match="2 users have a dataset 'both'") as refused:
-            await datasets.find(KIM, parse_dataset("both", version))
+            await datasets.lookup.find(KIM, parse_dataset("both", version))
         assert refused.value.why == "lee/both, root/both"
 
 
@@ -144,14 +145,14 @@ async def test_pages_go_on_where_the_last_one_ended(datasets: Datasets) -> None:
     found: list[str] = []
     cursor, pages = "", 0
     while cursor or not pages:
-        page, cursor = await datasets.page(KIM, "", size=2, cursor=cursor)
+        page, cursor = await datasets.lookup.page(KIM, "", size=2, cursor=cursor)
         found += [f"{one.dataset.owner}/{one.dataset.name}" for one in page]
         pages += 1
     assert (found, pages) == (["lee/both", "root/both", "root/only", "kim/pub", "root/pub"], 3)
-    page, cursor = await datasets.page(KIM, "*o*", size=3, cursor="")
+    page, cursor = await datasets.lookup.page(KIM, "*o*", size=3, cursor="")
     assert (len(page), cursor) == (3, "")
     with pytest.raises(InvalidRequest):
-        await datasets.page(KIM, "", size=2, cursor="not/one/of/ours")
+        await datasets.lookup.page(KIM, "", size=2, cursor="not/one/of/ours")
 
 
 async def test_it_is_known_of_manifests_that_are_read_apart(
@@ -172,14 +173,14 @@ async def test_what_can_be_restored_is_listed_for_its_owner_and_administrators(
 
     async def listed(caller: UserCaller) -> list[str]:
         found: list[str] = []
-        page, cursor = await datasets.removed_page(caller, "", size=2, cursor="")
+        page, cursor = await datasets.lookup.removed_page(caller, "", size=2, cursor="")
         while page:
             found += [
                 f"{one.version.owner}/{one.version.name}@{one.version.number}" for one in page
             ]
             if not cursor:
                 break
-            page, cursor = await datasets.removed_page(caller, "", size=2, cursor=cursor)
+            page, cursor = await datasets.lookup.removed_page(caller, "", size=2, cursor=cursor)
         return found
 
     of_kim = ["kim/pub@1", "kim/pub@2"]
@@ -187,23 +188,23 @@ async def test_what_can_be_restored_is_listed_for_its_owner_and_administrators(
     assert await listed(UserCaller(user=User(name="lee"))) == []
     assert await listed(root) == ["root/only@1", "root/only@2", "root/only@3", *of_kim]
     with pytest.raises(InvalidRequest):
-        await datasets.removed_page(KIM, "", size=2, cursor="root/only@x")
+        await datasets.lookup.removed_page(KIM, "", size=2, cursor="root/only@x")
 
 
 async def test_only_who_may_lets_nodes_mount_a_folder(datasets: Datasets) -> None:
     root = UserCaller(user=User(name="root", role=Role.ADMIN))
 
     def refused(caller: UserCaller, path: str) -> type[Exception] | None:
-        place = operations.InPlace(path=path, size_bytes=1, file_count=1)
+        place = pushes.InPlace(path=path, size_bytes=1, file_count=1)
         try:
-            datasets.check(caller, "big", None, "", in_place=place)
+            datasets.pushes.check(caller, "big", None, "", in_place=place)
         except NsmlError as error:
             return type(error)
         return None
 
     assert refused(KIM, "/shared/big") is Denied
     assert refused(root, "/shared/big") is None
-    datasets._in_place_roots = ("/shared",)
+    datasets.pushes._in_place_roots = ("/shared",)
     assert refused(KIM, "/shared/big") is None
     assert refused(KIM, "/shared2/big") is Denied
     for caller in (KIM, root):
@@ -229,15 +230,15 @@ async def test_a_version_in_place_has_a_list_that_agents_can_read_and_nothing_el
     *,
     is_taken: bool,
 ) -> None:
-    datasets._in_place_roots = ("/",)
-    monkeypatch.setattr(operations, "MOST_LIST_BYTES", most_bytes)
-    made = datasets.create_version(
+    datasets.pushes._in_place_roots = ("/",)
+    monkeypatch.setattr(pushes, "MOST_LIST_BYTES", most_bytes)
+    made = datasets.pushes.create_version(
         KIM,
         name="big",
         digest=await offer(datasets, [b"list"], *paths),
         visibility=None,
         message="",
-        in_place=operations.InPlace(path="/a", size_bytes=1, file_count=1),
+        in_place=pushes.InPlace(path="/a", size_bytes=1, file_count=1),
     )
     with nullcontext() if is_taken else pytest.raises(InvalidRequest, match="is not the list"):
         await made
@@ -246,21 +247,21 @@ async def test_a_version_in_place_has_a_list_that_agents_can_read_and_nothing_el
 async def test_a_version_in_place_is_another_one_than_its_list_and_is_not_streamed(
     datasets: Datasets,
 ) -> None:
-    datasets._in_place_roots = ("/",)
+    datasets.pushes._in_place_roots = ("/",)
     digest = await offer(datasets, [b"list"], LIST_NAME)
 
     async def put(path: str) -> bool:
-        place = operations.InPlace(path=path, size_bytes=7 << 40, file_count=9) if path else None
-        make = datasets.create_version
+        place = pushes.InPlace(path=path, size_bytes=7 << 40, file_count=9) if path else None
+        make = datasets.pushes.create_version
         _, created = await make(
             KIM, name="big", digest=digest, visibility=None, message="", in_place=place
         )
         return created
 
     assert [await put(one) for one in ("", "/a", "/a", "/b")] == [True, True, False, True]
-    found = await datasets.find(KIM, parse_dataset("big"))
+    found = await datasets.lookup.find(KIM, parse_dataset("big"))
     assert (found.version.number, found.version.in_place) == (3, "/b")
     assert (found.version.size_bytes, found.version.file_count) == (7 << 40, 9)
-    assert (await datasets.resolve(KIM.user, parse_dataset("big"))).in_place == "/b"
+    assert (await datasets.lookup.resolve(KIM.user, parse_dataset("big"))).in_place == "/b"
     with pytest.raises(InvalidRequest, match="in place, and cannot be streamed"):
-        await datasets.resolve(KIM.user, parse_dataset("big", streamed=True))
+        await datasets.lookup.resolve(KIM.user, parse_dataset("big", streamed=True))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.datasets.datasets import DatasetReference, parse_dataset
 from controlplane.datasets.purge_loop import Purging
+from controlplane.datasets.references import DatasetReference, parse_dataset
 from controlplane.domain.errors import InvalidRequest, LimitReached, NotFound
 from controlplane.domain.values import PartAccess
 from controlplane.history.errors import HistoryUnavailable
@@ -57,7 +57,7 @@ class Script:
             await self.plane.push("kim", name, *files)
         except InvalidRequest:
             return  # nothing of it is open
-        found = await self.plane.datasets.find(KIM, parse_dataset(name))
+        found = await self.plane.datasets.lookup.find(KIM, parse_dataset(name))
         known = self.content.setdefault((name, found.version.number), files)
         assert tree(*known)[0] == found.whole_digest, "a number names one content for good"
 
@@ -179,13 +179,13 @@ async def test_nothing_is_restored_after_its_grace(world: World) -> None:
     await plane.push("kim", "one", "a")
     await plane.datasets.remove(KIM, parse_dataset("one"))
     world.clock.now += GRACE + 1
-    for act in (plane.datasets.restore, plane.datasets.find):
+    for act in (plane.datasets.restore, plane.datasets.lookup.find):
         with pytest.raises(NotFound) as refused:
             await act(KIM, parse_dataset("one"))
         assert "restore one" not in refused.value.attempt
     await plane.datasets.purge()
     await plane.push("kim", "one", "a")
-    assert (await plane.datasets.find(KIM, parse_dataset("one"))).version.number == 2
+    assert (await plane.datasets.lookup.find(KIM, parse_dataset("one"))).version.number == 2
 
 
 async def test_the_leader_purges_what_cannot_be_restored(

@@ -19,7 +19,8 @@ from controlplane.content.admitted_objects import AdmittedObjects
 from controlplane.content.content import Content
 from controlplane.content.object_gc import Collector
 from controlplane.content.user_storage_loop import FAILED_REST_S, LEAST_REST_S, CountingKept
-from controlplane.datasets.datasets import Datasets, parse_dataset
+from controlplane.datasets.datasets import Datasets
+from controlplane.datasets.references import parse_dataset
 from controlplane.domain.errors import LimitReached, MissingBlobs
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.limits import NO_LIMITS
@@ -100,7 +101,7 @@ class Plane:
     async def push(self, user: str, name: str, *files: str, to_all: bool = False) -> None:
         root, blobs = tree(*files)
         await self.send(user, blobs)
-        await self.datasets.create_version(
+        await self.datasets.pushes.create_version(
             CALLERS[user],
             name=name,
             digest=root,
@@ -374,10 +375,10 @@ async def test_what_others_have_sent_counts_before_it_is_referred_to(world: Worl
     await plane.push("eve", "big", *(f"e{number}" for number in range(30)), to_all=True)
     root, _ = tree(*(f"e{number}" for number in range(30)))
     await plane.push("kim", "own", *(f"k{number}" for number in range(15)))
-    await plane.datasets.find(CALLERS["kim"], parse_dataset("eve/big"))
+    await plane.datasets.lookup.find(CALLERS["kim"], parse_dataset("eve/big"))
     plane.content.show(CALLERS["kim"], root)
     with pytest.raises(LimitReached):
-        await plane.datasets.create_version(
+        await plane.datasets.pushes.create_version(
             CALLERS["kim"], name="copy", digest=root, visibility=None, message=""
         )
     # Nor by way of a manifest of one's own that lists it.

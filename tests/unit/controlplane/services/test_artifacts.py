@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from controlplane.checkpoints.lost_uploads import Overdue
-from controlplane.datasets.datasets import Datasets
+from controlplane.datasets.pushes import DatasetPushes
 from controlplane.domain.errors import LimitReached
 from controlplane.domain.identity import Role
 from controlplane.state.replica_reports import SETTLED_WITHIN_S
@@ -184,7 +184,7 @@ async def test_the_output_of_a_session_that_succeeds_becomes_a_version(
     await kim.reaches(session.name, "FINALIZING")
     assert await versions(kim, "made") == []
     with monkeypatch.context() as busy:
-        busy.setattr(Datasets, "create_version", AsyncMock(side_effect=LimitReached("busy")))
+        busy.setattr(DatasetPushes, "create_version", AsyncMock(side_effect=LimitReached("busy")))
         assert (await refused(agent.stubs.artifacts.CommitArtifact(whole)))[0] == "UNAVAILABLE"
     for _ in range(2):
         await agent.stubs.artifacts.CommitArtifact(whole)

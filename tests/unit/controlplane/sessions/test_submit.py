@@ -16,7 +16,8 @@ from controlplane.access.vault import make_vault
 from controlplane.checkpoints.checkpoints import Checkpoints
 from controlplane.content.content import Content, Part
 from controlplane.core.compare_and_swap import SessionWriter
-from controlplane.datasets.datasets import DatasetReference, Datasets
+from controlplane.datasets.datasets import Datasets
+from controlplane.datasets.references import DatasetReference
 from controlplane.domain.errors import (
     AlreadyExists,
     CannotEverFit,

@@ -1,0 +1,356 @@
+"""Which datasets and versions there are, as far as a caller may see them, and who uses them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from controlplane.core.paging import page_size
+from controlplane.datasets.references import (
+    DatasetReference,
+    after,
+    after_version,
+    before_number,
+    cursor_behind,
+    cursor_behind_version,
+)
+from controlplane.domain.errors import Denied, InvalidRequest, NotFound, TooLarge
+from controlplane.domain.identity import Role, User, UserCaller
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.names import check_dataset
+from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
+from controlplane.domain.values import DatasetVersion
+from nsml.common.units import ago
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from controlplane.domain.values import Session
+    from controlplane.history.sql.history import History
+    from controlplane.history.values import Dataset, DatasetListing
+    from nsml.common.clock import Clock
+
+MOST_GLOB_CHARS: Final = 512
+MOST_WORDS: Final = 16
+MOST_WORD_CHARS: Final = 256
+USERS_NAMED: Final = 10
+"""Live sessions that a use names."""
+
+_WAITING: Final = frozenset({SessionState.QUEUED, SessionState.HELD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Which sessions use a dataset, or one version of it.
+
+    Attributes:
+        live, queued: live sessions, and those of them that are queued or held.
+        names: of live ones that the caller sees: the first few.
+        ended: ended sessions that are not removed.
+    """
+
+    live: int
+    queued: int
+    names: tuple[str, ...]
+    ended: int
+
+
+class DatasetLookup:
+    """Finding and listing them.
+
+    Args:
+        live: the live sessions.
+        grace_s: how long removed versions can be restored; 0: without end.
+    """
+
+    def __init__(
+        self,
+        *,
+        history: History,
+        clock: Clock,
+        live: Callable[[], Iterable[Session]],
+        grace_s: float,
+    ) -> None:
+        self._history = history
+        self._clock = clock
+        self._live = live
+        self._grace_s = grace_s
+
+    async def find(self, caller: UserCaller, reference: DatasetReference) -> DatasetListing:
+        """The caller's own, else one that he may see and that is the only one so named.
+
+        Raises:
+            NotFound: there is none, or not in the version that is asked for.
+            InvalidRequest: several people have one so named, or another one where the caller's own can be restored.
+        """
+        named = await self._named(caller, reference)
+        if named is None or may(caller, SEE, named.dataset) is not ALLOW:
+            raise await self._not_there(caller, reference)
+        owner, name = named.dataset.owner, named.dataset.name
+        number = reference.version
+        if reference.tag:
+            number = await self._history.catalogue.tagged(owner, name, reference.tag)
+            if not number:
+                raise no_tag(named.dataset, reference.tag)
+        if number in {0, named.version.number}:
+            return named
+        found = await self._history.catalogue.dataset(owner, name, number)
+        if found is None:
+            raise await self._no_version(caller, named, number)
+        return found
+
+    async def resolve(self, user: User, reference: DatasetReference) -> DatasetVersion:
+        """The version that a session of this user gets, without the parts that the user's sessions may not have.
+
+        A digest says which version it was in another session: also in one whose user may have more of it.
+
+        Raises:
+            NotFound: it is not there, not visible, or has another content than the reference says.
+        """
+        check_dataset(reference.name)
+        found = await self.find(UserCaller(user=user), reference)
+        if reference.digest and reference.digest not in {
+            found.version.digest,
+            found.owner_digest,
+        }:
+            full = f"{found.dataset.owner}/{found.dataset.name}"
+            raise NotFound(
+                f"{full}@{found.version.number} has another content than it had",
+                why="who reads its parts was changed since"
+                if found.parts
+                else "the dataset was removed and pushed again under its name",
+                attempt=f"nsml run -d {full} ...    to take the new one",
+            )
+        if reference.streamed and found.version.in_place:
+            raise InvalidRequest(
+                f"{found.dataset.owner}/{found.dataset.name} is in place, and cannot be streamed",
+                why="its files are on the nodes",
+                attempt=f"nsml run -d {found.dataset.owner}/{found.dataset.name} ...",
+            )
+        is_theirs = may(UserCaller(user=user), CHANGE, found.dataset) is ALLOW
+        return DatasetVersion(
+            owner=found.dataset.owner,
+            name=found.dataset.name,
+            version=found.version.number,
+            digest=found.owner_digest if is_theirs else found.version.digest,
+            streamed=reference.streamed,
+            folder=reference.folder,
+            in_place=found.version.in_place,
+        )
+
+    async def changeable(self, caller: UserCaller, reference: DatasetReference) -> DatasetListing:
+        """What the caller may change.
+
+        Raises:
+            NotFound, InvalidRequest: as `find`.
+            Denied: the caller sees it, but it is somebody else's.
+        """
+        listing = await self.find(caller, reference)
+        found = listing.dataset
+        if may(caller, CHANGE, found) is not ALLOW:
+            raise Denied(
+                f"dataset {found.owner}/{found.name} is {found.owner}'s",
+                why="only its owner and administrators change it",
+            )
+        return listing
+
+    async def page(
+        self,
+        caller: UserCaller,
+        name_glob: str,
+        *,
+        size: int,
+        cursor: str,
+        words: Sequence[str] = (),
+    ) -> tuple[tuple[DatasetListing, ...], str]:
+        """Those that the caller may see, by name and owner, and the cursor of the next page; with all of the words.
+
+        Raises:
+            InvalidRequest: the cursor is none of ours.
+            TooLarge: the pattern is, or the words are.
+        """
+        if len(name_glob) > MOST_GLOB_CHARS:
+            raise TooLarge(f"a pattern has at most {MOST_GLOB_CHARS} characters")
+        if len(words) > MOST_WORDS or any(len(word) > MOST_WORD_CHARS for word in words):
+            raise TooLarge(
+                f"at most {MOST_WORDS} words of at most {MOST_WORD_CHARS} characters each"
+            )
+        last = after(cursor) if cursor else ("", "")
+        size = page_size(size)
+        found = await self._history.catalogue.datasets(
+            caller.user, name_glob=name_glob, words=words, after=last, limit=size + 1
+        )
+        page = found[:size]
+        return page, cursor_behind(page[-1]) if len(found) > size else ""
+
+    async def removed_page(
+        self, caller: UserCaller, name_glob: str, *, size: int, cursor: str
+    ) -> tuple[tuple[DatasetListing, ...], str]:
+        """Removed versions that the caller may restore, by name, owner and number; administrators get everybody's.
+
+        Raises as `page`.
+        """
+        if len(name_glob) > MOST_GLOB_CHARS:
+            raise TooLarge(f"a pattern has at most {MOST_GLOB_CHARS} characters")
+        last, size = after_version(cursor) if cursor else ("", "", 0), page_size(size)
+        found = await self._history.catalogue.every_removed_version(
+            "" if caller.user.role is Role.ADMIN else caller.user.name,
+            since=self.restorable_since(),
+            name_glob=name_glob,
+            after=last,
+            limit=size + 1,
+        )
+        page = found[:size]
+        return page, cursor_behind_version(page[-1]) if len(found) > size else ""
+
+    async def versions(
+        self,
+        caller: UserCaller,
+        reference: DatasetReference,
+        *,
+        with_removed: bool,
+        size: int,
+        cursor: str,
+    ) -> tuple[tuple[DatasetListing, ...], str]:
+        """Versions of a dataset, the newest first, and the cursor of the next page.
+
+        Removed ones, as long as they can be restored, are its owner's and administrators' to see.
+
+        Raises:
+            NotFound: as `find`; a dataset of which all versions are removed is there `with_removed`.
+            InvalidRequest: the cursor is none of ours.
+        """
+        before, size = before_number(cursor), page_size(size)
+        if with_removed and not reference.owner and await self._is_removed(caller, reference.name):
+            reference = replace(reference, owner=caller.user.name)
+        named = await self._named(caller, reference)
+        owner = reference.owner or caller.user.name
+        if named is None and with_removed and is_theirs(caller, owner):
+            is_own, name = True, reference.name
+        else:
+            found = (await self.find(caller, reference)).dataset
+            is_own, owner, name = may(caller, CHANGE, found) is ALLOW, found.owner, found.name
+        page = await self._history.catalogue.dataset_versions(
+            owner, name, with_removed=with_removed and is_own, before=before, limit=size + 1
+        )
+        if named is None and not page:
+            raise await self._not_there(caller, reference)
+        since = self.restorable_since()
+        shown = tuple(
+            one
+            for one in page[:size]
+            if not one.version.removed_at or one.version.removed_at >= since
+        )
+        return shown, str(page[size - 1].version.number) if len(page) > size else ""
+
+    async def use(self, caller: UserCaller, listing: DatasetListing, version: int) -> Use | None:
+        """Which sessions use a version of a dataset, or any (0); None for others than its owner and administrators."""
+        found = listing.dataset
+        if may(caller, CHANGE, found) is not ALLOW:
+            return None
+        users = [
+            session
+            for session in self._live()
+            if any(
+                (one.owner, one.name) == (found.owner, found.name) and version in {0, one.version}
+                for one in session.spec.datasets
+            )
+        ]
+        seen = [one.name for one in users if may(caller, SEE, one) is ALLOW]
+        return Use(
+            live=len(users),
+            queued=sum(one.state in _WAITING for one in users),
+            names=tuple(seen[:USERS_NAMED]),
+            ended=await self._history.catalogue.ended_uses(found.owner, found.name, version),
+        )
+
+    def live_uses(self) -> Counter[tuple[str, str]]:
+        """How many live sessions use each dataset, by owner and name."""
+        return Counter(
+            use
+            for session in self._live()
+            for use in {(one.owner, one.name) for one in session.spec.datasets}
+        )
+
+    def restorable_until(self, removed_at: float) -> float | None:
+        """Until when what was removed at that time can be restored; None: without end."""
+        return removed_at + self._grace_s if self._grace_s else None
+
+    def restorable_since(self) -> float:
+        """What was removed since that time can be restored."""
+        return self._clock.time() - self._grace_s if self._grace_s else 0.0
+
+    async def _no_version(
+        self, caller: UserCaller, newest: DatasetListing, number: int
+    ) -> NotFound:
+        """What is said of a version that is not there, or removed."""
+        owner, name = newest.dataset.owner, newest.dataset.name
+        why = f"the newest is {newest.version.number}"
+        attempt = f"nsml dataset versions {owner}/{name}"
+        if may(caller, CHANGE, newest.dataset) is ALLOW:
+            since = self.restorable_since()
+            gone = await self._history.catalogue.removed_versions(owner, name, number, since=since)
+            for one in gone:
+                why = f"it was removed {ago(self._clock.time() - one.removed_at)}"
+                attempt = f"nsml dataset restore {owner}/{name}@{number}"
+        return NotFound(f"there is no version {number} of {owner}/{name}", why=why, attempt=attempt)
+
+    async def _not_there(self, caller: UserCaller, reference: DatasetReference) -> NotFound:
+        """What is said of a dataset that is not there, or not visible."""
+        wanted = f"{reference.owner}/{reference.name}" if reference.owner else reference.name
+        if reference.owner in {"", caller.user.name}:
+            gone = await self._history.catalogue.removed_versions(
+                caller.user.name, reference.name, since=self.restorable_since()
+            )
+            if gone:
+                removed = ago(self._clock.time() - gone[-1].removed_at)
+                return NotFound(
+                    f"there is no dataset {wanted}",
+                    why=f"it was removed {removed}",
+                    attempt=f"nsml dataset restore {wanted}",
+                )
+        push = "" if reference.owner else f"\nnsml dataset push {wanted} PATH    adds it"
+        return NotFound(f"there is no dataset {wanted}", attempt=f"nsml dataset ls{push}")
+
+    async def _named(
+        self, caller: UserCaller, reference: DatasetReference
+    ) -> DatasetListing | None:
+        """The dataset that a name means, in its newest version; visible or not."""
+        catalogue = self._history.catalogue
+        found = await catalogue.dataset(reference.owner or caller.user.name, reference.name)
+        if found is not None or reference.owner:
+            return found
+        others = await catalogue.datasets(caller.user, name=reference.name)
+        if len(others) > 1:
+            raise InvalidRequest(
+                f"{len(others)} users have a dataset {reference.name!r}",
+                why=", ".join(f"{o.dataset.owner}/{reference.name}" for o in others[:5]),
+                attempt="\n".join(
+                    f"nsml dataset info {o.dataset.owner}/{reference.name}" for o in others[:5]
+                ),
+            )
+        if others and await self._is_removed(caller, reference.name):
+            other = f"{others[0].dataset.owner}/{reference.name}"
+            raise InvalidRequest(
+                f"your dataset {reference.name} is removed, and {other} is another one",
+                attempt=f"nsml dataset restore {reference.name}\nnsml dataset info {other}    names the other one",
+            )
+        return others[0] if others else None
+
+    async def _is_removed(self, caller: UserCaller, name: str) -> bool:
+        """Whether versions of a dataset of the caller's can be restored."""
+        since = self.restorable_since()
+        found = await self._history.catalogue.removed_versions(caller.user.name, name, since=since)
+        return bool(found)
+
+
+def no_tag(dataset: Dataset, tag: str) -> NotFound:
+    """What is said of a tag that a dataset does not have."""
+    full = f"{dataset.owner}/{dataset.name}"
+    return NotFound(f"{full} has no tag {tag[:80]!r}", attempt=f"nsml dataset versions {full}")
+
+
+def is_theirs(caller: UserCaller, owner: str) -> bool:
+    """Whether the caller may change what an owner has, of which nothing else may be there any more."""
+    return owner == caller.user.name or caller.user.role is Role.ADMIN

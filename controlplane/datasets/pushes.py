@@ -1,0 +1,280 @@
+"""New versions of datasets, and who reads their parts."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from controlplane.content.content import SEND_IT
+from controlplane.datasets.dataset_parts import check_divided, check_parts, divided, no_files
+from controlplane.domain.errors import Denied, InvalidRequest, MissingBlobs, TooLarge, Unavailable
+from controlplane.domain.identity import Role
+from controlplane.domain.names import check_dataset, check_digest
+from controlplane.domain.policy import check_visibility
+from controlplane.domain.values import Visibility
+from controlplane.history.sql.dataset_parts import PartsChanged
+from controlplane.history.values import Dataset, DatasetListing
+from nsml.common.units import size_text
+from nsml.content.in_place import LIST_NAME, MOST_LIST_BYTES
+from nsml.spec.in_place_paths import is_plain, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from controlplane.content.content import Content
+    from controlplane.content.manifests import Listing
+    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.values import PartAccess
+    from controlplane.history.sql.history import History
+    from controlplane.history.values import DatasetVersion as StoredVersion
+    from nsml.common.clock import Clock
+
+MOST_MESSAGE_BYTES: Final = 4 << 10
+MOST_PLACE_BYTES: Final = 1 << 10
+"""Of the path of a version in place."""
+
+FREELY_REPEATED_BYTES = 64 << 30
+MOST_REPEATED = 8
+"""A version over that size has at most so many times the bytes that were sent for it.
+
+One chunk that a manifest lists again and again is laid out again and again on nodes. Data of people repeats
+little: copies, augmented sets, files of zeros, and those of zeros seldom over this size.
+"""
+
+TRIES: Final = 8
+"""How often a version is divided again when others changed who reads its parts meanwhile."""
+
+NO_PARTS: Final[Mapping[str, PartAccess]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InPlace:
+    """Files that nodes have themselves: the folder, and how many files of how many bytes its user says it has."""
+
+    path: str
+    size_bytes: int
+    file_count: int
+
+
+class DatasetPushes:
+    """Makes versions.
+
+    Args:
+        in_place_roots: folders below which every user may add versions in place.
+    """
+
+    def __init__(
+        self,
+        *,
+        history: History,
+        content: Content,
+        clock: Clock,
+        in_place_roots: Sequence[str] = (),
+    ) -> None:
+        self._history = history
+        self._content = content
+        self._clock = clock
+        self._in_place_roots = in_place_roots
+
+    def check(
+        self,
+        caller: UserCaller,
+        name: str,
+        visibility: Visibility | None,
+        message: str,
+        *,
+        parts: Mapping[str, PartAccess] = NO_PARTS,
+        in_place: InPlace | None = None,
+    ) -> None:
+        """Raise what `create_version` would, as far as it does not lie in the content."""
+        check_dataset(name)
+        check_parts(parts)
+        if in_place is not None:
+            self._check_place(caller, in_place)
+        if visibility is not None:
+            check_visibility(visibility, caller.user.team)
+        if len(message.encode()) > MOST_MESSAGE_BYTES:
+            raise TooLarge(f"a message has at most {MOST_MESSAGE_BYTES} bytes")
+
+    async def create_version(
+        self,
+        caller: UserCaller,
+        *,
+        name: str,
+        digest: str,
+        visibility: Visibility | None,
+        message: str,
+        parts: Mapping[str, PartAccess] = NO_PARTS,
+        in_place: InPlace | None = None,
+    ) -> tuple[DatasetListing, bool]:
+        """Make content the newest version of the caller's dataset; False when it was already.
+
+        `parts`: who reads which, in all versions; others of the dataset stay as they are.
+        `in_place`: the content is the list of files that nodes have themselves.
+
+        Raises:
+            Denied: it is in place, and nowhere that the caller may add datasets from.
+            MissingBlobs: not all of it has been sent, or not by the caller.
+            TooLarge: it repeats little data many times.
+            InvalidRequest: it has no files, none of such a part, or none that is open; or it is in place, and no list.
+        """
+        self.check(caller, name, visibility, message, parts=parts, in_place=in_place)
+        check_digest(digest)
+        if not await self._content.may_use(caller, digest) or await self._content.is_incomplete(
+            caller, digest
+        ):
+            raise MissingBlobs("the dataset has not been sent completely", attempt=SEND_IT)
+        listing = await self._content.listing(caller, digest)
+        await self._content.borrow(caller, digest)
+        if not listing.file_count:
+            raise InvalidRequest("a dataset has at least one file")
+        if in_place is not None:
+            await self._check_list(caller, digest, listing)
+        if listing.size > max(FREELY_REPEATED_BYTES, MOST_REPEATED * listing.different):
+            raise TooLarge(
+                f"the dataset has {size_text(listing.size)} of files, and"
+                f" {size_text(listing.different)} of different data: over"
+                f" {size_text(FREELY_REPEATED_BYTES)} at most {MOST_REPEATED} times as much",
+                why="nodes write all of it to disk",
+                attempt="the repeated data once, and have programs repeat it",
+            )
+        owner = caller.user
+        known = await self._history.catalogue.dataset(owner.name, name)
+        if visibility is None:
+            visibility = known.dataset.visibility if known else Visibility.PRIVATE
+        dataset = Dataset(
+            owner=owner.name,
+            name=name,
+            created_at=self._clock.time(),
+            team=owner.team,
+            visibility=visibility,
+        )
+        version, created = await self._put(
+            caller, dataset, digest, listing, message=message, parts=parts, in_place=in_place
+        )
+        found = await self._history.catalogue.dataset(owner.name, name, version.number)
+        return found or DatasetListing(dataset, version), created
+
+    async def _put(
+        self,
+        caller: UserCaller,
+        dataset: Dataset,
+        digest: str,
+        listing: Listing,
+        *,
+        message: str,
+        parts: Mapping[str, PartAccess],
+        in_place: InPlace | None,
+    ) -> tuple[StoredVersion, bool]:
+        """Divide a tree into the parts of its dataset, where that has some, and make it the newest version."""
+        catalogue, owner, name = self._history.catalogue, dataset.owner, dataset.name
+        for _ in range(TRIES):
+            known = await catalogue.part_access(owner, name)
+            access = {**known, **parts}
+            if in_place is not None and access:
+                raise _undivided(dataset)
+            made = await divided(self._content, caller, digest, access)
+            check_divided(made, parts)
+            if access != known and await catalogue.whole_roots(owner, name):
+                await self.set_access(caller, dataset, parts, is_pushed=True)
+                continue
+            opened, further = made or (None, None)
+            extent = opened or in_place
+            with suppress(PartsChanged):
+                return await catalogue.put_dataset_version(
+                    dataset,
+                    digest=opened.digest if opened else digest,
+                    size_bytes=extent.size_bytes if extent else listing.size,
+                    file_count=extent.file_count if extent else listing.file_count,
+                    message=message,
+                    in_place=in_place.path if in_place else "",
+                    parts=further,
+                    access_before=known,
+                )
+        raise _too_many_changes(dataset)
+
+    async def set_access(
+        self,
+        caller: UserCaller,
+        dataset: Dataset,
+        parts: Mapping[str, PartAccess],
+        *,
+        is_pushed: bool = False,
+    ) -> None:
+        """Change who reads parts of a dataset, in all its versions, removed ones, too.
+
+        `is_pushed`: a version is to follow that has files of all of them.
+
+        Raises:
+            InvalidRequest: a part is new, and no version has files of it.
+        """
+        catalogue, owner, name = self._history.catalogue, dataset.owner, dataset.name
+        for _ in range(TRIES):
+            known = await catalogue.part_access(owner, name)
+            access = {**known, **parts}
+            if access == known:
+                return
+            whole = await catalogue.whole_roots(owner, name)
+            before = await catalogue.dataset_versions(owner, name, with_removed=True)
+            if any(one.version.in_place for one in before):
+                raise _undivided(dataset)
+            versions = {
+                number: await divided(self._content, caller, root, access)
+                for number, root in whole.items()
+            }
+            found = {one.path for made in versions.values() if made for one, _ in made[1].parts()}
+            for path in sorted(parts.keys() - known.keys() - found):
+                if not is_pushed:
+                    raise no_files(path)
+            with suppress(PartsChanged):
+                await catalogue.set_part_access(owner, name, access, versions, before=known)
+                self._content.withdraw(
+                    {digest for one in before for digest in (one.version.digest, one.owner_digest)}
+                )
+                return
+        raise _too_many_changes(dataset)
+
+    def _check_place(self, caller: UserCaller, in_place: InPlace) -> None:
+        """Raise unless the caller may have nodes mount this folder, which exposes their files."""
+        if not is_plain(in_place.path) or len(in_place.path.encode()) > MOST_PLACE_BYTES:
+            raise InvalidRequest(
+                f"{in_place.path[:80]!r} is no place for a dataset",
+                why=f"it takes an absolute path of at most {MOST_PLACE_BYTES} bytes, without . and ..",
+            )
+        if caller.user.role is Role.ADMIN or place_of(in_place.path, self._in_place_roots):
+            return
+        roots = ", ".join(self._in_place_roots)
+        raise Denied(
+            f"only administrators add datasets in place at {in_place.path}",
+            why=f"others may below {roots}" if roots else "this platform has no in_place_roots",
+            attempt="nsml dataset push NAME PATH    sends the files",
+        )
+
+    async def _check_list(self, caller: UserCaller, digest: str, listing: Listing) -> None:
+        """Raise unless a tree is the list of a dataset in place: agents read it whenever a session starts."""
+        if listing.file_count == 1 and listing.size <= MOST_LIST_BYTES:
+            found = await self._content.listing(caller, digest, is_with_sizes=True)
+            if found.sizes is not None and list(found.sizes) == [LIST_NAME]:
+                return
+        raise InvalidRequest(
+            "the content is not the list of a dataset in place",
+            why=f"that is one file {LIST_NAME} of at most {size_text(MOST_LIST_BYTES)}",
+            attempt="nsml dataset add NAME --in-place PATH",
+        )
+
+
+def _undivided(dataset: Dataset) -> InvalidRequest:
+    return InvalidRequest(
+        f"{dataset.owner}/{dataset.name} cannot have both versions in place and parts",
+        why="sessions have the whole folder of a version in place",
+        attempt="another name for one of them",
+    )
+
+
+def _too_many_changes(dataset: Dataset) -> Unavailable:
+    return Unavailable(
+        f"{dataset.owner}/{dataset.name} is changed by others at the same moment",
+        attempt="the same again",
+    )

@@ -1,0 +1,90 @@
+"""How datasets are named in requests, and where their lists go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.names import check_dataset, check_user
+from nsml.spec.dataset_names import is_dataset_name
+
+if TYPE_CHECKING:
+    from controlplane.history.values import DatasetListing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetReference:
+    """A dataset as a submission names it: owner "" is the caller first, version 0 and tag "" the newest, digest "" any.
+
+    `folder`: of /data, where a session has it; "": its name.
+    """
+
+    name: str
+    owner: str = ""
+    version: int = 0
+    digest: str = ""
+    tag: str = ""
+    streamed: bool = False
+    folder: str = ""
+
+
+def parse_dataset(
+    text: str,
+    version: int = 0,
+    digest: str = "",
+    tag: str = "",
+    *,
+    streamed: bool = False,
+    folder: str = "",
+) -> DatasetReference:
+    """Understand NAME or OWNER/NAME."""
+    owner, slash, name = text.rpartition("/")
+    if slash:
+        check_user(owner)
+    if tag and version:
+        raise InvalidRequest("a version is named by its number or by a tag, not by both")
+    if folder and not is_dataset_name(folder):
+        raise InvalidRequest(
+            f"{folder[:80]!r} is no folder for a dataset", why="it has the form of a dataset's name"
+        )
+    return DatasetReference(
+        name=check_dataset(name),
+        owner=owner,
+        version=version,
+        digest=digest,
+        tag=tag,
+        streamed=streamed,
+        folder=folder,
+    )
+
+
+def cursor_behind(listing: DatasetListing) -> str:
+    """The cursor of a page that ended with this dataset."""
+    return f"{listing.dataset.owner}/{listing.dataset.name}"
+
+
+def after(cursor: str) -> tuple[str, str]:
+    """Name and owner of the last dataset of the page before."""
+    last = parse_dataset(cursor)
+    return last.name, last.owner
+
+
+def cursor_behind_version(listing: DatasetListing) -> str:
+    """The cursor of a page of versions of several datasets that ended with this one."""
+    return f"{cursor_behind(listing)}@{listing.version.number}"
+
+
+def after_version(cursor: str) -> tuple[str, str, int]:
+    """Name, owner and number of the last version of the page before."""
+    name, _, number = cursor.partition("@")
+    return *after(name), before_number(number)
+
+
+def before_number(cursor: str) -> int:
+    """The number of the last version of the page before."""
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 10 and int(cursor)):
+        raise InvalidRequest(f"{cursor[:80]!r} is no cursor of this list")
+    return int(cursor)
