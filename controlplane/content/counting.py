@@ -29,6 +29,7 @@ STEP: Final = 10_000
 """Digests that are marked before anybody else gets a turn."""
 _DIGEST: Final = re.compile(rb'"([0-9a-f]{64})"')
 _DIGEST_BYTES: Final = 66
+_CUT: Final = re.compile(rb'"[0-9a-f]{0,64}\Z')
 
 
 class Counting:
@@ -169,5 +170,6 @@ def digests_in(data: bytes) -> Iterator[list[str]]:
 
 
 def end_of(data: bytes) -> bytes:
-    """What goes before the next page, for a digest that begins in this one; no whole one is in it."""
-    return data[-_DIGEST_BYTES + 1 :]
+    """What goes before the next page, for a digest that begins in this one; no whole one is in it. Mostly nothing."""
+    found = _CUT.search(data[-_DIGEST_BYTES + 1 :])
+    return found[0] if found else b""

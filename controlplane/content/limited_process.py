@@ -29,8 +29,12 @@ _REFUSED_CODE: Final = 3
 _NO_ROOM_CODE: Final = 4
 
 
-class TakesTooMuch(Exception):
-    """It cannot be done within the limits; another time it may."""
+class OverLimit(Exception):
+    """It takes more memory or time than it may have."""
+
+
+class NoRoom(Exception):
+    """Its temporary files cannot be written: another time they may."""
 
 
 async def run_limited(
@@ -42,7 +46,8 @@ async def run_limited(
 
     Raises:
         ContentError: the work raised it.
-        TakesTooMuch: a limit was reached, or its files could not be written.
+        OverLimit: a limit was reached.
+        NoRoom: its files could not be written.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", module, *arguments),
@@ -56,7 +61,7 @@ async def run_limited(
             await _feed(process, given)
             answer, _ = await process.communicate()
     except TimeoutError:
-        raise TakesTooMuch(f"that takes longer than {WITHIN_S:g} s") from None
+        raise OverLimit(f"that takes longer than {WITHIN_S:g} s") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -68,8 +73,8 @@ async def run_limited(
         case _ if process.returncode == _REFUSED_CODE:
             raise ContentError(answer.decode())
         case _ if process.returncode == _NO_ROOM_CODE:
-            raise TakesTooMuch(no_file(answer.decode()))
-    raise TakesTooMuch(f"that takes more than {MEMORY_BYTES >> 30} GiB of memory")
+            raise NoRoom(no_file(answer.decode()))
+    raise OverLimit(f"that takes more than {MEMORY_BYTES >> 30} GiB of memory")
 
 
 def no_file(why: object) -> str:

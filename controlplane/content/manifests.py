@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from controlplane.content import manifest_reader
-from controlplane.content.limited_process import TakesTooMuch, no_file, run_limited
+from controlplane.content.limited_process import NoRoom, OverLimit, no_file, run_limited
 from controlplane.content.members import Members
 from controlplane.content.shared_tasks import ANSWER_WITHIN_S, SharedTasks
 from controlplane.domain.errors import RETRY_AFTER_S, InvalidRequest, Unavailable
@@ -196,12 +196,12 @@ class Manifests:
                 known = await self._read_apart(root, pieces, is_with_sizes=is_with_sizes)
             except ContentError as error:
                 raise self._refuse(root, error) from error
-            except TakesTooMuch as error:
+            except OverLimit as error:
                 raise _no_manifest(root, str(error)) from error
-            except OSError as error:
+            except (NoRoom, OSError) as error:
                 raise Unavailable(
                     f"manifest {root[:12]} cannot be read now",
-                    why=no_file(error),
+                    why=str(error) if isinstance(error, NoRoom) else no_file(error),
                     retry_after_s=RETRY_AFTER_S,
                 ) from error
         self._known_large.keep(root, known)

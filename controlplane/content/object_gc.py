@@ -25,16 +25,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import structlog
 
-from controlplane.content.counting import Counting, listed
+from controlplane.content.counting import STEP, Counting, digests_in, end_of
+from controlplane.content.manifests import read_in_turn
 from controlplane.domain.errors import NotFound, NsmlError
 from controlplane.history.values import KeptKind, Reference
 from controlplane.objects.errors import BlobDamaged
@@ -42,6 +43,7 @@ from controlplane.state.lru import LruDict
 from controlplane.stored import etcd_codec
 from nsml.common.clock import inline
 from nsml.content.errors import ContentError
+from nsml.content.pages import pages_in
 
 if TYPE_CHECKING:
     from controlplane.history.sql.history import History
@@ -57,6 +59,8 @@ MOST_TOLD: Final = 10
 """Digests that one line of the log names."""
 ROOTS_SEEN: Final = 100_000
 """Manifests that are not read again where several things refer to them."""
+PAGES_READ: Final = 65_536
+"""Pages that are not read again where several manifests have them: some 30 MB, of 25 million files."""
 MARK_BITS: Final = 27
 
 _WORDS: Final = struct.Struct("<6I")
@@ -279,6 +283,7 @@ class _Walk:
         self._counted = counted
         self._run = run
         self._marked: LruDict[str, None] = LruDict(ROOTS_SEEN)
+        self._read: LruDict[str, _PageRead] = LruDict(PAGES_READ, weigh=lambda one: len(one.owners))
         self._seen: LruDict[tuple[str, str], None] = LruDict(ROOTS_SEEN)
 
     async def blobs(self, some: Sequence[Reference]) -> None:
@@ -290,19 +295,85 @@ class _Walk:
             await self._counted.refer(owner, KeptKind.LOGS, [one.digest for one in own])
 
     async def roots(self, some: Iterable[Reference]) -> None:
-        """Manifests, with what they list."""
+        """Manifests, with what they list; ReferencesUnread for one that cannot be read."""
         for one in some:
-            if not one.digest or (one.digest, self._counted.owner_of(one)) in self._seen:
-                continue
-            is_marked = one.digest in self._marked
-            async with aclosing(listed_by(self._objects, one.digest)) as found:
-                async for digests in found:
-                    if not is_marked:
-                        self._done.referred += await self._run(partial(self._marks.add, digests))
-                    await self._counted.refer(self._counted.owner_of(one), one.kind, digests)
+            owner = self._counted.owner_of(one)
+            if one.digest and (one.digest, owner) not in self._seen:
+                with _readable(one.digest):
+                    await self._root(_Root(one.digest, owner, one.kind, one.digest in self._marked))
+                self._marked.keep(one.digest, None)
+                self._seen.keep((one.digest, owner), None)
+
+    async def _root(self, root: _Root) -> None:
+        data = await self._objects.get(root.digest)
+        await self._add(root, [root.digest])
+        pages = pages_in(data)
+        if pages is None:
+            for digests in digests_in(data):
+                await self._add(root, digests)
+            return
+        digests = [page.digest for page in pages]
+        for start in range(0, len(digests), STEP):
+            await self._add(root, digests[start : start + STEP])
+        await self._pages(root, digests)
+
+    async def _pages(self, root: _Root, digests: Sequence[str]) -> None:
+        """What pages list. One that was read for the same owner is not read again, but for a digest that is cut at its beginning."""
+        known = [self._known_page(digest, root.owner) for digest in digests]
+        wanted = [digest for digest, one in zip(digests, known, strict=True) if one is None]
+        end = b""
+        async with aclosing(read_in_turn(self._objects, wanted)) as unknown:
+            for digest, one in zip(digests, known, strict=True):
+                if one is not None and one.before == end:
+                    self._done.referred += 0 if root.is_marked else one.found
+                    end = one.after
                     await asyncio.sleep(0)
-            self._marked.keep(one.digest, None)
-            self._seen.keep((one.digest, self._counted.owner_of(one)), None)
+                    continue
+                page = await (anext(unknown) if one is None else self._objects.get(digest))
+                data, count = end + page, 0
+                for some in digests_in(data):
+                    count += len(some)
+                    await self._add(root, some)
+                self._keep_page(digest, _PageRead(end, end_of(data), count, (root.owner,)))
+                end = end_of(data)
+
+    def _known_page(self, digest: str, owner: str) -> _PageRead | None:
+        """What it lists, where that is counted for this owner; for nobody ("") where it is for anybody."""
+        one = self._read.get(digest)
+        return one if one is not None and (not owner or owner in one.owners) else None
+
+    def _keep_page(self, digest: str, one: _PageRead) -> None:
+        before = self._read.get(digest)
+        if before is not None and before.before == one.before:
+            one = one._replace(owners=tuple({*before.owners, *one.owners}))
+        self._read.keep(digest, one)
+
+    async def _add(self, root: _Root, digests: list[str]) -> None:
+        if not root.is_marked:
+            self._done.referred += await self._run(partial(self._marks.add, digests))
+        await self._counted.refer(root.owner, root.kind, digests)
+        await asyncio.sleep(0)
+
+
+class _Root(NamedTuple):
+    """A manifest that something of an owner ("": of nobody) refers to; `is_marked`: for another owner."""
+
+    digest: str
+    owner: str
+    kind: KeptKind
+    is_marked: bool
+
+
+class _PageRead(NamedTuple):
+    """A page that was read in this look: what of the pages before and in it goes before it, and before the next one.
+
+    `found`: how many digests; `owners`: for whom they are counted.
+    """
+
+    before: bytes
+    after: bytes
+    found: int
+    owners: tuple[str, ...]
 
 
 async def recorded(
@@ -316,16 +387,11 @@ async def recorded(
         after = page.next
 
 
-async def listed_by(objects: ObjectStore, root: str) -> AsyncGenerator[list[str], None]:
-    """A manifest that something refers to, and what it lists: see `listed`.
-
-    Raises:
-        ReferencesUnread: it, or a page of it, is not there, or damaged.
-    """
+@contextlib.contextmanager
+def _readable(root: str) -> Iterator[None]:
+    """Around what reads a manifest that something refers to: ReferencesUnread where it, or a page of it, is not there, or damaged."""
     try:
-        async with aclosing(listed(objects, root)) as found:
-            async for some in found:
-                yield some
+        yield
     except (NotFound, BlobDamaged, ContentError) as error:
         raise ReferencesUnread(
             f"the manifest {root} cannot be read, so its blobs are unknown",

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import structlog
 
-from controlplane.domain.errors import InvalidRequest, NsmlError, TooLarge, Unavailable
+from controlplane.domain.errors import (
+    InvalidRequest,
+    NsmlError,
+    StillWorking,
+    TooLarge,
+    Unavailable,
+)
 from controlplane.state.lru import LruDict
 
 if TYPE_CHECKING:
@@ -55,7 +61,7 @@ class SharedTasks(Generic[K, T]):
         A refusal that nobody was there to hear is raised to the next caller.
 
         Raises:
-            Unavailable: it goes on still; None for `within_s` waits to its end.
+            StillWorking: it goes on; None for `within_s` waits to its end.
         """
         if (refusal := self._unheard.get(key)) is not None:
             self._unheard.forget(key)
@@ -71,8 +77,9 @@ class SharedTasks(Generic[K, T]):
             if not self._waiting[key]:
                 del self._waiting[key]
         if not task.done():
-            raise Unavailable(
-                f"{self._what}, which takes some minutes",
+            raise StillWorking(
+                self._what,
+                why="that takes some minutes for a large one",
                 attempt="the same again: it goes on meanwhile",
                 retry_after_s=ASK_AGAIN_AFTER_S,
             )

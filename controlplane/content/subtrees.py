@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from controlplane.content.limited_process import (
-    TakesTooMuch,
+    NoRoom,
+    OverLimit,
     no_file,
     run_limited,
     work_limited,
 )
 from controlplane.content.manifests import SMALL_BYTES
 from controlplane.content.shared_tasks import ANSWER_WITHIN_S, SharedTasks
-from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.errors import RETRY_AFTER_S, InvalidRequest, Unavailable
 from controlplane.limits.concurrency_limits import Turns
 from controlplane.limits.user_storage import blob_bytes
 from controlplane.state.lru import LruDict
@@ -103,7 +104,7 @@ class Subtrees:
             NotFound: there is no manifest of this digest, or a page of it is not there.
             InvalidRequest: it is none, or it takes too much to divide it.
             LimitReached: too many calls of the user wait already, or the user may not send or keep so much.
-            Unavailable: it takes longer than a call, and goes on.
+            Unavailable: it takes longer than a call, and goes on; or there is no room for temporary files.
         """
         asked = root, frozenset(parts), tuple(map(frozenset, groups))
         work = partial(self._made_in_turn, user, asked)
@@ -116,15 +117,19 @@ class Subtrees:
                 return known[1]
             try:
                 found = await self._make(user, asked)
-            except (ContentError, TakesTooMuch) as error:
+            except (ContentError, OverLimit) as error:
                 raise _refused(str(error)) from error
-            except OSError as error:
-                raise _refused(no_file(error)) from error
+            except (NoRoom, OSError) as error:
+                raise Unavailable(
+                    "the manifest cannot be divided into parts now",
+                    why=str(error) if isinstance(error, NoRoom) else no_file(error),
+                    retry_after_s=RETRY_AFTER_S,
+                ) from error
             self._made.keep(asked, (self._clock.monotonic(), found))
             return found
 
     async def _make(self, user: str, asked: _Asked) -> list[Subtree]:
-        """Raises ContentError, TakesTooMuch and OSError."""
+        """Raises as `run_limited`, and OSError."""
         root, parts, groups = asked
         folder = await self._run(partial(tempfile.TemporaryDirectory, prefix="nsml-manifest-"))
         try:

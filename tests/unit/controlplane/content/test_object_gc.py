@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -292,6 +293,37 @@ async def test_pages_and_what_they_list_live_as_long_as_a_root_that_lists_them(
     await world.history.catalogue.delete_checkpoint("s", new.root)
     await world.collect()
     assert await world.everything() == set()
+
+
+async def test_a_page_of_several_versions_is_read_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a digest is cut between pages, of which one is another one: what each version has is marked."""
+    versions = [
+        paged_tree(*(f"{at:05}new" for at in range(0, 9_000, 4_500)[:number]), files=9_000)
+        for number in range(3)
+    ] + [paged_tree(files=9_000, chunks=9_000)]
+    read: Counter[str] = Counter()
+    sound = MemoryObjects.get_first
+
+    async def get_first(self: MemoryObjects, digests: Any, most: int) -> list[bytes]:
+        found = await sound(self, digests, most)
+        read.update(digests[: len(found)])
+        return found
+
+    monkeypatch.setattr(MemoryObjects, "get_first", get_first)
+    for manifest, blobs in versions:
+        await world.send(Tree(manifest.digest, blobs))
+        await world.save(manifest.digest, manifest.digest)
+    done = await world.look()
+    pages = [page.digest for manifest, _ in versions for page in manifest.root.pages]
+    assert len(pages) > len(set(pages)), "versions share some"
+    assert read == Counter(set(pages))
+    counted = sum(len({*manifest.blobs()}) for manifest, _ in versions)
+    assert done.referred >= counted + len(pages)
+    everything = {digest for _, blobs in versions for digest in blobs}
+    await world.collect()
+    assert await world.everything() == everything
 
 
 async def test_nothing_is_put_aside_while_a_page_cannot_be_read(world: World) -> None:

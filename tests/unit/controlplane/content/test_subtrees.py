@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.content.limited_process import TakesTooMuch
+from controlplane.content.limited_process import NoRoom
 from controlplane.content.subtrees import _divide, _divide_apart
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
@@ -49,5 +49,5 @@ async def test_a_full_disk_is_said(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     whole.write_bytes(build(FILES["test"]).encode())
     (tmp_path / "part-0").symlink_to("/dev/full")
-    with pytest.raises(TakesTooMuch, match="No space left"):
+    with pytest.raises(NoRoom, match="No space left"):
         await _divide_apart(whole, PARTS, [["test"]])
