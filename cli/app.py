@@ -302,20 +302,19 @@ class App:
         """Run a coroutine with a client, within --timeout, and give its result.
 
         `waits`: calls that only read, or stop something, are tried again for a while when the platform says
-        that what refuses them passes.
+        that what refuses them passes. What the platform works on for a call is waited for in any case.
         """
         import asyncio
         import gc
 
-        from cli.retry import Patience
+        from cli.retry import CALL_S, Patience
 
         # Not what the task gives: asyncio.run has that written out, to no purpose, which takes a second for 20,000 files.
         results: list[T] = []
 
         async def bounded() -> None:
             async with asyncio.timeout(self.flags.timeout_s), self.connect() as client:
-                if waits:
-                    client.rpc.patience = lambda: Patience(self)
+                client.rpc.patience = lambda: Patience(self, CALL_S if waits else 0.0)
                 results.append(await body(client))
 
         # What was imported stays: collecting it again and again is not worth the time.

@@ -79,7 +79,7 @@ def dataset() -> None:
     "-e",
     "--evaluation",
     metavar="FILE",
-    help="As -l, and check that evaluation.py is at the top.",
+    help="As -l, with FILE as evaluation.py at the top; it may lie outside of PATH.",
 )
 @click.option(
     "-f", "--force", is_flag=True, help="Accepted for NSML: a push always makes a new version."
@@ -123,10 +123,12 @@ def push(
     app.call(lambda client: client.datasets.check(request))
     cache = stat_cache(app, rehash=rehash)
     listed = _under(_list(app, path, exclude, max_size), under)
+    if evaluation is not None:
+        listed = _with_evaluation(app, listed, path, evaluation)
     files = [file.path for file in listed.files]
     check_parts(parts, files)
     if leaderboard or evaluation is not None:
-        hidden = dict.fromkeys(_test_folders(name, path, files, evaluation), "hide")
+        hidden = dict.fromkeys(_test_folders(name, files), "hide")
         del request.parts[:]
         request.parts.extend(part_messages({**hidden, **parts}))
     if verbose:
@@ -189,20 +191,37 @@ def _under(listed: FolderFiles, folder: str | None) -> FolderFiles:
     return replace(listed, files=files)
 
 
-def _test_folders(name: str, path: Path, files: list[str], evaluation: str | None) -> list[str]:
+def _with_evaluation(app: App, listed: FolderFiles, path: Path, evaluation: str) -> FolderFiles:
+    """The same files with this one as evaluation.py at the top, wherever it lies.
+
+    Raises CommandError where it is not there, or the folder has another one.
+    """
+    file = next((one for one in (Path(evaluation), path / evaluation) if one.is_file()), None)
+    if file is None:
+        raise CommandError(
+            f"there is no file {evaluation!r}",
+            why=f"it is looked for here and in {path}",
+            advice="-e FILE    with its path",
+        )
+    there = path / _EVALUATION
+    if any(one.path == _EVALUATION for one in listed.files):
+        if there.exists() and there.samefile(file):
+            return listed
+        raise CommandError(
+            f"two files would be {_EVALUATION} at the top of the dataset: {file} and {there}",
+            advice=f"-e {_EVALUATION}    for the one in the folder",
+        )
+    from nsml.content.listing import with_file
+
+    return with_file(
+        listed, list_files(app, file, ignore=None, max_bytes=listed.max_bytes), _EVALUATION
+    )
+
+
+def _test_folders(name: str, files: list[str]) -> list[str]:
     """What `-l` hides; CommandError where the folder is not laid out for it."""
     from nsml.content.tree_parts import part_of
 
-    at_top = path / _EVALUATION
-    meant = [] if evaluation is None else [Path(evaluation), path / evaluation]
-    is_there = _EVALUATION in files and any(one.exists() and one.samefile(at_top) for one in meant)
-    if evaluation is not None and not is_there:
-        raise CommandError(
-            f"the evaluation of a dataset is {_EVALUATION} at its top",
-            why="it is sent with the dataset",
-            advice=f"cp {shell_word(evaluation)} PATH/{_EVALUATION}\n"
-            f"nsml dataset push -l -e {_EVALUATION} {shell_word(name)} PATH",
-        )
     found = test_folders(files)
     if not any(part_of(one, ("test",)) for one in found):
         raise CommandError(
@@ -317,16 +336,26 @@ def info(app: App, *, name: str) -> None:
 
 
 @command(
-    "pull", reads=True, examples=["nsml dataset pull mnist", "nsml dataset pull kim/mnist@2 ~/data"]
+    "pull",
+    reads=True,
+    examples=[
+        "nsml dataset pull mnist",
+        "nsml dataset pull kim/mnist@2 ~/data",
+        "nsml dataset pull mnist --only test --only classes.txt",
+    ],
 )
 @click.argument("name", type=DATASET)
 @click.argument("path", type=click.Path(file_okay=False, path_type=Path), default=".")
+@click.option(
+    "--only", multiple=True, metavar="PATH", help="Only this file or folder of it; may be repeated."
+)
 @pass_app
-def pull(app: App, *, name: str, path: Path) -> None:
+def pull(app: App, *, name: str, path: Path, only: tuple[str, ...]) -> int:
     """Fetch a dataset to PATH/NAME.
 
     Without @N or @TAG its newest version. Every file is verified by its digest. An existing folder is left alone.
-    Hidden parts come with it for the owner and administrators alone.
+    Hidden parts come with it for the owner and administrators alone. Files keep their paths with --only; exit code 9
+    if only some of its paths are there.
     """
     from nsml.client.content import download
     from nsml.common.text import visible
@@ -335,33 +364,48 @@ def pull(app: App, *, name: str, path: Path) -> None:
     from nsml.view.datasets import record
 
     wanted = split_dataset(name)
+    paths = tuple(dict.fromkeys(map(part_path, only)))
+    absent: list[str] = []
 
-    async def fetch(client: Client, progress: Callable[[Transfer], None]) -> tuple[Dataset, Path]:
+    async def fetch(
+        client: Client, progress: Callable[[Transfer], None]
+    ) -> tuple[Dataset, Path, int, int]:
         found = await client.datasets.get(*wanted)
         full = f"{found.owner}/{found.name}"
         target = path / folder_name(found.name)
         if found.in_place:
-            await copy_in_place(client, found, target)
-            return found, target
+            files, size, missing = await copy_in_place(client, found, target, paths)
+            absent.extend(missing)
+            return found, target, files, size
         with target_errors(target):
-            await download(
+            extent = await download(
                 client,
                 found.digest,
                 target,
                 progress=progress,
                 shown_by=lambda: client.datasets.get(full, found.version),
+                below=paths,
+                absent=absent.append,
             )
-        return found, target
+        if not paths:
+            return found, target, found.file_count, found.size_bytes
+        return found, target, extent.files, extent.size
 
-    found, target = fetched(app, fetch)
+    found, target, files, size = fetched(app, fetch)
     remember_pushed(app, target)
     app.say(
-        f"version {found.version} of {found.owner}/{found.name}:"
-        f" {files_text(found.file_count)} ({size_text(found.size_bytes)})"
+        f"{'part of ' if paths else ''}version {found.version} of {found.owner}/{found.name}:"
+        f" {files_text(files)} ({size_text(size)})"
     )
+    for one in absent:
+        app.say(f"note: there is no file {visible(one)} in it, and none below it")
     if withheld := [one.path for one in found.parts if not one.digest]:
         app.say(f"not included, hidden by the owner: {visible(', '.join(withheld))}")
-    write_one(app, {**record(found), "path": str(target)}, [str(target)], name="path")
+    facts = {**record(found), "path": str(target)}
+    if paths:
+        facts |= {"only": list(paths), "not_there": absent, "fetched_files": files}
+    write_one(app, facts, [str(target)], name="path")
+    return ExitCode.PARTLY if absent else ExitCode.OK
 
 
 dataset.add_command(push)

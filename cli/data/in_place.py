@@ -19,6 +19,8 @@ from cli.progress import Progress
 from cli.sessions.file_names import files_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nsml.client.calls import Client
     from nsml.content.in_place import Changes, ListedFile
     from nsml.v1.datasets_pb2 import CreateDatasetVersionResponse, Dataset
@@ -126,17 +128,27 @@ async def listed_files(client: Client, found: Dataset) -> list[ListedFile]:
         return await in_thread(lambda: list(read_list(place / LIST_NAME)))
 
 
-async def copy_in_place(client: Client, found: Dataset, target: Path) -> None:
+async def copy_in_place(
+    client: Client, found: Dataset, target: Path, only: Sequence[str] = ()
+) -> tuple[int, int, list[str]]:
     """Copy a version in place to the new folder `target`, where this machine has its files; each is verified.
 
-    Raises CommandError for a machine that has them not, or others.
+    `only`: these files and folders of it. Gives how many files of how many bytes, and what of `only` is not there. Raises CommandError for a machine that has the files
+    not, or others, and NotFound where nothing of `only` is there.
     """
+    from nsml.client.errors import NotFound
     from nsml.common.clock import in_thread
     from nsml.content.errors import ContentError, TargetExists
     from nsml.content.in_place import copy
+    from nsml.content.tree_parts import Chosen
 
     full = f"{found.owner}/{found.name}"
     listed = await listed_files(client, found)
+    chosen = Chosen(only)
+    if only:
+        listed = [one for one in listed if chosen.has(one.path)]
+    if only and not listed:
+        raise NotFound(f"there is no file or folder {', '.join(map(repr, only[:5]))} in {full}")
     try:
         with target_errors(target):
             await in_thread(lambda: copy(Path(found.in_place), listed, target))
@@ -149,6 +161,7 @@ async def copy_in_place(client: Client, found: Dataset, target: Path) -> None:
             why=str(error),
             advice=f"nsml run -d {full}@{found.version} ...    reads it on the nodes",
         ) from error
+    return len(listed), sum(one.size for one in listed), chosen.absent()
 
 
 async def changed_in_place(client: Client, found: Dataset) -> Changes | None:

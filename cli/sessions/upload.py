@@ -30,7 +30,7 @@ _IGNORE_FILES = (".gitignore", ".dockerignore", ".gcloudignore", ".amlignore", "
 """Where other tools are told what not to send."""
 
 
-def list_files(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) -> FolderFiles:
+def list_files(app: App, path: Path, *, ignore: IgnoreRules | None, max_bytes: int) -> FolderFiles:
     """The files of the folder that are sent, or the one file as a folder that has it alone, with notes on what is not sent.
 
     Raises what `nsml.content.listing.list_folder` raises, but CommandError for what can be left out by a rule.

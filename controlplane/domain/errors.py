@@ -22,6 +22,7 @@ NsmlError
 │   ├── LowOnRoom             a store keeps its last room for the platform itself
 │   └── TooManyTunnels
 └── Unavailable               try again: electing, restarting, store not reachable
+    ├── StillWorking          what has to come first goes on meanwhile; nothing was changed yet
     ├── NotLeader             `leader` names who decides
     └── Superseded            another agent speaks for this node now
 """
@@ -216,6 +217,12 @@ class NodeUnavailable(Unavailable):
     """An agent that is to answer does not, or is not connected to this control plane."""
 
     reason = "NODE_UNAVAILABLE"
+
+
+class StillWorking(Unavailable):
+    """What has to come first takes longer than a call and goes on; nothing was changed yet, and the same call joins in."""
+
+    reason = "STILL_WORKING"
 
 
 class NotLeader(Unavailable):

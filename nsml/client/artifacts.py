@@ -43,7 +43,7 @@ async def pull_files(
         files_of(artifact.session, path),
         progress=progress,
         shown_by=lambda: client.artifacts.every(artifact.session, artifact.name),
-        below=below,
+        below=(below,) if below else (),
     )
 
 

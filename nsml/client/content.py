@@ -175,11 +175,12 @@ async def download(
     *,
     progress: Callable[[Transfer], None] | None = None,
     shown_by: Callable[[], Awaitable[object]] | None = None,
-    below: str = "",
+    below: Sequence[str] = (),
+    absent: Callable[[str], None] = lambda _: None,
 ) -> Extent:
     """Lay out the tree that `root` names as the new folder `target`: whole or not at all. How much it has.
 
-    `below`: only this file of it, or this folder; NotFound if there is none. Every chunk is held against its digest; `shown_by`
+    `below`: only these files and folders of it. `absent` is told those that are not there; NotFound where none is. Every chunk is held against its digest; `shown_by`
     as for `read_blobs`. Raises ClientError and ContentError (TargetExists when the folder is there, ExtractRefused when the disk
     has no room for all of it).
     """
@@ -187,7 +188,7 @@ async def download(
 
     with _nothing_left_over(target):
         async with open_tree(client, root, shown_by=shown_by) as whole:
-            with _part_of(whole, below) if below else nullcontext(whole) as tree:
+            with _part_of(whole, below, absent) if below else nullcontext(whole) as tree:
                 _refuse_without_room(tree.size, target)
                 chunks = _chunks(client, root, tree, progress, shown_by)
                 async with aclosing(chunks):
@@ -195,17 +196,33 @@ async def download(
                 return tree.extent
 
 
-def _part_of(tree: StoredManifest, below: str) -> StoredManifest:
-    """A file of a tree, or the files of a folder."""
+@contextmanager
+def _part_of(
+    tree: StoredManifest, below: Sequence[str], absent: Callable[[str], None]
+) -> Iterator[StoredManifest]:
+    """Some files of a tree, and the files of some folders; of a large tree they are in a file while the context lasts."""
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
     from nsml.content.manifest import encoded
     from nsml.content.stored_manifest import StoredManifest
+    from nsml.content.tree_parts import Chosen
 
-    kept = (one for one in tree.entries if one.path == below or one.path.startswith(f"{below}/"))
-    part = StoredManifest(b"".join(encoded(kept)))
-    part.check()
-    if not part.files:
-        raise NotFound(f"there is no file or folder {below!r} among these files")
-    return part
+    chosen = Chosen(below)
+    with TemporaryDirectory(prefix="nsml-tree-") as folder:
+        source = Path(folder, "part")
+        with source.open("wb") as file:
+            file.writelines(encoded(one for one in tree.entries if chosen.has(one.path)))
+        missing = chosen.absent()
+        if len(missing) == len(below):
+            raise NotFound(
+                f"there is no file or folder {', '.join(map(repr, below[:5]))} among these files"
+            )
+        for path in missing:
+            absent(path)
+        with StoredManifest(source) as part:
+            part.check()
+            yield part
 
 
 @contextmanager

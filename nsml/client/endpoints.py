@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from nsml.client.errors import Unavailable
+from nsml.client.errors import StillWorking, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,6 +133,9 @@ async def asked_of_any(ways: Endpoints, ask: Ask[T], within_s: float) -> T:
                 address = waiting.pop(one)
                 try:
                     answer = one.result()
+                except StillWorking:
+                    ways.worked(address)
+                    raise  # others would begin anew
                 except Unavailable as error:
                     ways.failed(address)
                     if failure is None or _tells(error) >= _tells(failure):
@@ -167,6 +170,9 @@ async def asked_once(ways: Endpoints, ask: Ask[T], within_s: float) -> T:
         if is_connected:
             try:
                 answer = await ask(address, deadline - now())
+            except StillWorking:
+                ways.worked(address)
+                raise
             except Unavailable as error:
                 failure = error
                 if not error.is_undone:

@@ -69,6 +69,10 @@ class Unavailable(ClientError):
     is_undone = False
 
 
+class StillWorking(Unavailable):
+    """The control plane does what has to come first, and goes on; nothing was changed yet, and the same call joins in."""
+
+
 class NodeUnavailable(Unavailable):
     """The control plane answers, and the node of a session does not, or not so that it can be understood."""
 
@@ -174,6 +178,7 @@ BY_REASON: Mapping[str, type[ClientError]] = {
     "MISSING_BLOBS": MissingBlobs,
     "NO_SUCH_SERVICE": NoSuchService,
     "NODE_UNAVAILABLE": NodeUnavailable,
+    "STILL_WORKING": StillWorking,
     "CANNOT_EVER_FIT": CannotEverFit,
     "NO_CAPACITY": NoCapacity,
     "OVER_QUOTA": OverQuota,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import grpc
 
 from nsml.client.endpoints import Endpoints, asked_of_any, asked_once
-from nsml.client.errors import TooLarge, Unavailable, translate
+from nsml.client.errors import StillWorking, TooLarge, Unavailable, translate
 from nsml.client.idempotency import is_idempotent, only_reads
 from nsml.spec.metadata import REVISION, SSH_KEY
 
@@ -82,7 +82,7 @@ class Rpc:
 
     Attributes:
         seen: the newest revision of the store that an answer was made from: no later answer is older.
-        patience: makes the patience of one call that only reads, or `is_retried`; None: each is tried once.
+        patience: makes the patience of one call that only reads, `is_retried` or meets StillWorking; None: each is tried once.
     """
 
     def __init__(
@@ -127,6 +127,8 @@ class Rpc:
             while True:
                 try:
                     return await self._tried(method, request, response)
+                except StillWorking as error:
+                    await patience.wait(error)
                 except Unavailable as error:
                     if not is_retried and not only_reads(method, type(request)):
                         raise

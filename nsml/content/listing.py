@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nsml._path_text import path_text
@@ -120,6 +120,20 @@ def list_file(file: Path, *, max_bytes: int) -> FolderFiles:
     found = FolderFile(path, (real.name,), facts.st_size, mode_of(facts.st_mode), version_of(facts))
     check_size([found], max_bytes)
     return FolderFiles(root=real.parent, files=(found,), max_bytes=max_bytes)
+
+
+def with_file(folder: FolderFiles, file: FolderFiles, path: str) -> FolderFiles:
+    """The files of a folder, and one that was listed by itself as `path` of it, wherever it lies.
+
+    Both are found below the nearest folder that has both. Raises TooLarge.
+    """
+    roots = [os.path.realpath(one.root) for one in (folder, file)]
+    top = os.path.commonpath(roots)
+    within, beside = (tuple(Path(root).relative_to(top).parts) for root in roots)
+    files = [replace(one, parts=(*within, *one.parts)) for one in folder.files]
+    files += [replace(one, path=path, parts=(*beside, *one.parts)) for one in file.files]
+    check_size(files, folder.max_bytes)
+    return replace(folder, root=Path(top), files=tuple(files))
 
 
 class Listing:

@@ -2,11 +2,13 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 
 from nsml.content.manifest import decode
 from nsml.v1 import resources_pb2
+from tests.support.trees import stored_tree
 from tests.unit.cli.test_written import pasted
 
 
@@ -242,8 +244,8 @@ def test_parts_are_hidden_when_they_are_pushed_and_named_wherever_it_is_shown(ns
     [
         (["--hide", "test/label"], 1, "there is no file test/label to hide"),
         (["--hide", "test", "--owner-only", "test/"], 2, "two flags name 'test'"),
-        (["-l", "-e", "judge.py"], 1, "the evaluation of a dataset is evaluation.py at its top"),
-        (["-e", "/elsewhere/evaluation.py"], 1, "cp /elsewhere/evaluation.py PATH/evaluation.py"),
+        (["-l", "-e", "judge.py"], 1, "there is no file 'judge.py'"),
+        (["-e", "test/test_data"], 1, "two files would be evaluation.py at the top"),
         (["-l", "--under", "data"], 1, "there is no folder test"),
         (["--under", "../up"], 1, "no files can be below '../up'"),
         (["--under", "/"], 1, "no files can be below '/'"),
@@ -307,3 +309,42 @@ def test_a_dataset_in_place_is_a_list_of_its_files_and_is_copied_where_they_are(
         2,
         True,
     )
+
+
+def test_an_evaluation_outside_of_the_folder_goes_to_the_top(nsml, scored, state):
+    """As with NSML, where PATH was the data alone; whatever the file is called."""
+    (scored / "evaluation.py").unlink()
+    judge = scored.parent / "judges" / "judge.py"
+    judge.parent.mkdir()
+    judge.write_text("print(1)")
+    words = ["dataset", "push", "-v", "-f", "-e", str(judge), "kin", str(scored)]
+    nsml(*words)
+    manifest, _ = stored_tree(state.blobs, state.datasets[-1].digest)
+    files = {one.path: one for one in manifest.entries}
+    assert files.keys() == {
+        "evaluation.py",
+        "train/train_data",
+        "test/test_data",
+        "test/test_label",
+    }
+    assert state.blobs[files["evaluation.py"].chunks[0].digest] == b"print(1)"
+    nsml(*words)
+    assert len({one.digest for one in state.datasets if one.name == "kin"}) == 1
+
+
+def test_a_part_is_pulled_and_what_is_not_there_is_said(nsml, scored, state):
+    nsml("dataset", "push", "kin", str(scored))
+    there = scored.parent / "there"
+    words = ["dataset", "pull", "kin", str(there), "--only", "./test/", "--only", "nothing"]
+    done = nsml(*words, "-j", check=False)
+    assert done.code == 9
+    assert "part of version 1 of kim/kin: 2 files (2.9 kB)\n" in done.stderr
+    assert "note: there is no file nothing in it, and none below it\n" in done.stderr
+    assert json.loads(done.stdout)["not_there"] == ["nothing"]
+    found = {str(one.relative_to(there)) for one in there.rglob("*") if one.is_file()}
+    assert found == {"kin/test/test_data", "kin/test/test_label"}
+    shutil.rmtree(there)
+    none = nsml(*words[:4], "--only", "tes", check=False)
+    assert (none.code, there.exists()) == (5, False)
+    assert nsml(*words[:4], "--only", "train/train_data").code == 0
+    assert [one.name for one in (there / "kin").iterdir()] == ["train"]

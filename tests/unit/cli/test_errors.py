@@ -556,6 +556,7 @@ EXPECTED_CODES = {
     errors.Unavailable: 3,
     errors.ConnectionLost: 3,
     errors.NodeUnavailable: 3,
+    errors.StillWorking: 3,
     errors.NotSignedIn: 4,
     errors.UntrustedServer: 4,
     errors.Denied: 4,

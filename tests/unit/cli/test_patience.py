@@ -85,3 +85,19 @@ def test_what_would_be_done_twice_is_not_repeated(nsml, state, slept):
     state.refuses["RemoveSession"] = 1
     assert nsml("rm", "kim/mnist/2", "-y", check=False).code == 3
     assert not slept
+
+
+def test_a_large_manifest_is_waited_for_to_the_end(nsml, state, project, tmp_path, slept):
+    """However long that takes: `--patience` is for what is away."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("a")
+    state.works = 100
+    result = nsml("dataset", "push", "mnist", str(tmp_path / "data"))
+    assert slept == [5.0] * 100
+    assert result.stderr.count("the manifest is being read: waiting until it is done\n") == 1
+    state.works = 2
+    result = nsml("dataset", "push", "other", str(tmp_path / "data"), terminal=True)
+    assert "\r\x1b[Kthe manifest is being read (5s so far; ctrl-C is safe)" in result.stderr
+    state.works = 100
+    assert nsml("run", "--patience", "1s", "-o", "name").stdout == "kim/None/1\n"
+    assert len(state.requests) == 1

@@ -237,6 +237,8 @@ class State:
         self.is_away = 0
         self.refuses: dict[str, int] = {}
         """How often calls are refused with a word on when to come again."""
+        self.works = 0
+        """How often it is still busy with a manifest."""
         self.why_away = "the platform's history does not answer"
         self.has_leader = True
         self.lacks_ended = False
@@ -396,6 +398,13 @@ def fits(session, chosen):
     )
 
 
+def still_working(state, context):
+    if state.works:
+        state.works -= 1
+        words = "the manifest is being read"
+        refuse(context, grpc.StatusCode.UNAVAILABLE, words, "STILL_WORKING", 5.0)
+
+
 class Sessions(sessions_pb2_grpc.SessionServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -406,6 +415,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             state.is_away -= 1
             code, reason = grpc.StatusCode.UNAVAILABLE, "HISTORY_UNAVAILABLE"
             return refuse(context, code, state.why_away, reason, 0.1)
+        if not request.validate_only:
+            still_working(state, context)
         known = state.requests.get(request.request_id)
         if known:
             return pb.CreateSessionResponse(session=state.sessions[known])
@@ -945,6 +956,7 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
     def CreateDatasetVersion(self, request, context):
         if request.validate_only:
             return datasets_pb2.CreateDatasetVersionResponse()
+        still_working(self.state, context)
         known = [d for d in self.state.datasets if d.name == request.name]
         parts = {one.path: one for one in (known[-1].parts if known else ()) if one.path}
         parts |= {one.path: one for one in request.parts}
