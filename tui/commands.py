@@ -116,7 +116,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "rm": Way.HANDED,
     },
     "dataset": {
-        **dict.fromkeys(("ls", "search", "info", "versions", "diff"), Way.SHOWN),
+        **dict.fromkeys(("ls", "search", "info", "versions", "lineage", "diff"), Way.SHOWN),
         **dict.fromkeys(("share", "describe", "tag", "untag", "restore"), Way.ASKED),
         **dict.fromkeys(("add", "push", "pull", "rm"), Way.HANDED),
     },

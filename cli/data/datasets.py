@@ -11,6 +11,7 @@ import click
 from cli.app import App
 from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
 from cli.data.dataset_changes import describe, restore, rm, share, tag, untag
+from cli.data.dataset_lineage import lineage
 from cli.data.dataset_parts import (
     check_parts,
     part_messages,
@@ -315,6 +316,7 @@ def ls(app: App, *, glob: str, removed: bool) -> None:
 def info(app: App, *, name: str) -> None:
     """Show one dataset, or with @N or @TAG one version of it."""
     from nsml.common.text import visible
+    from nsml.view.dataset_lineage import made_from_text
     from nsml.view.datasets import COLUMNS, part_lines, record, use_record, uses_text
 
     answer = app.call(lambda client: client.datasets.look(*split_dataset(name)))
@@ -323,6 +325,8 @@ def info(app: App, *, name: str) -> None:
     del cells["Parts"]  # each has a line
     if found.description and found.message:
         cells["Message"] = found.message
+    if found.HasField("lineage"):
+        cells["Made by"] = made_from_text(found)
     if is_told:
         cells["Used by"] = uses_text(answer.use)
     lines = [f"{title:<15}{visible(cell)}" for title, cell in cells.items() if cell]
@@ -411,5 +415,5 @@ def pull(app: App, *, name: str, path: Path, only: tuple[str, ...]) -> int:
 dataset.add_command(push)
 dataset.add_command(add)
 dataset.add_command(pull)
-for each in (ls, search, info, versions, diff, share, describe, tag, untag, rm, restore):
+for each in (ls, search, info, versions, lineage, diff, share, describe, tag, untag, rm, restore):
     dataset.add_command(each)

@@ -36,7 +36,7 @@ from cli.sessions.run_request import RunOptions
 from cli.sessions.sweep import INDEX, LABEL, members
 from cli.sessions.upload import list_files, made_of, send, stat_cache
 from cli.sessions.written_files import warn_of_pushed
-from nsml.client.errors import Unavailable
+from nsml.client.errors import InvalidRequest, Unavailable
 from nsml.common.shell import hint_line, shell_line, shell_word
 from nsml.common.units import exact_size_text
 from nsml.spec.run_flags import put_all
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from nsml.content.listing import FolderFiles
     from nsml.content.packing import Packed
     from nsml.content.stat_cache import StatCache
-    from nsml.v1.sessions_pb2 import CreateSessionRequest, DatasetReference, Session
+    from nsml.v1.sessions_pb2 import CreateSessionRequest, DatasetReference, Origin, Session
 
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
@@ -234,13 +234,15 @@ def _submit_all(app: App, several: Sequence[Member]) -> int:
         app.say(f"{len(several):,} sessions, of which this is the first")
         _dry_run(app, options[0])
         return ExitCode.OK
+    from nsml.v1 import sessions_pb2 as pb
+
     made: Session | None = None
+    origin: Origin | None = None
     for member, one in zip(several, options, strict=True):
-        made = submitted(
-            app, one if made is None else _beside(one, made), patience_s=first["patience"]
-        )
+        made = _submitted_beside(app, one, made, origin, patience_s=first["patience"])
         if made is None:
             return ExitCode.INTERRUPTED
+        origin = origin or pb.Origin(kind=pb.ORIGIN_KIND_SWEEP, session=made.id)
         if app.format in {Format.JSON, Format.JSONL}:
             write_line(app, _record(made, one))
         else:
@@ -250,6 +252,31 @@ def _submit_all(app: App, several: Sequence[Member]) -> int:
         label = f"label:{LABEL}={made.spec.labels.get(LABEL, '')}"
         app.say(f"  list: nsml ps -a {shell_word(label)}")
     return ExitCode.OK
+
+
+def _submitted_beside(
+    app: App,
+    options: RunOptions,
+    made: Session | None,
+    origin: Origin | None,
+    *,
+    patience_s: float,
+) -> Session | None:
+    """A further session beside the one that was made last; the first where none was.
+
+    A control plane of an earlier version does not know the origin: then the session has none.
+    """
+    if made is None or origin is None:
+        return submitted(app, options, patience_s=patience_s)
+    beside = _beside(options, made)
+    beside.request.origin.CopyFrom(origin)
+    try:
+        return submitted(app, beside, patience_s=patience_s)
+    except InvalidRequest as error:
+        if not error.message.startswith("unknown kind of origin"):
+            raise
+        beside.request.ClearField("origin")
+        return submitted(app, beside, patience_s=patience_s)
 
 
 def _beside(options: RunOptions, made: Session) -> RunOptions:

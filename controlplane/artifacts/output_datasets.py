@@ -16,7 +16,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import Cause
-from controlplane.history.values import Artifact
+from controlplane.history.values import Artifact, DatasetLineage, DatasetUse
 from nsml.spec.output_datasets import artifact_folder, output_dataset
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _RETRY_AFTER_S: Final = 0.25
 """When an agent asks again at first; it waits longer each time."""
-_LOOKED_AT: Final = 100
-"""Newest versions of a dataset among which one is looked for that this session has made already."""
 
 _log = structlog.get_logger()
 
@@ -88,15 +86,17 @@ class OutputDatasets:
 
     async def _make(self, session: Session, name: str, digest: str) -> None:
         caller = UserCaller(user=await self._accounts.get_user(session.owner))
-        message = made_by(session)
-        known = await self._history.catalogue.dataset_versions(
-            session.owner, name, limit=_LOOKED_AT
-        )
-        if any(one.whole_digest == digest and one.version.message == message for one in known):
+        made = await self._history.catalogue.made_by(session.id)
+        if any((one.name, attempt) == (name, session.attempt) for one, attempt in made):
             return  # the answer was lost, and others came since
         self._content.show(caller, digest)
         listing, is_new = await self._datasets.pushes.create_version(
-            caller, name=name, digest=digest, visibility=None, message=message
+            caller,
+            name=name,
+            digest=digest,
+            visibility=None,
+            message="",
+            lineage=await self._lineage(session),
         )
         _log.info(
             "output_dataset.made",
@@ -104,6 +104,20 @@ class OutputDatasets:
             dataset=name,
             version=listing.version.number,
             is_new=is_new,
+        )
+
+    async def _lineage(self, session: Session) -> DatasetLineage:
+        lock = await self._history.environment_locks.facts_of(session.id)
+        return DatasetLineage(
+            session_id=session.id,
+            session=session.name,
+            attempt=session.attempt,
+            code=session.spec.bundle_digest,
+            environment_lock=lock.digest if lock else session.spec.environment_lock,
+            command=session.command,
+            datasets=tuple(
+                DatasetUse(one.owner, one.name, one.version) for one in session.spec.datasets
+            ),
         )
 
     async def _refused(self, session: Session, artifact: Artifact, why: str) -> None:
@@ -142,14 +156,3 @@ def is_output(session: Session, artifact: Artifact) -> bool:
     """Whether it is an output folder of its session: agents number these from 00 on, programs from 1."""
     outputs = {output_dataset(one).name for one in session.spec.output_datasets}
     return artifact.rank == 0 and artifact.folder.startswith("0") and artifact.name in outputs
-
-
-def made_by(session: Session) -> str:
-    """What made a version: the session, its code, its data."""
-    data = [
-        f"{one.name if one.owner == session.owner else f'{one.owner}/{one.name}'}@{one.version}"
-        for one in session.spec.datasets
-    ]
-    code = session.spec.bundle_digest[:12]
-    facts = [f"code {code}" if code else "", f"data {' '.join(data)}" if data else ""]
-    return ", ".join([f"output of {session.name}", *filter(None, facts)])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.datasets.dataset_parts import check_parts
+from controlplane.datasets.lineage import Lineages
 from controlplane.datasets.lookup import DatasetLookup, is_theirs, no_tag
 from controlplane.datasets.pushes import NO_PARTS, DatasetPushes
 from controlplane.datasets.references import DatasetReference
@@ -53,13 +54,14 @@ class Datasets:
     """All of them.
 
     Args:
-        live: the live sessions.
+        live: the live sessions; `live_session` one of them by its id.
         grace_s: how long removed versions can be restored; 0: without end.
         in_place_roots: folders below which every user may add versions in place.
 
     Attributes:
         lookup: what there is.
         pushes: what makes versions.
+        lineages: what made them.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Datasets:
         content: Content,
         clock: Clock,
         live: Callable[[], Iterable[Session]] = tuple,
+        live_session: Callable[[str], Session | None] = lambda _: None,
         grace_s: float = 86_400.0,
         in_place_roots: Sequence[str] = (),
     ) -> None:
@@ -76,6 +79,7 @@ class Datasets:
         self.pushes = DatasetPushes(
             history=history, content=content, clock=clock, in_place_roots=in_place_roots
         )
+        self.lineages = Lineages(history=history, live=live_session)
         self._history = history
         self._live = live
         self._content = content

@@ -22,6 +22,7 @@ def datasets(core: Core) -> Datasets:
         content=core.shared(content),
         clock=core.clock,
         live=lambda: (stored.value for stored in core.state.sessions.values()),
+        live_session=core.state.session,
         grace_s=core.config.collect_after_s,
         in_place_roots=core.config.in_place_roots,
     )

@@ -48,12 +48,14 @@ class Use:
         live, queued: live sessions, and those of them that are queued or held.
         names: of live ones that the caller sees: the first few.
         ended: ended sessions that are not removed.
+        ended_names: of those that the caller sees: the last few.
     """
 
     live: int
     queued: int
     names: tuple[str, ...]
     ended: int
+    ended_names: tuple[str, ...] = ()
 
 
 class DatasetLookup:
@@ -263,6 +265,9 @@ class DatasetLookup:
             queued=sum(one.state in _WAITING for one in users),
             names=tuple(seen[:USERS_NAMED]),
             ended=await self._history.catalogue.ended_uses(found.owner, found.name, version),
+            ended_names=await self._history.catalogue.ended_users(
+                found.owner, found.name, version, caller.user, limit=USERS_NAMED
+            ),
         )
 
     def live_uses(self) -> Counter[tuple[str, str]]:

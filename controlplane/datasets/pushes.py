@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import PartAccess
     from controlplane.history.sql.history import History
+    from controlplane.history.values import DatasetLineage
     from controlplane.history.values import DatasetVersion as StoredVersion
     from nsml.common.clock import Clock
 
@@ -108,11 +109,13 @@ class DatasetPushes:
         message: str,
         parts: Mapping[str, PartAccess] = NO_PARTS,
         in_place: InPlace | None = None,
+        lineage: DatasetLineage | None = None,
     ) -> tuple[DatasetListing, bool]:
         """Make content the newest version of the caller's dataset; False when it was already.
 
         `parts`: who reads which, in all versions; others of the dataset stay as they are.
-        `in_place`: the content is the list of files that nodes have themselves.
+        `in_place`: the content is the list of files that nodes have themselves. `lineage`: the session that made it: no
+        caller says that of itself.
 
         Raises:
             Denied: it is in place, and nowhere that the caller may add datasets from.
@@ -152,7 +155,14 @@ class DatasetPushes:
             visibility=visibility,
         )
         version, created = await self._put(
-            caller, dataset, digest, listing, message=message, parts=parts, in_place=in_place
+            caller,
+            dataset,
+            digest,
+            listing,
+            message=message,
+            parts=parts,
+            in_place=in_place,
+            lineage=lineage,
         )
         found = await self._history.catalogue.dataset(owner.name, name, version.number)
         return found or DatasetListing(dataset, version), created
@@ -167,6 +177,7 @@ class DatasetPushes:
         message: str,
         parts: Mapping[str, PartAccess],
         in_place: InPlace | None,
+        lineage: DatasetLineage | None,
     ) -> tuple[StoredVersion, bool]:
         """Divide a tree into the parts of its dataset, where that has some, and make it the newest version."""
         catalogue, owner, name = self._history.catalogue, dataset.owner, dataset.name
@@ -192,6 +203,7 @@ class DatasetPushes:
                     in_place=in_place.path if in_place else "",
                     parts=further,
                     access_before=known,
+                    lineage=lineage,
                 )
         raise _too_many_changes(dataset)
 

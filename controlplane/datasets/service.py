@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from controlplane.datasets.lookup import Use
     from controlplane.datasets.references import DatasetReference
     from controlplane.domain.identity import UserCaller
-    from controlplane.history.values import DatasetListing
+    from controlplane.history.values import DatasetListing, SeenLineage
     from controlplane.limits.concurrency_limits import Turns
 
 
@@ -61,7 +61,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
             parts=parts,
             in_place=in_place,
         )
-        message = self._shown(who)(found)
+        message = await self._one(who, found)
         return pb.CreateDatasetVersionResponse(dataset=message, created=created)
 
     @answering
@@ -81,7 +81,9 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
                 words=request.words,
             )
             shown = self._shown(who)
-            datasets = await beside(lambda: next(parts_of(map(shown, page))), of=len(page))
+            datasets = await beside(
+                lambda: next(parts_of(shown(one, None) for one in page)), of=len(page)
+            )
         if len(datasets) < len(page):
             cursor = cursor_behind(page[len(datasets) - 1])
         return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)
@@ -98,15 +100,20 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
             cursor = cursor_behind_version(page[len(datasets) - 1])
         return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)
 
-    def _shown(self, who: UserCaller) -> Callable[[DatasetListing], pb.Dataset]:
+    async def _one(self, who: UserCaller, listing: DatasetListing) -> pb.Dataset:
+        """One dataset, with what made the version."""
+        [lineage] = await self._datasets.lineages.seen(who, [listing])
+        return self._shown(who)(listing, lineage)
+
+    def _shown(self, who: UserCaller) -> Callable[[DatasetListing, SeenLineage | None], pb.Dataset]:
         """What makes messages for a caller: of their own datasets with their use."""
         uses = self._datasets.lookup.live_uses()
 
-        def message(listing: DatasetListing) -> pb.Dataset:
+        def message(listing: DatasetListing, lineage: SeenLineage | None = None) -> pb.Dataset:
             found = listing.dataset
             is_own = may(who, CHANGE, found) is ALLOW
             live = uses[found.owner, found.name] if is_own else 0
-            return dataset_message(listing, is_own=is_own, live=live)
+            return dataset_message(listing, is_own=is_own, live=live, lineage=lineage)
 
         return message
 
@@ -124,15 +131,23 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
                 size=request.page_size,
                 cursor=request.cursor,
             )
-            versions = next(parts_of(self._version(who, one) for one in page))
+            seen = await self._datasets.lineages.seen(who, page)
+            versions = next(
+                parts_of(
+                    self._version(who, one, lineage)
+                    for one, lineage in zip(page, seen, strict=True)
+                )
+            )
         if len(versions) < len(page):
             cursor = str(page[len(versions) - 1].version.number)
         return pb.ListDatasetVersionsResponse(versions=versions, next_cursor=cursor)
 
-    def _version(self, who: UserCaller, listing: DatasetListing) -> pb.Dataset:
+    def _version(
+        self, who: UserCaller, listing: DatasetListing, lineage: SeenLineage | None = None
+    ) -> pb.Dataset:
         until = self._datasets.lookup.restorable_until(listing.version.removed_at)
         is_own = may(who, CHANGE, listing.dataset) is ALLOW
-        return dataset_message(listing, is_own=is_own, restorable_until=until)
+        return dataset_message(listing, is_own=is_own, restorable_until=until, lineage=lineage)
 
     @answering
     async def UpdateDataset(  # noqa: N802
@@ -147,7 +162,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
             description=request.description if request.HasField("description") else None,
             parts=to_parts(request.parts),
         )
-        return pb.UpdateDatasetResponse(dataset=self._shown(who)(found))
+        return pb.UpdateDatasetResponse(dataset=await self._one(who, found))
 
     @answering
     async def TagDatasetVersion(  # noqa: N802
@@ -156,7 +171,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         """Have a tag name a version."""
         who, reference = require_user(), _reference(request)
         found, before = await self._datasets.tag(who, reference, request.new_tag)
-        message = self._shown(who)(found)
+        message = await self._one(who, found)
         return pb.TagDatasetVersionResponse(dataset=message, version_before=before)
 
     @answering
@@ -176,7 +191,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         who = require_user()
         reference = parse_dataset(request.name, request.version)
         found, versions = await self._datasets.restore(who, reference)
-        message = self._shown(who)(found)
+        message = await self._one(who, found)
         return pb.RestoreDatasetResponse(dataset=message, versions=versions)
 
     @answering
@@ -199,7 +214,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         """One of them, and who uses it."""
         who, reference = require_user(), _reference(request)
         found = await self._datasets.lookup.find(who, reference)
-        message = self._shown(who)(found)
+        message = await self._one(who, found)
         self._content.show(who, message.digest)
         is_one = reference.version or reference.tag
         use = await self._datasets.lookup.use(who, found, found.version.number if is_one else 0)
@@ -228,4 +243,5 @@ def _use_message(use: Use) -> pb.DatasetUse:
         queued_sessions=use.queued,
         names=use.names,
         ended_sessions=use.ended,
+        ended_names=use.ended_names,
     )

@@ -115,6 +115,7 @@ class OriginKind(enum.StrEnum):
     RERUN = "RERUN"
     FORK = "FORK"
     RESUME = "RESUME"
+    SWEEP = "SWEEP"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -610,6 +610,36 @@ class DatasetUse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class DatasetLineage:
+    """The session that made a version of a dataset, as it was then: it may be removed since.
+
+    Attributes:
+        session: its name.
+        attempt: the one that made it.
+        code: digest of its bundle; "": it had none.
+        environment_lock: digest of the lock that its packages were installed from; "": none is kept of it.
+        command: what its user's client gave as the command line.
+        datasets: what it read.
+    """
+
+    session_id: str
+    session: str
+    attempt: int
+    code: str
+    environment_lock: str
+    command: tuple[str, ...] = ()
+    datasets: tuple[DatasetUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenLineage:
+    """What a caller sees of it: datasets that they may see, how many others; nothing of a session that they may not see."""
+
+    lineage: DatasetLineage
+    withheld: int
+
+
+@dataclass(frozen=True, slots=True)
 class DatasetListing:
     """A dataset with its newest version, or the one asked for.
 
@@ -618,6 +648,7 @@ class DatasetListing:
         version_count: of all that are not removed; 0 in lists of versions.
         used_at: when the last ended session that used any version ended, in Unix seconds; 0.0: none has.
         parts: None of a version that is all open.
+        lineage: what made the version; None: it was pushed, or lists of several datasets do not tell.
     """
 
     dataset: Dataset
@@ -626,6 +657,7 @@ class DatasetListing:
     version_count: int = 0
     used_at: float = 0.0
     parts: DatasetParts | None = None
+    lineage: DatasetLineage | None = None
 
     @property
     def owner_digest(self) -> str:

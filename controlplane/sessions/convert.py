@@ -387,6 +387,7 @@ _SESSION: Final = encoder(
         # What is known of it beside its record.
         *("waiting", "revision", "checkpoint_count", "lost_checkpoint_count"),
         *("summary", "summary_names", "summary_left_out", "left_out_bytes", "environment_lock"),
+        "made_datasets",
     ),
     omit=(
         *("spec", "stop", "command", "usage", "episodes", "progress"),

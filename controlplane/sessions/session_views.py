@@ -15,6 +15,7 @@ from controlplane.history.values import CheckpointCount
 from controlplane.records.session_summaries import EVERY_S
 from controlplane.sessions.convert import session_message, shorten, usage_message
 from controlplane.state.lru import LruDict
+from controlplane.wire.catalogue import version_names
 from controlplane.wire.chunking import beside, entries_of
 from controlplane.wire.reported import struct
 from controlplane.wire.times import timestamp
@@ -108,7 +109,18 @@ class Presenter:
             await beside(made, of=entries_of(summary.values))
         if session.attempt or session.spec.environment_lock:
             await self._add_lock(message)
+        if session.spec.output_datasets and session.attempt:
+            await self._add_made(message, viewer)
         return message
+
+    async def _add_made(self, message: sessions_pb2.Session, viewer: UserCaller) -> None:
+        """Name the versions of datasets that it made, where the history can say so now."""
+        try:
+            made = await self._history.catalogue.seen_made_by(message.id, viewer.user)
+        except HistoryUnavailable as error:
+            _log.warning("presenting.without_history", reason=error.why or error.message)
+            return
+        message.made_datasets.extend(version_names(made))
 
     async def _add_lock(self, message: sessions_pb2.Session) -> None:
         """Name its lock, where the history can say so now."""

@@ -11,13 +11,19 @@ from controlplane.history.values import RootKind
 from controlplane.wire.reported import struct
 from controlplane.wire.resources import VISIBILITIES
 from controlplane.wire.times import timestamp
-from nsml.v1 import checkpoints_pb2, datasets_pb2
+from nsml.v1 import checkpoints_pb2, datasets_pb2, sessions_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from controlplane.history.sql.checkpoint_marks import Marks
-    from controlplane.history.values import Checkpoint, DatasetListing, DatasetRoot
+    from controlplane.history.values import (
+        Checkpoint,
+        DatasetListing,
+        DatasetRoot,
+        DatasetUse,
+        SeenLineage,
+    )
 
 
 def dataset_message(
@@ -26,6 +32,7 @@ def dataset_message(
     is_own: bool,
     live: int = 0,
     restorable_until: float | None = None,
+    lineage: SeenLineage | None = None,
 ) -> datasets_pb2.Dataset:
     """A dataset with one version; `is_own`: the caller may read all of it, and is told of its use: so many live sessions."""
     dataset, version = listing.dataset, listing.version
@@ -58,7 +65,30 @@ def dataset_message(
             for root, access in (listing.parts.parts() if listing.parts else ())
         ],
         in_place=version.in_place,
+        lineage=_lineage_message(lineage) if lineage else None,
     )
+
+
+def _lineage_message(seen: SeenLineage) -> datasets_pb2.DatasetLineage:
+    made = seen.lineage
+    return datasets_pb2.DatasetLineage(
+        session=made.session,
+        session_id=made.session_id,
+        attempt=made.attempt,
+        code=made.code,
+        environment_lock=made.environment_lock,
+        command=made.command,
+        datasets=version_names(made.datasets),
+        withheld_datasets=seen.withheld,
+    )
+
+
+def version_names(versions: Iterable[DatasetUse]) -> list[sessions_pb2.DatasetReference]:
+    """Versions of datasets by their full names."""
+    return [
+        sessions_pb2.DatasetReference(name=f"{one.owner}/{one.name}", version=one.number)
+        for one in versions
+    ]
 
 
 def _part_message(

@@ -2,6 +2,7 @@ import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from nsml.v1 import resources_pb2 as _resources_pb2
+from nsml.v1 import sessions_pb2 as _sessions_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -23,7 +24,7 @@ PART_ACCESS_OWNER: PartAccess
 PART_ACCESS_HIDDEN: PartAccess
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "owner", "team", "visibility", "version", "digest", "size_bytes", "file_count", "message", "updated_at", "description", "tags", "version_count", "last_used_at", "live_sessions", "removed_at", "restorable_until", "parts", "in_place")
+    __slots__ = ("name", "owner", "team", "visibility", "version", "digest", "size_bytes", "file_count", "message", "updated_at", "description", "tags", "version_count", "last_used_at", "live_sessions", "removed_at", "restorable_until", "parts", "in_place", "lineage")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     TEAM_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +44,7 @@ class Dataset(_message.Message):
     RESTORABLE_UNTIL_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     IN_PLACE_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
     name: str
     owner: str
     team: str
@@ -62,7 +64,28 @@ class Dataset(_message.Message):
     restorable_until: _timestamp_pb2.Timestamp
     parts: _containers.RepeatedCompositeFieldContainer[DatasetPart]
     in_place: str
-    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., message: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., description: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., version_count: _Optional[int] = ..., last_used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., live_sessions: _Optional[int] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., restorable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[DatasetPart, _Mapping]]] = ..., in_place: _Optional[str] = ...) -> None: ...
+    lineage: DatasetLineage
+    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., message: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., description: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., version_count: _Optional[int] = ..., last_used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., live_sessions: _Optional[int] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., restorable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[DatasetPart, _Mapping]]] = ..., in_place: _Optional[str] = ..., lineage: _Optional[_Union[DatasetLineage, _Mapping]] = ...) -> None: ...
+
+class DatasetLineage(_message.Message):
+    __slots__ = ("session", "session_id", "attempt", "code", "environment_lock", "command", "datasets", "withheld_datasets")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_LOCK_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_DATASETS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    session_id: str
+    attempt: int
+    code: str
+    environment_lock: str
+    command: _containers.RepeatedScalarFieldContainer[str]
+    datasets: _containers.RepeatedCompositeFieldContainer[_sessions_pb2.DatasetReference]
+    withheld_datasets: int
+    def __init__(self, session: _Optional[str] = ..., session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., code: _Optional[str] = ..., environment_lock: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., datasets: _Optional[_Iterable[_Union[_sessions_pb2.DatasetReference, _Mapping]]] = ..., withheld_datasets: _Optional[int] = ...) -> None: ...
 
 class DatasetPart(_message.Message):
     __slots__ = ("path", "access", "digest", "size_bytes", "file_count")
@@ -79,16 +102,18 @@ class DatasetPart(_message.Message):
     def __init__(self, path: _Optional[str] = ..., access: _Optional[_Union[PartAccess, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ...) -> None: ...
 
 class DatasetUse(_message.Message):
-    __slots__ = ("live_sessions", "queued_sessions", "names", "ended_sessions")
+    __slots__ = ("live_sessions", "queued_sessions", "names", "ended_sessions", "ended_names")
     LIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     ENDED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_NAMES_FIELD_NUMBER: _ClassVar[int]
     live_sessions: int
     queued_sessions: int
     names: _containers.RepeatedScalarFieldContainer[str]
     ended_sessions: int
-    def __init__(self, live_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., ended_sessions: _Optional[int] = ...) -> None: ...
+    ended_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, live_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., ended_sessions: _Optional[int] = ..., ended_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CreateDatasetVersionRequest(_message.Message):
     __slots__ = ("name", "digest", "visibility", "message", "validate_only", "parts", "in_place", "in_place_bytes", "in_place_files")

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from nsml.common.units import ago, counted, duration_text, local_moment, moment, size_text
+from nsml.view.dataset_lineage import lineage_record, made_by_text
 from nsml.view.sessions import visibility_word
 from nsml.view.tables import Column
 from nsml.view.times import seconds_of
@@ -98,6 +99,7 @@ def record(dataset: Dataset) -> dict[str, Any]:
         "live_sessions": dataset.live_sessions,
         "parts": _parts_record(dataset),
         "in_place": dataset.in_place or None,
+        "lineage": lineage_record(dataset),
     }
 
 
@@ -161,6 +163,15 @@ VERSION_COLUMNS: tuple[Column[Dataset], ...] = (
     Column(key="files", title="Files", cell=lambda d, _: f"{d.file_count:,}"),
     Column(key="tags", title="Tags", cell=lambda d, _: " ".join(d.tags), shrinks_to=8),
     Column(key="message", title="Message", cell=lambda d, _: d.message, shrinks_to=11),
+    Column(
+        key="made_by",
+        title="Made by",
+        cell=lambda d, _: made_by_text(d),
+        is_wide=True,
+        is_worth=lambda d: d.HasField("lineage"),
+        tells=lambda d: d.HasField("lineage"),
+        shrinks_to=12,
+    ),
     Column(key="author", title="Author", cell=lambda d, _: d.owner, is_optional=True),
     Column(
         key="removed",
@@ -224,6 +235,7 @@ def version_record(version: Dataset) -> dict[str, Any]:
         "removed_at": _moment_or_none(version, "removed_at"),
         "restorable_until": _moment_or_none(version, "restorable_until"),
         "in_place": version.in_place or None,
+        "lineage": lineage_record(version),
     }
 
 
@@ -244,6 +256,9 @@ def uses_text(use: Use) -> str:
     rest = f" and {more:,} more" if named and more > 0 else ""
     live = f"{counted(use.live_sessions, 'live session')}{queued}{named}{rest}"
     ended = counted(use.ended_sessions, "ended session")
+    if use.ended_names:
+        last = ", ".join(use.ended_names)
+        ended += f": {last}" if len(use.ended_names) == use.ended_sessions else f", such as {last}"
     parts = [live] if use.live_sessions else []
     parts += [ended] if use.ended_sessions else []
     return "; ".join(parts) or "no session"
@@ -256,6 +271,7 @@ def use_record(use: Use) -> dict[str, Any]:
         "queued_sessions": use.queued_sessions,
         "names": list(use.names),
         "ended_sessions": use.ended_sessions,
+        "ended_names": list(use.ended_names),
     }
 
 

@@ -106,6 +106,7 @@ def _source_lines(session: Session) -> list[str]:
         ("origin", origin_text(session)),
         ("begins with", (initial := initial_text(session)) and f"checkpoint {initial}"),
         ("git", " ".join(filter(None, (git_text(session), session.git.remote)))),
+        ("made", ", ".join(f"{one.name}@{one.version}" for one in session.made_datasets)),
     )
     return [f"  {title}: {text}" for title, text in named if text]
 

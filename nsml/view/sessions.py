@@ -1057,6 +1057,7 @@ def record(session: Session) -> dict[str, Any]:
         "origin": _origin(session),
         "initial_checkpoint": _initial(session),
         "git": _git(session),
+        "made_datasets": [f"{one.name}@{one.version}" for one in session.made_datasets],
         "stop": _stop(session),
         "owner": session.owner,
         "project": session.project,
@@ -1186,7 +1187,7 @@ def _resolved_words(session: Session, words: list[str]) -> list[str]:
 def repeat_words(session: Session) -> list[str]:
     """The command line that repeats a session: the submitter's own, else one made from the spec.
 
-    One that was made from the record of another is named itself: the other one may be removed.
+    One that was made from the record of another is named itself: the other one may be removed. Those of a sweep were typed.
 
     Raises:
         ValueError: the session is that of a list, and lacks the end of its command, or early changes.
@@ -1195,7 +1196,7 @@ def repeat_words(session: Session) -> list[str]:
         raise ValueError(f"{session.name}: the end of its command is not here")
     shared = [f"--{visibility_word(session.visibility)}"] if session.visibility in _SHARED else []
     shared += set_words(session.changes)
-    if session.HasField("origin"):
+    if session.HasField("origin") and session.origin.kind != sessions_pb2.ORIGIN_KIND_SWEEP:
         memo = option_words("-m", session.memo, long="--memo") if session.memo else []
         return ["nsml", "run", "--rerun", session.name, *memo, *shared]
     if session.command:

@@ -54,7 +54,8 @@ def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
         [lost] = [one for one in found if one["name"] == "missing"]
         assert (lost["version"], lost["state"]) == (None, "LOST")
         [made] = platform.json("dataset", "versions", "reports")["items"]
-        assert made["message"].startswith(f"output of {name}, code ")
+        assert (made["lineage"]["session"], made["lineage"]["attempt"]) == (name, 1)
+        assert made["lineage"]["command"][0] == "nsml"
         pulled = platform.nsml("dataset", "pull", "reports", str(tmp_path / "data")).stdout.strip()
         assert [path.name for path in Path(pulled).iterdir()] == ["report.txt"]
         files = Path(platform.nsml("download", name, str(tmp_path / "files")).stdout.strip())

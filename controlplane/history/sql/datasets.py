@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from controlplane.domain.policy import SEE
 from controlplane.domain.values import Visibility
+from controlplane.history.sql.dataset_lineage import SqlDatasetLineage, lineage_of, put_lineage
 from controlplane.history.sql.dataset_parts import (
     SqlDatasetParts,
     check_access,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import User
     from controlplane.domain.values import PartAccess
     from controlplane.history.sql.interface import Connection, Database, Dialect
-    from controlplane.history.values import DatasetParts, DatasetUse
+    from controlplane.history.values import DatasetLineage, DatasetParts, DatasetUse
 
 MOST_TAGS: Final = 256
 """Of one dataset."""
@@ -63,7 +64,7 @@ class Tagging(NamedTuple):
     is_full: bool = False
 
 
-class SqlDatasets(SqlDatasetParts):
+class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
     """Names for immutable, numbered versions of content."""
 
     def __init__(self, database: Database) -> None:
@@ -80,12 +81,13 @@ class SqlDatasets(SqlDatasetParts):
         in_place: str = "",
         parts: DatasetParts | None = None,
         access_before: Mapping[str, PartAccess] | None = None,
+        lineage: DatasetLineage | None = None,
     ) -> tuple[DatasetVersion, bool]:
         """Make content the newest version; the same content and place as the newest has gives that one and False.
 
         Makes the dataset when it is new or all its versions are removed; of one that exists, team and visibility become
         `dataset`'s. The version is created at `dataset.created_at`. `digest`, `size_bytes` and `file_count` are of what is
-        open; `parts` with all else, and who reads it from now on.
+        open; `parts` with all else, and who reads it from now on. `lineage`: the session that made it; None: it was pushed.
 
         Raises:
             PartsChanged: who reads the parts of the dataset is not as it was before; None: it had none.
@@ -118,6 +120,8 @@ class SqlDatasets(SqlDatasetParts):
             connection.execute(_PUT_VERSION, _VERSION.values(version))
             if parts is not None:
                 put_roots(connection, version.owner, version.name, version.number, parts.roots)
+            if lineage is not None:
+                put_lineage(connection, version, lineage)
             return version, True
 
         return await self._database.write(work, touches={_key(dataset.owner, dataset.name)})
@@ -235,11 +239,13 @@ class SqlDatasets(SqlDatasetParts):
             ).fetchall()
             tags = _tags(connection, owner, name)
             parts = parts_of(connection, owner, name)
+            lineage = lineage_of(connection, owner, name)
             return tuple(
                 replace(
                     one,
                     tags=tags.get(one.version.number, ()),
                     parts=parts.get(one.version.number),
+                    lineage=lineage.get(one.version.number),
                 )
                 for one in map(_dataset_listing, rows)
             )
@@ -416,6 +422,7 @@ class SqlDatasets(SqlDatasetParts):
                 key = (owner, name, owner, name, before)
                 connection.execute(f"DELETE FROM dataset_tags {where}", key)
                 connection.execute(f"DELETE FROM dataset_roots {where}", key)
+                connection.execute(f"DELETE FROM dataset_lineage {where}", key)
                 return connection.execute(f"DELETE FROM dataset_versions {where}", key).rowcount
 
             purged += await self._database.write(work, touches={_key(owner, name)})
@@ -544,7 +551,8 @@ def _full_listing(
         return None
     number = _dataset_listing(row).version.number
     tags = _tags(connection, owner, name).get(number, ())
-    return _dataset_listing(row, tags, parts_of(connection, owner, name, number).get(number))
+    found = _dataset_listing(row, tags, parts_of(connection, owner, name, number).get(number))
+    return replace(found, lineage=lineage_of(connection, owner, name, number).get(number))
 
 
 def _row(

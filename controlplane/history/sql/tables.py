@@ -497,6 +497,16 @@ END $$""",
     (AddColumns("dataset_versions", "in_place text=''"),),
     # What is not in an artifact, or did not become of it.
     (AddColumns("artifacts", "note text=''"),),
+    # Which sessions made versions of datasets; see history.sql.dataset_lineage. `command` and `datasets` are JSON.
+    (
+        Table(
+            "dataset_lineage",
+            "owner text, name text, number int, session_id text, session text, attempt int, code text,"
+            " environment_lock text, command text, datasets text",
+            key="owner, name, number",
+            indexes=("session_id",),
+        ),
+    ),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from nsml.content.manifest import decode
-from nsml.v1 import resources_pb2
+from nsml.v1 import datasets_pb2, resources_pb2
 from tests.support.trees import stored_tree
 from tests.unit.cli.test_written import pasted
 
@@ -348,3 +348,46 @@ def test_a_part_is_pulled_and_what_is_not_there_is_said(nsml, scored, state):
     assert (none.code, there.exists()) == (5, False)
     assert nsml(*words[:4], "--only", "train/train_data").code == 0
     assert [one.name for one in (there / "kin").iterdir()] == ["train"]
+
+
+def test_what_made_a_version_is_told_as_fields_and_as_a_tree(nsml, state):
+    def version(name, number, session="", sources=(), **made):
+        found = datasets_pb2.Dataset(owner="kim", name=name, version=number, digest=name)
+        if session or made:
+            found.lineage.CopyFrom(datasets_pb2.DatasetLineage(session=session, **made))
+        for text in sources:
+            found.lineage.datasets.add(name=text.partition("@")[0], version=int(text[-1]))
+        state.datasets.append(found)
+
+    state.datasets.clear()
+    version("mnist", 3)
+    version("features", 2, "kim/mnist/7", ["kim/mnist@3"], code="c" * 64, environment_lock="e" * 64)
+    version("hidden", 1, sources=["kim/mnist@3"], withheld_datasets=1)
+    run = ["nsml", "run", "-d", "features@2"]
+    read = ["kim/features@2", "kim/hidden@1", "kim/gone@4"]
+    version("scores", 1, "kim/features/9", read, attempt=2, command=run)
+    assert nsml("dataset", "lineage", "scores").stdout.splitlines() == [
+        "kim/scores@1",
+        "  made by kim/features/9, attempt 2",
+        "    $ nsml run -d features@2",
+        "    kim/features@2",
+        "      made by kim/mnist/7, code cccccccccccc, packages eeeeeeeeeeee",
+        "        kim/mnist@3   pushed",
+        "    kim/hidden@1",
+        "      made by a session that you may not see",
+        "        1 dataset that you may not see",
+        "        kim/mnist@3",
+        "    kim/gone@4   removed, or not visible any more",
+    ]
+    graph = json.loads(nsml("dataset", "lineage", "scores@1", "-j").stdout)
+    assert [one["name"] for one in graph["versions"]] == ["kim/scores@1", *read, "kim/mnist@3"]
+    assert graph["versions"][0]["lineage"]["session"] == "kim/features/9"
+    assert (
+        "kim/features/9, attempt 2, from kim/features@2, "
+        in nsml("dataset", "info", "scores").stdout
+    )
+    shown = nsml("dataset", "versions", "scores").stdout.splitlines()
+    assert "Made by" in shown[0]
+    assert "kim/features/9" in shown[2]
+    assert "Made by" not in nsml("dataset", "versions", "mnist").stdout
+    assert json.loads(nsml("dataset", "info", "mnist", "-j").stdout)["lineage"] is None

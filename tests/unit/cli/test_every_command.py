@@ -109,6 +109,7 @@ ARGUMENTS = {
     "dataset info": ["mnist"],
     "dataset search": ["mni"],
     "dataset versions": ["mnist"],
+    "dataset lineage": ["mnist"],
     "dataset diff": ["mnist@1", "mnist"],
     "dataset share": ["mnist", "--team"],
     "dataset describe": ["mnist", "digits"],

@@ -83,6 +83,9 @@ def hostile(state, everything):
     state.datasets[0].message = state.datasets[0].description = EVIL
     state.datasets[0].tags.append(EVIL)
     state.datasets[0].live_sessions = 2
+    state.datasets[0].lineage.session = EVIL
+    state.datasets[0].lineage.command.extend(["nsml", "run", EVIL])
+    state.datasets[0].lineage.datasets.add(name=EVIL, version=1)
     state.dataset_users = [EVIL]
     node = state.nodes[0]
     node.host = node.device_note = node.pod = node.agent_version = EVIL

@@ -69,3 +69,13 @@ def test_too_many_are_refused_before_any_is_made() -> None:
         members(given(array="1-500", sweep=("a=1,2,3",)), None, [])
     with pytest.raises(click.UsageError, match="twice"):
         members(given(sweep=("a=1", "a=2")), None, [])
+
+
+def test_sessions_of_one_sweep_come_from_its_first(nsml, state, project) -> None:  # type: ignore[no-untyped-def]
+    nsml("run", "--sweep", "lr=1,2,3", "-o", "name")
+    made = list(state.sessions.values())
+    assert [one.origin.name for one in made] == ["", made[0].name, made[0].name]
+    assert f"sweep of {made[0].name}" in nsml("status", "--explain", made[1].name).stdout
+    assert "--lr 2" in nsml("command", made[1].name).stdout
+    listed = nsml("ps", "-a", f"origin:{made[0].name}", "-o", "name").stdout.split()
+    assert set(listed) == {one.name for one in made[1:]}

@@ -188,8 +188,7 @@ async def test_the_output_of_a_session_that_succeeds_becomes_a_version(
         assert (await refused(agent.stubs.artifacts.CommitArtifact(whole)))[0] == "UNAVAILABLE"
     for _ in range(2):
         await agent.stubs.artifacts.CommitArtifact(whole)
-    message = f"output of {session.name}"
-    assert await versions(kim, "made") == [(1, manifest.digest, message)]
+    assert await versions(kim, "made") == [(1, manifest.digest, "")]
     assert await versions(lee, "made") == []
     # What the program saves under the name of an output is none.
     await agent.stubs.artifacts.CommitArtifact(
@@ -210,6 +209,72 @@ async def test_the_output_of_a_session_that_succeeds_becomes_a_version(
     assert [number for number, _, _ in await versions(kim, "made")] == [2, 1]
     await agent.report(order.replica, "FINALIZED", cause="COMPLETED")
     await kim.reaches(session.name, "SUCCEEDED")
+
+
+async def test_what_made_a_version_is_known_to_the_platform_and_told_as_far_as_may_be_seen(
+    rig: Rig,
+) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    for who, name, visibility in ((kim, "mine", "PRIVATE"), (lee, "theirs", "PUBLIC")):
+        read, blobs = tree(a=name.encode())
+        await send(who, blobs)
+        await who.datasets.CreateDatasetVersion(
+            datasets_pb2.CreateDatasetVersionRequest(
+                name=name, digest=read.digest, visibility=f"VISIBILITY_{visibility}"
+            )
+        )
+    agent = await (await rig.agent()).connect()
+    read_by = [sessions_pb2.DatasetReference(name=one) for one in ("mine", "lee/theirs")]
+    session = await kim.submit("train", output_datasets=["made"], datasets=read_by)
+    [order] = await agent.assignments(1)
+    manifest, blobs = tree(a=b"content")
+    await send(agent.stubs, blobs)
+    await agent.report(order.replica, "EXITED", cause="COMPLETED")
+    await kim.reaches(session.name, "FINALIZING")
+    await agent.stubs.artifacts.CommitArtifact(output(session.id, "made", manifest.digest))
+    await kim.datasets.UpdateDataset(
+        datasets_pb2.UpdateDatasetRequest(name="made", visibility="VISIBILITY_PUBLIC")
+    )
+
+    async def lineage(who: Stubs) -> datasets_pb2.DatasetLineage:
+        asked = datasets_pb2.GetDatasetRequest(name="kim/made")
+        every = datasets_pb2.ListDatasetVersionsRequest(name="kim/made")
+        found = (await who.datasets.GetDataset(asked)).dataset.lineage
+        assert (await who.datasets.ListDatasetVersions(every)).versions[-1].lineage == found
+        return found
+
+    def names(found: Any) -> list[tuple[str, int]]:
+        return [(one.name, one.version) for one in found]
+
+    made = await lineage(kim)
+    assert (made.session, made.session_id, made.attempt) == (session.name, session.id, 1)
+    assert (names(made.datasets), made.withheld_datasets) == (
+        [("kim/mine", 1), ("lee/theirs", 1)],
+        0,
+    )
+    assert names((await kim.get(session.name)).made_datasets) == [("kim/made", 1)]
+    hidden = datasets_pb2.DatasetLineage(withheld_datasets=1, datasets=made.datasets[1:])
+    assert await lineage(lee) == hidden, "neither the session nor a private dataset"
+    await agent.report(order.replica, "FINALIZED", cause="COMPLETED")
+    await kim.reaches(session.name, "SUCCEEDED")
+    assert await lineage(lee) == hidden
+    # The same content pushed by hand is the same version; a message says nothing of it.
+    await send(kim, blobs)
+    again = datasets_pb2.CreateDatasetVersionRequest(
+        name="made", digest=manifest.digest, message=f"output of {session.name}"
+    )
+    assert not (await kim.datasets.CreateDatasetVersion(again)).created
+    used = datasets_pb2.GetDatasetRequest(name="mine", version=1)
+
+    async def is_used() -> bool:
+        return list((await kim.datasets.GetDataset(used)).use.ended_names) == [session.name]
+
+    await until(is_used, "it is in the catalogue")
+    await kim.sessions.RemoveSession(sessions_pb2.RemoveSessionRequest(session=session.id))
+    assert await lineage(kim) == made
+    await lee.datasets.RemoveDataset(datasets_pb2.RemoveDatasetRequest(name="theirs"))
+    assert names((await lineage(kim)).datasets) == [("kim/mine", 1)]
+    assert (await lineage(kim)).withheld_datasets == 1
 
 
 @pytest.mark.parametrize("why", ["failed", "empty"])
