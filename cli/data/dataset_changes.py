@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def share(app: App, *, name: str, visibility: str | None, parts: dict[str, str]) -> None:
     """Choose who sees a dataset of yours, or parts of it.
 
-    Holds for all versions. Sessions that were submitted before keep what they had.
+    Holds for all versions. Sessions that wait start with what their user may read then; others keep what they have.
     """
     from nsml.common.text import visible
     from nsml.view.datasets import full_name, part_lines, record

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from controlplane.content.manifests import Listing
     from controlplane.content.subtrees import Subtree
+    from controlplane.content.withdrawals import Withdrawals
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.limits.admission import Admission
@@ -125,6 +126,7 @@ class Content:
         admission: of the notes who sent what; None: they have no limits.
         run: for manifests: to check one of a million files takes many seconds.
         check_paged: raises where the agent of a node is too old to read a tree in pages.
+        withdrawals: rights that were withdrawn anywhere; None: only here.
     """
 
     def __init__(
@@ -137,7 +139,9 @@ class Content:
         admission: Admission | None = None,
         run: Offload = inline,
         check_paged: Callable[[str], None] = lambda _: None,
+        withdrawals: Withdrawals | None = None,
     ) -> None:
+        self._withdrawals = withdrawals
         self._check_paged = check_paged
         self._admission = admission or unlimited(clock)
         self._objects = objects
@@ -148,9 +152,9 @@ class Content:
         self._manifests = Manifests(objects, run)
         self._subtrees = Subtrees(self._manifests, objects, self._admission, run, clock)
         self._complete: LruDict[str, tuple[float, str]] = LruDict(REMEMBERED)
-        self._shown = _Roots(SHOWN_FOR_S, clock)
+        self._shown = _Roots(SHOWN_FOR_S, clock, withdrawals)
         self._shown_to_nodes = _Roots(math.inf, clock)
-        self._own = _Roots(FOUND_FOR_S, clock)
+        self._own = _Roots(FOUND_FOR_S, clock, withdrawals)
         self._borrowed: LruDict[tuple[str, str], None] = LruDict(REMEMBERED)
         self._counts: LruDict[tuple[str, int], int] = LruDict(CALLERS)
         self._limits: WeakValueDictionary[str, _CallLimits] = WeakValueDictionary()
@@ -464,22 +468,37 @@ class Content:
         """Store manifests of parts of a tree that the caller may read; see `Subtrees.make`."""
         return await self._subtrees.make(caller.user.name, root, parts, groups)
 
-    def show(self, caller: Caller, root: str, *, session_id: str = "") -> None:
+    @property
+    def withdrawn(self) -> int:
+        """How often rights were withdrawn; what was looked up at another count is not shown."""
+        return self._withdrawals.count() if self._withdrawals is not None else 0
+
+    def show(
+        self, caller: Caller, root: str, *, session_id: str = "", at: int | None = None
+    ) -> None:
         """Note that the caller was given this digest by a call that checked the right to it.
 
+        `at`: `withdrawn` before that call checked it.
         `session_id`: the session for which a node asked. The node reads it while that is placed there.
         """
+        if at is not None and at != self.withdrawn:
+            return  # the right may be gone: the caller asks again
         if isinstance(caller, NodeCaller):
             self._shown_to_nodes.keep(_reader(caller, session_id), root)
         else:
             self._shown.keep(identity_of(caller), root)
 
-    def withdraw(self, roots: Collection[str]) -> None:
+    async def withdraw(self, roots: Collection[str]) -> None:
         """Note that rights to these were changed: whoever was shown one has to be allowed to read it once more.
 
-        What other control planes have shown can be read there for the rest of SHOWN_FOR_S.
+        Other control planes forget all that they have shown users before they hear of it; clients call again.
+
+        Raises:
+            Unavailable: the store does not answer: others may not have heard of it.
         """
         self._shown.forget(roots)
+        if self._withdrawals is not None:
+            await self._withdrawals.add()
 
     async def read(
         self, caller: Caller, root: str, digests: Sequence[str]
@@ -646,12 +665,21 @@ class _Upload:
 class _Roots:
     """Roots by caller, each for a time: nobody's push out what is remembered of another."""
 
-    def __init__(self, for_s: float, clock: Clock) -> None:
+    def __init__(self, for_s: float, clock: Clock, withdrawals: Withdrawals | None = None) -> None:
         self._for_s = for_s
         self._clock = clock
+        self._withdrawals = withdrawals
+        self._withdrawn = withdrawals.count() if withdrawals else 0
         self._by_caller: LruDict[str, LruDict[str, float]] = LruDict(CALLERS)
 
+    def _forget_withdrawn(self) -> None:
+        if self._withdrawals is None or self._withdrawals.count() == self._withdrawn:
+            return
+        self._withdrawn = self._withdrawals.count()
+        self._by_caller = LruDict(CALLERS)
+
     def keep(self, who: str, root: str) -> None:
+        self._forget_withdrawn()
         roots = self._by_caller.get(who)
         if roots is None:
             roots = LruDict(REMEMBERED_EACH)
@@ -659,6 +687,7 @@ class _Roots:
         roots.keep(root, self._clock.monotonic())
 
     def has(self, who: str, root: str) -> bool:
+        self._forget_withdrawn()
         roots = self._by_caller.get(who)
         kept_at = None if roots is None else roots.get(root)
         return kept_at is not None and self._clock.monotonic() - kept_at < self._for_s

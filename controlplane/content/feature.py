@@ -12,6 +12,7 @@ from controlplane.content.object_gc_loop import Collecting, Forgetting, Maintain
 from controlplane.content.service import ContentServicer, add_content_service
 from controlplane.content.user_storage_loop import CountingKept
 from controlplane.content.verification import Verification
+from controlplane.content.withdrawals import Withdrawals
 from controlplane.core.feature import Feature
 from controlplane.state.agent_connections import Ability, too_old
 
@@ -35,6 +36,7 @@ def content(core: Core) -> Content:
         admission=core.admission,
         run=core.offload,
         check_paged=partial(_check_paged, core.state),
+        withdrawals=Withdrawals(core.store, core.state),
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from controlplane.content.content import Content
+    from controlplane.datasets.queued_sessions import QueuedSessions
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import PartAccess, Session, Visibility
     from controlplane.history.sql.history import History
@@ -62,6 +63,7 @@ class Datasets:
         lookup: what there is.
         pushes: what makes versions.
         lineages: what made them.
+        queued: sessions that wait; None: there are none.
     """
 
     def __init__(
@@ -74,10 +76,16 @@ class Datasets:
         live_session: Callable[[str], Session | None] = lambda _: None,
         grace_s: float = 86_400.0,
         in_place_roots: Sequence[str] = (),
+        queued: QueuedSessions | None = None,
     ) -> None:
+        self.queued = queued
         self.lookup = DatasetLookup(history=history, clock=clock, live=live, grace_s=grace_s)
         self.pushes = DatasetPushes(
-            history=history, content=content, clock=clock, in_place_roots=in_place_roots
+            history=history,
+            content=content,
+            clock=clock,
+            in_place_roots=in_place_roots,
+            queued=queued,
         )
         self.lineages = Lineages(history=history, live=live_session)
         self._history = history

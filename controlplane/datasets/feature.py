@@ -5,26 +5,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.content.feature import content
+from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.core.feature import Feature
 from controlplane.datasets.datasets import Datasets
 from controlplane.datasets.purge_loop import Purging
+from controlplane.datasets.queued_sessions import QueuedSessions
 from controlplane.datasets.service import DatasetServicer
 from nsml.v1 import datasets_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from controlplane.core.core import Core
+    from controlplane.domain.values import Session
 
 
 def datasets(core: Core) -> Datasets:
     """All of them."""
+
+    def live() -> Iterator[Session]:
+        return (stored.value for stored in core.state.sessions.values())
+
     return Datasets(
         history=core.history,
         content=core.shared(content),
         clock=core.clock,
-        live=lambda: (stored.value for stored in core.state.sessions.values()),
+        live=live,
         live_session=core.state.session,
         grace_s=core.config.collect_after_s,
         in_place_roots=core.config.in_place_roots,
+        queued=QueuedSessions(
+            history=core.history,
+            live=live,
+            writer=SessionWriter(store=core.store, state=core.state),
+            user=core.accounts.get_user,
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.core.paging import page_size
+from controlplane.datasets.queued_sessions import WAITING, session_digest
 from controlplane.datasets.references import (
     DatasetReference,
     after,
@@ -17,7 +18,6 @@ from controlplane.datasets.references import (
 )
 from controlplane.domain.errors import Denied, InvalidRequest, NotFound, TooLarge
 from controlplane.domain.identity import Role, User, UserCaller
-from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import check_dataset
 from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
 from controlplane.domain.values import DatasetVersion
@@ -36,8 +36,6 @@ MOST_WORDS: Final = 16
 MOST_WORD_CHARS: Final = 256
 USERS_NAMED: Final = 10
 """Live sessions that a use names."""
-
-_WAITING: Final = frozenset({SessionState.QUEUED, SessionState.HELD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +128,11 @@ class DatasetLookup:
                 why="its files are on the nodes",
                 attempt=f"nsml run -d {found.dataset.owner}/{found.dataset.name} ...",
             )
-        is_theirs = may(UserCaller(user=user), CHANGE, found.dataset) is ALLOW
         return DatasetVersion(
             owner=found.dataset.owner,
             name=found.dataset.name,
             version=found.version.number,
-            digest=found.owner_digest if is_theirs else found.version.digest,
+            digest=session_digest(user, found),
             streamed=reference.streamed,
             folder=reference.folder,
             in_place=found.version.in_place,
@@ -262,7 +259,7 @@ class DatasetLookup:
         seen = [one.name for one in users if may(caller, SEE, one) is ALLOW]
         return Use(
             live=len(users),
-            queued=sum(one.state in _WAITING for one in users),
+            queued=sum(one.state in WAITING for one in users),
             names=tuple(seen[:USERS_NAMED]),
             ended=await self._history.catalogue.ended_uses(found.owner, found.name, version),
             ended_names=await self._history.catalogue.ended_users(

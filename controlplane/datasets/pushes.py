@@ -21,10 +21,11 @@ from nsml.content.in_place import LIST_NAME, MOST_LIST_BYTES
 from nsml.spec.in_place_paths import is_plain, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from controlplane.content.content import Content
     from controlplane.content.manifests import Listing
+    from controlplane.datasets.queued_sessions import QueuedSessions
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import PartAccess
     from controlplane.history.sql.history import History
@@ -64,6 +65,7 @@ class DatasetPushes:
 
     Args:
         in_place_roots: folders below which every user may add versions in place.
+        queued: sessions that wait; None: there are none.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class DatasetPushes:
         content: Content,
         clock: Clock,
         in_place_roots: Sequence[str] = (),
+        queued: QueuedSessions | None = None,
     ) -> None:
+        self._queued = queued
         self._history = history
         self._content = content
         self._clock = clock
@@ -227,6 +231,8 @@ class DatasetPushes:
             known = await catalogue.part_access(owner, name)
             access = {**known, **parts}
             if access == known:
+                # Perhaps by a call that was broken off before the rest was done.
+                await self._access_changed(owner, name, ())
                 return
             whole = await catalogue.whole_roots(owner, name)
             before = await catalogue.dataset_versions(owner, name, with_removed=True)
@@ -242,11 +248,18 @@ class DatasetPushes:
                     raise no_files(path)
             with suppress(PartsChanged):
                 await catalogue.set_part_access(owner, name, access, versions, before=known)
-                self._content.withdraw(
-                    {digest for one in before for digest in (one.version.digest, one.owner_digest)}
-                )
+                shown = {
+                    digest for one in before for digest in (one.version.digest, one.owner_digest)
+                }
+                await self._access_changed(owner, name, shown)
                 return
         raise _too_many_changes(dataset)
+
+    async def _access_changed(self, owner: str, name: str, shown: Collection[str]) -> None:
+        """Have everybody who was shown these manifests ask again, and sessions that wait get others."""
+        await self._content.withdraw(shown)
+        if self._queued is not None:
+            await self._queued.renew_all(owner, name)
 
     def _check_place(self, caller: UserCaller, in_place: InPlace) -> None:
         """Raise unless the caller may have nodes mount this folder, which exposes their files."""

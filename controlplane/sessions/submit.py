@@ -314,8 +314,13 @@ class Submitter:
         await self._content.borrow(caller, initial.digest)
 
     async def _begin(self, owner: User, session: Session) -> None:
-        """Have its initial checkpoint and its lock as its own; where that cannot be now, its first attempt does it."""
+        """Have its initial checkpoint and its lock as its own; where that cannot be now, its first attempt does it.
+
+        Who reads parts of its datasets may have changed since they were looked up, when it was not known to be queued.
+        """
         try:
+            if session.spec.datasets and self._datasets.queued is not None:
+                await self._datasets.queued.renew(session)
             await self._checkpoints.begin_with(UserCaller(user=owner), session)
             await self._locks.inherit(session)
         except NsmlError as error:

@@ -90,6 +90,11 @@ def counter_key(owner: str, dataset: str) -> str:
     return f"{COUNTERS}{owner}/{dataset}"
 
 
+def withdrawals_key() -> str:
+    """How often rights to content that was shown were withdrawn: no user's name is empty."""
+    return f"{COUNTERS}/withdrawn"
+
+
 def notice_key(notice: Notice) -> str:
     """Where what a user's webhook is to be told is; a session ends once."""
     return f"{NOTICES}{notice.owner}/{notice.session_id}"

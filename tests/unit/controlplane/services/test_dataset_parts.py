@@ -9,13 +9,15 @@ import pytest
 
 from controlplane.content import limited_process, subtrees
 from controlplane.content.object_gc import recorded
+from controlplane.datasets.lookup import DatasetLookup
 from controlplane.domain.identity import Role
 from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import Manifest, decode
 from nsml.v1 import content_pb2, datasets_pb2, resources_pb2, sessions_pb2
-from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_content import push, read, send, tree
+from tests.unit.controlplane.services.test_leader_forwarding import two
 from tests.unit.controlplane.services.test_sessions import refused
 
 OPEN, OWNER, HIDDEN = (
@@ -343,3 +345,55 @@ async def test_a_large_manifest_is_divided_by_a_process_of_its_own(
     monkeypatch.setattr(limited_process, "WITHIN_S", 0.0)
     with pytest.raises(Exception, match="cannot be divided"):
         await pushed(kim, {**FILES, "more": b"2"})
+
+
+async def test_what_is_hidden_is_hidden_from_sessions_that_wait_and_at_every_control_plane() -> (
+    None
+):
+    async with two() as (leader, standby):
+        kim, lee = await leader.user("kim"), await leader.user("lee")
+        theirs = await standby.also(lee)
+        whole = (await pushed(kim, visibility=PUBLIC)).digest
+        assert (await found(theirs)).digest == whole
+        assert LABEL in await read(theirs, whole, LABEL)
+        agent = await (await leader.agent(gpus=1)).connect()
+        asked = [sessions_pb2.DatasetReference(name="kim/digits")]
+        running = await lee.submit(datasets=asked)
+        [order] = await agent.assignments(1)
+        await agent.report(order.replica, "RUNNING")
+        waiting = await theirs.submit(datasets=asked)
+        assert waiting.spec.datasets[0].digest == whole
+        await share(kim, **{"test/test_label": HIDDEN})
+        opened = (await found(lee)).digest
+        assert (await lee.get(waiting.name)).spec.datasets[0].digest == opened != whole
+        assert (await lee.get(running.name)).spec.datasets[0].digest == whole
+        assert "test/test_label" in await paths(agent.stubs, whole), "what runs keeps it"
+
+        async def is_hidden() -> bool:
+            return await refuses(theirs, whole)
+
+        await until(is_hidden, "the other control plane has heard of it")
+        assert (await found(theirs)).digest == opened
+        await share(kim, **{"test/test_label": OPEN})
+        shown = (await lee.get(waiting.name)).spec.datasets[0].digest
+        assert "test/test_label" in await paths(kim, shown)
+
+
+async def test_a_session_that_was_submitted_meanwhile_gets_what_its_user_may_read(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not yet known when others were looked for."""
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    await pushed(kim, visibility=PUBLIC)
+    resolve = DatasetLookup.resolve
+
+    async def late(self: DatasetLookup, *given: Any) -> Any:
+        resolved = await resolve(self, *given)
+        monkeypatch.undo()
+        await share(kim, **{"test/test_label": HIDDEN})
+        return resolved
+
+    monkeypatch.setattr(DatasetLookup, "resolve", late)
+    session = await lee.submit(datasets=[sessions_pb2.DatasetReference(name="kim/digits")])
+    opened = (await found(lee)).digest
+    assert (await lee.get(session.name)).spec.datasets[0].digest == opened != WHOLE.digest
