@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
-    from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Evaluated, EvaluateResponse, ProgramChange, Session
+    from nsml.view.saved import Saved
     from tui.commands import Settings
     from tui.screens.evaluate import Conversation
     from tui.shell import Shell
@@ -352,12 +352,10 @@ class Actions:
 
         self._act(command, {command: call}, refused=refused)
 
-    def pull(self, checkpoint: Checkpoint | None) -> None:
-        """Fetch a checkpoint into the folder in which the dashboard was started, once that is confirmed."""
-        from nsml.client.checkpoints import folder_of, pull
+    def pull(self, saved: Saved | None) -> None:
+        """Fetch a checkpoint or an artifact into the folder in which the dashboard was started, once that is confirmed."""
         from nsml.content.errors import ContentError
-        from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
-        from nsml.view.checkpoints import is_lost, state_text
+        from nsml.view.saved import is_lost, state_text
         from tui.screens.asking import Confirm
 
         if self._app.refuses_action("fetched"):
@@ -365,18 +363,20 @@ class Actions:
         if self._app.is_web:  # that folder is of whoever serves
             self._app.say("nothing is fetched from here: nsml model pull does it", is_bad=True)
             return
-        if checkpoint is None or checkpoint.state != CHECKPOINT_STATE_DURABLE:
-            on_its_way = "it is on its way to the object store still"
-            text = state_text(checkpoint) if checkpoint and is_lost(checkpoint) else on_its_way
-            self._app.say(text if checkpoint else "no checkpoint")
+        if saved is None:
+            self._app.say("nothing is chosen")
             return
-        words = ["nsml", "model", "pull", *operands(checkpoint.session, checkpoint.name, ".")]
-        target = folder_of(checkpoint, Path())
-        command, size = shell_line(words), size_text(checkpoint.size_bytes)
+        found = _fetching(saved)
+        if found is None:
+            on_its_way = "it is on its way to the object store still"
+            self._app.say(state_text(saved) if is_lost(saved) else on_its_way)
+            return
+        words, target, pull = found
+        command, size = shell_line(words), size_text(saved.size_bytes)
 
         async def fetch(client: Client) -> None:
             try:
-                await pull(client, checkpoint, Path.cwd(), progress=show_progress)
+                await pull(client, show_progress)
             except (ContentError, OSError) as error:
                 raise ClientError(str(error)) from error
             finally:
@@ -385,15 +385,13 @@ class Actions:
 
         def show_progress(seen: Transfer) -> None:
             done = size_text(seen.bytes)
-            self.fetching = f"fetching {visible(checkpoint.name)}: {done} of {size}"
+            self.fetching = f"fetching {visible(saved.name)}: {done} of {size}"
 
         def go(is_meant: bool | None) -> None:
             if is_meant:
                 self._act(command, {command: fetch})
 
-        self._app.push_screen(
-            Confirm(f"Fetch {checkpoint.name}, {size}, to ./{target}?", command), go
-        )
+        self._app.push_screen(Confirm(f"Fetch {saved.name}, {size}, to ./{target}?", command), go)
 
     def _act(
         self,
@@ -452,3 +450,33 @@ def _none_runs(sessions: Sequence[Session], unmark: str) -> str:
     if len(sessions) > 1:
         return f"of the {len(sessions)} marked ones none runs: {unmark} unmarks"
     return f"nothing to stop: {sessions[0].name} has ended"
+
+
+def _fetching(
+    saved: Saved,
+) -> (
+    tuple[list[str], Path, Callable[[Client, Callable[[Transfer], None]], Awaitable[object]]] | None
+):
+    """The command that fetches it, to where, and what does that; None of what is not in the object store."""
+    from nsml.client import artifacts, checkpoints
+    from nsml.v1.artifacts_pb2 import ARTIFACT_STATE_DURABLE, Artifact
+    from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
+    from nsml.view.artifacts import label
+
+    if isinstance(saved, Artifact):
+        if saved.state != ARTIFACT_STATE_DURABLE:
+            return None
+        words = ["nsml", "artifact", "pull", *operands(saved.session, label(saved), ".")]
+        return (
+            words,
+            artifacts.folder_of(saved, Path()),
+            lambda client, progress: artifacts.pull(client, saved, Path.cwd(), progress=progress),
+        )
+    if saved.state != CHECKPOINT_STATE_DURABLE:
+        return None
+    words = ["nsml", "model", "pull", *operands(saved.session, saved.name, ".")]
+    return (
+        words,
+        checkpoints.folder_of(saved, Path()),
+        lambda client, progress: checkpoints.pull(client, saved, Path.cwd(), progress=progress),
+    )

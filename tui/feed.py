@@ -46,6 +46,7 @@ from nsml.view.times import seconds_of
 from tui.model import (
     TAIL_LINES,
     WITH_LOCALS,
+    ArtifactsReceived,
     CheckpointsReceived,
     ClusterReceived,
     CodeReceived,
@@ -364,8 +365,8 @@ class Feed:
     async def detail(self, session: Session, detail: Detail, medium: Media | None) -> None:
         """What a tab asks for; `medium` is that whose content it is."""
         match detail.topic:
-            case Topic.CHECKPOINTS:
-                await self.checkpoints(session)
+            case Topic.CHECKPOINTS | Topic.ARTIFACTS:
+                await self.saved(session, detail.topic)
             case Topic.TELEMETRY:
                 await self.telemetry(session, detail.what)
             case Topic.FILES:
@@ -383,14 +384,17 @@ class Feed:
             case Topic.STACKS:
                 await self.stacks(session, detail.what)
 
-    async def checkpoints(self, session: Session) -> None:
-        """What it saved."""
+    async def saved(self, session: Session, topic: Topic) -> None:
+        """Its checkpoints, or its artifacts."""
 
-        async def look() -> CheckpointsReceived:
+        async def look() -> CheckpointsReceived | ArtifactsReceived:
+            if topic is Topic.ARTIFACTS:
+                artifacts = await self._client.artifacts.every(session.id)
+                return ArtifactsReceived(session.id, artifacts)
             found = await self._client.checkpoints.every(session.id)
             return CheckpointsReceived(session.id, found)
 
-        await self._detail(Topic.CHECKPOINTS, session, look)
+        await self._detail(topic, session, look)
 
     async def telemetry(self, session: Session, span: str) -> None:
         """What its devices and processes did in the last `span` of time (`10m`); "": since it was placed."""

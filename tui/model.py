@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from nsml.client.streams import Link
     from nsml.content.manifest import Entry
+    from nsml.v1.artifacts_pb2 import Artifact
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.datasets_pb2 import Dataset
     from nsml.v1.media_pb2 import Media
@@ -254,6 +255,14 @@ class CheckpointsReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class ArtifactsReceived:
+    """What a session saved in versions, oldest first."""
+
+    session_id: str
+    artifacts: Sequence[Artifact]
+
+
+@dataclass(frozen=True, slots=True)
 class TelemetryReceived:
     """What the devices and processes of a session did in a span of time."""
 
@@ -332,6 +341,7 @@ class StacksReceived:
 
 DetailReceived: TypeAlias = (
     CheckpointsReceived
+    | ArtifactsReceived
     | TelemetryReceived
     | FilesReceived
     | FileReceived
@@ -873,6 +883,7 @@ TOPICS: Final[Mapping[type, Topic]] = {
     ExplanationReceived: Topic.EXPLANATION,
     CodeReceived: Topic.CODE,
     CheckpointsReceived: Topic.CHECKPOINTS,
+    ArtifactsReceived: Topic.ARTIFACTS,
     TelemetryReceived: Topic.TELEMETRY,
     FilesReceived: Topic.FILES,
     FileReceived: Topic.FILE,

@@ -31,6 +31,7 @@ from nsml.client.series import ChartQuery, grouped
 from nsml.client.streams import Link
 from nsml.common.text import visible
 from nsml.common.units import size_text
+from nsml.v1.artifacts_pb2 import Artifact
 from nsml.v1.checkpoints_pb2 import Checkpoint
 from nsml.v1.datasets_pb2 import Dataset
 from nsml.v1.media_pb2 import Media
@@ -42,6 +43,7 @@ from nsml.view.plot import within
 from nsml.view.series import Axis, Series
 from tui.model import (
     TOPICS,
+    ArtifactsReceived,
     CheckpointsReceived,
     ClusterReceived,
     ContentReceived,
@@ -296,6 +298,7 @@ _FIELDS: Final[Mapping[type, tuple[_Field, ...]]] = {
     LogReceived: (_TEXT, _SHOWN, _FLAG, _COUNT, _UNENDED, _COUNT),
     ExplanationReceived: (_TEXT, _message(ExplainSessionResponse)),
     CheckpointsReceived: (_TEXT, _messages(Checkpoint)),
+    ArtifactsReceived: (_TEXT, _messages(Artifact)),
     TelemetryReceived: (_TEXT, _TEXT, _message(ReadTelemetryResponse)),
     MediaReceived: (_TEXT, _messages(Media), _COUNT),
     ContentReceived: (_TEXT, _TEXT, _BYTES),
@@ -393,7 +396,7 @@ class Recorder:
         body = _kept(event)
         if body is None:
             return
-        if isinstance(event, (CheckpointsReceived, MediaReceived)):
+        if isinstance(event, (CheckpointsReceived, ArtifactsReceived, MediaReceived)):
             # What is asked for again and again is written where it has changed.
             if self._last_written.get(type(event)) == body:
                 return

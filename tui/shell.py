@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.client.series import ChartQuery
     from nsml.common.clock import Clock
-    from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
+    from nsml.view.saved import Saved
     from tui.commands import Settings
     from tui.feed import Feed
     from tui.model import Detail, Event
@@ -126,8 +126,8 @@ class SessionActions(Protocol):
     def withdraw(self, sessions: Sequence[Session]) -> None:
         """Withdraw the change of the program of one that is not decided, once it is said to be meant."""
 
-    def pull(self, checkpoint: Checkpoint | None) -> None:
-        """Fetch a checkpoint into a folder."""
+    def pull(self, saved: Saved | None) -> None:
+        """Fetch a checkpoint or an artifact into a folder."""
 
 
 class Shell(App[None]):

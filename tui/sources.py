@@ -34,6 +34,7 @@ class Topic(StrEnum):
     EXPLANATION = "explanation"
     CODE = "code"
     CHECKPOINTS = "checkpoints"
+    ARTIFACTS = "artifacts"
     TELEMETRY = "telemetry"
     FILES = "files"
     FILE = "file"
@@ -53,6 +54,7 @@ ALWAYS_RECEIVED: Final = frozenset({Topic.CLUSTER, Topic.SESSIONS, Topic.ENDED})
 OF_TABS: Final = frozenset(
     {
         Topic.CHECKPOINTS,
+        Topic.ARTIFACTS,
         Topic.TELEMETRY,
         Topic.FILES,
         Topic.FILE,

@@ -16,6 +16,7 @@ from tui.demo.reports import Reports
 from tui.demo.scenery import NODES, PROJECTS
 from tui.demo.sessions import Sessions
 from tui.model import (
+    ArtifactsReceived,
     CheckpointsReceived,
     ClusterReceived,
     ContentReceived,
@@ -137,6 +138,8 @@ class Demo:
         match topic:
             case Topic.CHECKPOINTS:
                 return CheckpointsReceived(part.id, tabs.saved(part, self.origin, now))
+            case Topic.ARTIFACTS:
+                return ArtifactsReceived(part.id, ())
             case Topic.TELEMETRY:
                 told = tabs.telemetry(part, self.origin, now, what)
                 return TelemetryReceived(part.id, what, told)

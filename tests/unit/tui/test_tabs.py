@@ -9,7 +9,7 @@ from PIL import Image
 
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
-from nsml.v1 import checkpoints_pb2
+from nsml.v1 import artifacts_pb2, checkpoints_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.test_media import show
 from tests.unit.nsml.client.contract_server import EPOCH
@@ -131,6 +131,44 @@ async def test_a_checkpoint_is_fetched_once_that_is_confirmed(
         await until(pilot, lambda: dashboard.actions.fetching == "")
         await pilot.press("D", "y")
         await until(pilot, lambda: any(one.severity == "error" for one in dashboard._notifications))
+
+
+async def test_artifacts_stand_beside_checkpoints_and_are_fetched_alike(
+    dashboard, server, tmp_path, monkeypatch
+):
+    session = server.state.add("kim/mnist/1")
+    save(server.state, session, "best")
+    saved = server.state.checkpoints[session.id][0]
+    one = artifacts_pb2.Artifact(
+        name="report\x1b[31m",
+        version=2,
+        session=session.name,
+        state=artifacts_pb2.ARTIFACT_STATE_DURABLE,
+        digest=saved.digest,
+        size_bytes=7,
+        file_count=1,
+    )
+    one.saved_at.FromSeconds(saved.saved_at.seconds + 60)
+    lost = artifacts_pb2.Artifact(
+        name="plots", session=session.name, state="ARTIFACT_STATE_LOST", why_lost="it was removed"
+    )
+    server.state.artifacts[session.id] = [lost, one]
+    monkeypatch.chdir(tmp_path)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "M")
+        await shows(
+            pilot, "Kind", "report␛[31m@2", "1 checkpoint and 1 artifact, 14 Bytes", "1 lost"
+        )
+        await shows(pilot, "lost: it was removed")
+        assert "\x1b" not in said(dashboard)
+        await pilot.press("g", "D")
+        await shows(pilot, "$ nsml artifact pull kim/mnist/1")
+        await pilot.press("y")
+        folder = tmp_path / "kim_mnist_1" / "artifacts"
+        await until(pilot, lambda: [*folder.rglob("model.bin")] != [])
+        await until(pilot, lambda: dashboard.actions.fetching == "")
+        [fetched] = folder.rglob("model.bin")
+        assert fetched.read_bytes() == b"weights"
 
 
 async def test_in_a_browser_nothing_is_fetched(dashboard, server, monkeypatch):
