@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import nsml
 from nsml import constants
@@ -372,11 +372,17 @@ class Session:
             folder = None
         if folder is not None:
             # What is saved here may be the only copy: a load function may do what it likes to its own.
-            with self._checkpoints.lent(folder, self._loads) as copy:
-                done, made = read_done(copy, remove=True)
-                self._model.load(copy, load_fn)
-            self._knobs_loaded(made)
-            return done
+            with ExitStack() as stack:
+                try:
+                    copy = stack.enter_context(self._checkpoints.lent(folder, self._loads))
+                except FileNotFoundError:  # the platform removes it at this moment
+                    copy = ""
+                if copy:
+                    done, made = read_done(copy, remove=True)
+                    self._model.load(copy, load_fn)
+            if copy:
+                self._knobs_loaded(made)
+                return done
         if not self._run_dir:
             raise _no_model(session or self._name, name)
         return self._load_from_afar(name, load_fn, session, is_resuming=is_resuming)

@@ -63,6 +63,10 @@ class SavedCheckpoint:
     why_lost: str = ""
 
 
+MOST_HELD: Final = 1_000
+"""Copies on its node that are asked about in one call."""
+
+
 class Checkpoints:
     """Listing and making durable.
 
@@ -307,6 +311,14 @@ class Checkpoints:
                 session.id, one.name, owner=session.owner
             )
         return tuple(one.name for one in sorted(found, key=lambda one: (one.saved_at, one.name)))
+
+    async def removed_among(self, session_id: str, names: Sequence[str]) -> list[str]:
+        """Those of durable checkpoints of a session that nobody can load any more, of its own programs none, either."""
+        asked = [one for one in dict.fromkeys(names[:MOST_HELD]) if "\0" not in one]
+        if not asked:
+            return []
+        there = await self._history.catalogue.checkpoints_among(session_id, asked)
+        return [one for one in asked if one not in there]
 
     async def commit(self, caller: NodeCaller, saved: SavedCheckpoint) -> None:
         """Record that a checkpoint is durable or lost; repeating it is harmless.

@@ -168,7 +168,9 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
             why_lost=request.why_lost,
         )
         await self._checkpoints.commit(require_agent(), saved)
-        return pb.CommitCheckpointResponse()
+        return pb.CommitCheckpointResponse(
+            removed=await self._checkpoints.removed_among(request.session_id, request.held)
+        )
 
     async def _find(self, request: pb.ListCheckpointsRequest | pb.GetCheckpointRequest) -> Session:
         who, wanted = caller(), request.session

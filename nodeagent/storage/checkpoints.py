@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -55,6 +56,8 @@ _LONGEST_REASON = 500
 _MOST_MISSING = 10
 """Checkpoints without a folder that are reported lost at once, of those that are noticed together."""
 _MOST_UNNOTED = 64
+_MOST_HELD = 1_000
+"""Checkpoints of which it is asked at once whether they are kept still."""
 _FILE_BYTES = 100
 """What a path in a list holds beyond its letters."""
 
@@ -164,6 +167,8 @@ class Uploads:
         self._pending: dict[tuple[bool, str], SavedCheckpoint] = {}
         self._sent: dict[tuple[bool, str], dict[str, Any]] = {}
         """What is to be committed of what is in the object store already, and pending until that is done."""
+        self._durable: dict[str, str] = {}
+        """Folders of checkpoints of which the object store has the content, by name; those before a restart are not known."""
         self._held = 0
         self._unnoted = 0
         self._changed = asyncio.Event()
@@ -354,9 +359,20 @@ class Uploads:
             **outcome,
         )
         request.saved_at.FromMicroseconds(round(checkpoint.saved_at * 1e6))
-        await self._rpc().unary(
+        self._durable.pop(checkpoint.name, None)
+        request.held.extend(islice(self._durable, _MOST_HELD))
+        answer = await self._rpc().unary(
             "CheckpointService/CommitCheckpoint", request, pb.CommitCheckpointResponse
         )
+        self._durable[checkpoint.name] = checkpoint.folder
+        await self._remove_removed(answer.removed)
+
+    async def _remove_removed(self, names: Iterable[str]) -> None:
+        """Remove the copies of checkpoints that the platform has removed, but none that was saved again and is to be sent."""
+        for name in names:
+            folder = self._durable.pop(name, "")
+            if folder and (False, name) not in self._pending:
+                await uninterrupted(self._run, partial(self._remove, folder))
 
     async def _commit_artifact(self, artifact: SavedCheckpoint, **outcome: Any) -> None:
         request = artifacts_pb2.CommitArtifactRequest(
@@ -391,7 +407,7 @@ class Uploads:
             log.debug("checkpoint.not_kept", replica=str(self._replica_id), error=str(error))
 
     def _remove(self, folder: str) -> None:
-        """Delete the folder of an artifact, which nobody reads any more."""
+        """Delete the folder of an artifact or a checkpoint, which nobody reads any more."""
         entry = folder.split("/", maxsplit=1)[0]
         for root, parts in ((self._folder.run, ["checkpoints"]), (self._folder.kept, [])):
             with suppress(OSError, ValueError), open_folder(root, parts) as above:

@@ -113,7 +113,7 @@ class GetCheckpointResponse(_message.Message):
     def __init__(self, checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
 
 class CommitCheckpointRequest(_message.Message):
-    __slots__ = ("session_id", "attempt", "name", "digest", "size_bytes", "file_count", "saved_at", "why_lost")
+    __slots__ = ("session_id", "attempt", "name", "digest", "size_bytes", "file_count", "saved_at", "why_lost", "held")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class CommitCheckpointRequest(_message.Message):
     FILE_COUNT_FIELD_NUMBER: _ClassVar[int]
     SAVED_AT_FIELD_NUMBER: _ClassVar[int]
     WHY_LOST_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     attempt: int
     name: str
@@ -130,11 +131,14 @@ class CommitCheckpointRequest(_message.Message):
     file_count: int
     saved_at: _timestamp_pb2.Timestamp
     why_lost: str
-    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., why_lost: _Optional[str] = ...) -> None: ...
+    held: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., why_lost: _Optional[str] = ..., held: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CommitCheckpointResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("removed",)
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    removed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, removed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RemoveCheckpointsRequest(_message.Message):
     __slots__ = ("session", "names", "including_tagged")

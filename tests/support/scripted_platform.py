@@ -100,6 +100,8 @@ class ScriptedPlatform(
         """Questions for content that are refused, as by control planes that have not shown it."""
         self.commits: list[checkpoints.CommitCheckpointRequest] = []
         self.losses: list[checkpoints.CommitCheckpointRequest] = []
+        self.removed_checkpoints: set[str] = set()
+        """Names of those that it says to be removed."""
         self.artifacts: list[artifacts_pb2.CommitArtifactRequest] = []
         self.asked_for: list[str] = []
         self.authorization: set[str] = set()
@@ -369,7 +371,8 @@ class ScriptedPlatform(
             digest=request.digest,
         )
         await self._note(self.commits.append, request)
-        return checkpoints.CommitCheckpointResponse()
+        removed = [name for name in request.held if name in self.removed_checkpoints]
+        return checkpoints.CommitCheckpointResponse(removed=removed)
 
     async def _note(self, append: Callable[[Any], None], item: Any) -> None:
         async with self._changed:

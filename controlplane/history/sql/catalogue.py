@@ -217,6 +217,18 @@ class SqlCatalogue(SqlDatasets):
         )
         return names[::-1]
 
+    async def checkpoints_among(self, session_id: str, names: Collection[str]) -> set[str]:
+        """Those of the names that a session has checkpoints of."""
+        dialect = self._database.dialect
+        found = await select(
+            self._database,
+            "SELECT name FROM checkpoints WHERE session_id = :session_id"
+            f" AND {dialect.among('name', 'names')}",
+            {"session_id": session_id, "names": dialect.many(names)},
+            itemgetter(0),
+        )
+        return set(found)
+
     async def checkpoint(self, session_id: str, name: str) -> Checkpoint | None:
         """By name."""
         return await self._database.read(

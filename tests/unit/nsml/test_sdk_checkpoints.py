@@ -324,3 +324,19 @@ def test_what_is_left_out_is_named_once(tmp_path: Path, capfd: pytest.CaptureFix
     session.save("b")
     session.load("b")
     assert capfd.readouterr().err.count("newest") == 1
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_copied_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(str(tmp_path), "anna/digits/3")
+    session.save("best", save_fn=lambda folder: Path(folder, "w").write_text("1"))
+    asked = []
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("nsml._checkpoints.copy_tree", gone)
+    monkeypatch.setattr(session, "_load_from_afar", lambda name, *_, **__: asked.append(name))
+    session.load("best", load_fn=print)
+    assert asked == ["best"]

@@ -17,7 +17,7 @@ from tests.unit.controlplane.services.test_forks import fork
 from tests.unit.controlplane.services.test_sessions import Ingest, refused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from tests.unit.controlplane.rig import Agent, Rig, Stubs
 
@@ -69,7 +69,12 @@ class Saving:
         chunk.stream.channel = agents_pb2.CHANNEL_METRIC
         await Ingest(self._agent.stubs).send(chunk)
 
-    async def _commit(self, name: str, _: float | None) -> None:
+    async def asked(self, name: str, *held: str) -> list[str]:
+        """What an agent is told to be removed of its copies as it commits another one."""
+        self._saved += 1
+        return await self._commit(name, None, held)
+
+    async def _commit(self, name: str, _: float | None, held: Sequence[str] = ()) -> list[str]:
         manifest, blobs = tree(weights=f"{name} of {self._session.id}".encode())
         await send(self._agent.stubs, blobs)
         saved = checkpoints_pb2.CommitCheckpointRequest(
@@ -79,9 +84,11 @@ class Saving:
             digest=manifest.digest,
             size_bytes=1,
             file_count=1,
+            held=held,
         )
         saved.saved_at.FromSeconds(self._saved)
-        await self._agent.stubs.checkpoints.CommitCheckpoint(saved)
+        answer = await self._agent.stubs.checkpoints.CommitCheckpoint(saved)
+        return list(answer.removed)
 
 
 async def listing(who: Stubs, session: pb.Session) -> checkpoints_pb2.ListCheckpointsResponse:
@@ -255,3 +262,16 @@ async def test_its_own_word_goes_before_its_projects_and_the_platforms(rig: Rig)
         settings = projects_pb2.ProjectSettings(keep_checkpoints=bad)
         change = projects_pb2.UpdateProjectRequest(name="vision", settings=settings)
         assert (await refused(root.projects.UpdateProject(change)))[0] == "INVALID_ARGUMENT"
+
+
+async def test_an_agent_hears_which_of_its_copies_nobody_can_load_any_more(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent, session = await running(rig, kim, keep="last:2")
+    saving = Saving(agent, session)
+    for name in "abc":
+        await saving.save(name, None)
+    await keeps(rig, kim, session, "b", "c")
+    assert await saving.asked("d", "a", "b", "c", "never\0there") == ["a"]
+    # Another one has its name by now: that is kept.
+    assert await saving.asked("a", "c") == []
+    assert await saving.asked("e", *(["a"] * 2_000)) == []

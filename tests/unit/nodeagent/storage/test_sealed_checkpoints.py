@@ -142,6 +142,25 @@ async def test_what_did_not_change_is_sent(bench: Bench) -> None:
     assert not bench.platform.losses
 
 
+async def test_the_copy_of_a_removed_checkpoint_goes_with_the_next_one(bench: Bench) -> None:
+    """But not one that was saved again under its name, and is not sent yet."""
+    first = [sealed(bench, name, number, weights=name) for number, name in enumerate("abc", 1)]
+    await bench.send(*first)
+    folders = {one.name: bench.folder.checkpoints / one.folder for one in first}
+    bench.platform.removed_checkpoints = {"a", "b"}
+    await bench.send(sealed(bench, "d", 4, weights="d"))
+    assert [one.is_dir() for one in folders.values()] == [False, False, True]
+    assert set(bench.platform.commits[-1].held) == {"a", "b", "c"}
+    bench.platform.removed_checkpoints = {"c"}
+    again = sealed(bench, "c", 6, weights="again")
+    await bench.send(sealed(bench, "e", 5, weights="e"), again)
+    assert bench.committed("c") == {"weights": b"again"}
+    assert (bench.folder.checkpoints / again.folder / "weights").read_text() == "again"
+    bench.platform.removed_checkpoints = set("abcde")
+    await bench.send(sealed(bench, "f", 7, weights="f"))
+    assert [one.name for one in bench.folder.checkpoints.iterdir()] == ["7-f"]
+
+
 async def test_a_loss_is_reported_once_the_platform_answers(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
