@@ -253,7 +253,7 @@ class Agent:
         try:
             async with (
                 self._tunnels,
-                self._exchange.serving(self._datasets, self._parts.run),
+                self._exchange.serving(self._datasets.cache, self._parts.run),
                 self._replicas,
                 self._image_orders or nullcontext(),
                 self._environment_orders or nullcontext(),
@@ -614,8 +614,8 @@ class Agent:
         trees = [
             Store(kind=kind, cache=one, place=self._settings.data)
             for kind, one in (
-                (DATASET, self._datasets),
-                (BUNDLE, self._bundles),
+                (DATASET, self._datasets.cache),
+                (BUNDLE, self._bundles.cache),
                 (CHUNKS, self._chunks),
             )
         ]
@@ -645,7 +645,7 @@ class Agent:
         self._folders.create()
         for part in (self._datasets, self._bundles, self._loads, self._endpoints):
             part.create()
-        return self._datasets.left()
+        return self._datasets.cache.left()
 
     def _write_ready(self) -> None:
         offer = self.devices()

@@ -52,7 +52,7 @@ log = structlog.get_logger()
 
 
 class Shelf(Protocol):
-    """The dataset versions of a node; see `nodeagent.storage.datasets.Trees`."""
+    """The dataset versions of a node; see `nodeagent.storage.tree_folder`."""
 
     def read_first(
         self, root: str, wanted: Sequence[pb.WantedChunk], most_bytes: int

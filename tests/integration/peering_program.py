@@ -76,7 +76,7 @@ async def main() -> None:
             peers=exchange.peers,
         )
         trees.create()
-        async with exchange.serving(trees, in_thread):
+        async with exchange.serving(trees.cache, in_thread):
             assert exchange.offer is not None
             offer = {
                 "address": exchange.offer.address,

@@ -151,7 +151,7 @@ class Lab:
         own = make_own_certificate()
         listening, port = network.server(own, "127.0.0.1:0")
         node.server = ChunkServer(
-            node.trees,
+            node.trees.cache,
             key=node.key,
             bytes_per_s=bytes_per_s,
             clock=clock or SystemClock(),

@@ -156,14 +156,14 @@ async def test_what_was_fetched_is_told_also_by_the_next_agent(
         return told, trees
 
     told, trees = agent()
-    told.stock.found(trees.left())
+    told.stock.found(trees.cache.left())
     assert told.datasets == {}
     await trees.get(digest)
     assert told.datasets == {digest: size}
     await trees.fetch(digest, tmp_path / "own")
     assert told.times == 1
     again, trees = agent()
-    again.stock.found(trees.left())
+    again.stock.found(trees.cache.left())
     assert again.datasets == {digest: size}
     # What only the notes tell of is not here.
     (tmp_path / "datasets" / digest).rename(tmp_path / "gone")
@@ -171,5 +171,5 @@ async def test_what_was_fetched_is_told_also_by_the_next_agent(
     (tmp_path / "datasets" / f"{DIGESTS[1]}.bytes").write_text("many")
     (tmp_path / "datasets" / DIGESTS[1]).mkdir()
     last, trees = agent()
-    last.stock.found(trees.left())
+    last.stock.found(trees.cache.left())
     assert last.datasets == {}

@@ -228,7 +228,7 @@ async def test_the_group_of_a_tree_is_given_back_with_it(
     assert accounts.trees() == {digest, "gone"}
     trees, accounts = made()
     assert accounts.trees() == {digest}
-    assert not await in_thread(lambda: trees.remove(digest, lambda: True))
+    assert not await in_thread(lambda: trees.cache.remove(digest, lambda: True))
     assert accounts.trees() == {digest}
-    assert await in_thread(lambda: trees.remove(digest, lambda: False))
+    assert await in_thread(lambda: trees.cache.remove(digest, lambda: False))
     assert accounts.trees() == set()

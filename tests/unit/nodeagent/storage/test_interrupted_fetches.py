@@ -103,7 +103,7 @@ class Node:
         with suppress(asyncio.CancelledError):
             await fetching
         async with asyncio.timeout(60):
-            while self.platform.calls or not self.trees.kept():  # noqa: ASYNC110 - nothing tells
+            while self.platform.calls or not self.trees.cache.kept():  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
         self.platform.sends = 1 << 30
 
@@ -128,7 +128,7 @@ class Node:
     def relieve(self) -> None:
         """Remove whatever may be removed."""
         everything = KeepFree(share=1.0, bytes=1 << 60)
-        store = Store(kind="dataset", cache=self.trees, place=self.place)
+        store = Store(kind="dataset", cache=self.trees.cache, place=self.place)
         relieve([store], everything, lambda: frozenset(self.used))
 
 
@@ -160,7 +160,7 @@ async def test_it_goes_on_with_what_is_there(node: Node) -> None:
         before, asked = node.written(), len(node.platform.asked_for)
         assert before
         node.start()
-        assert [one.key for one in node.trees.kept()] == [node.digest]
+        assert [one.key for one in node.trees.cache.kept()] == [node.digest]
     tree = await node.trees.get(node.digest)
     assert is_whole(tree)
     assert not before & set(node.platform.asked_for[asked:])
@@ -214,7 +214,7 @@ async def test_what_is_there_needs_no_room_again(node: Node, tmp_path: Path) -> 
 
 async def test_what_is_unfinished_goes_for_others_unless_a_session_needs_it(node: Node) -> None:
     await node.interrupt(after=MANY - 100)
-    (left,) = node.trees.kept()
+    (left,) = node.trees.cache.kept()
     assert left.size.bytes >= MANY // 2 * KIB
     node.start()
     node.used = {f"dataset {node.digest}"}
@@ -223,7 +223,7 @@ async def test_what_is_unfinished_goes_for_others_unless_a_session_needs_it(node
     node.used = set()
     await in_thread(node.relieve)
     assert list(node.place.iterdir()) == []
-    assert not node.trees.kept()
+    assert not node.trees.cache.kept()
     assert is_whole(await node.trees.get(node.digest))
 
 

@@ -67,12 +67,12 @@ class Node:
 
     def takes(self) -> dict[str, Size]:
         """Of the disk, by tree."""
-        self.trees.recount()
-        return {one.key: one.size for one in self.trees.kept()}
+        self.trees.cache.recount()
+        return {one.key: one.size for one in self.trees.cache.kept()}
 
     async def relieve(self) -> None:
         """Remove whatever may be removed."""
-        store = Store(kind="dataset", cache=self.trees, place=self.place)
+        store = Store(kind="dataset", cache=self.trees.cache, place=self.place)
         await in_thread(lambda: relieve([store], EVERYTHING, lambda: frozenset(self.used)))
 
     def sent(self, since: int) -> set[str]:
@@ -148,7 +148,7 @@ async def test_unchanged_files_are_those_of_the_version_before(node: Node) -> No
     for path in content_of(new):
         assert (new / path).stat().st_mode & 0o777 == 0o444
     # The older one goes, and nothing of the newer one with it.
-    assert await in_thread(lambda: node.trees.remove(old.name, lambda: False))
+    assert await in_thread(lambda: node.trees.cache.remove(old.name, lambda: False))
     assert not old.exists()
     assert content_of(new) == whole(NEW)
 
@@ -222,7 +222,7 @@ async def test_each_file_counts_once_whatever_trees_come_and_go(node: Node) -> N
     node.start()  # an agent that comes later knows which trees share files
     assert abs(total(node.takes()) - on_disk().bytes) <= slack
     for digest in (first, second):
-        assert await in_thread(lambda key=digest: node.trees.remove(key, lambda: False))
+        assert await in_thread(lambda key=digest: node.trees.cache.remove(key, lambda: False))
         assert abs(total(node.takes()) - on_disk().bytes) <= slack
     assert node.takes() == {third: Size.of(9 * 64 * KIB, 9)}
 
@@ -272,8 +272,8 @@ async def test_what_is_linked_from_stays_until_that_is_done(node: Node) -> None:
     fetching = asyncio.ensure_future(node.trees.get(node.offer(NEW)))
     await is_begun.wait()
     await node.relieve()
-    assert not await in_thread(lambda: node.trees.remove(old.name, lambda: False))
-    assert [one.is_used for one in node.trees.kept()] == [True]
+    assert not await in_thread(lambda: node.trees.cache.remove(old.name, lambda: False))
+    assert [one.is_used for one in node.trees.cache.kept()] == [True]
     assert old.exists()
     may_go_on.set()
     new = await fetching

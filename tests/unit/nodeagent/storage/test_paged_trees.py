@@ -8,7 +8,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from nodeagent.storage.datasets import Trees, _is_content
+from nodeagent.storage.datasets import Trees
+from nodeagent.storage.manifests import is_content
 from nodeagent.storage.transfer import get_manifest, put_tree
 from nodeagent.streaming.index import Index, build_index
 from nsml.client.rpc import Rpc
@@ -51,10 +52,10 @@ async def test_one_is_fetched_and_its_list_of_files_is_kept_whole(
     kept = tree.with_name(f"{manifest.digest}.manifest")
     assert kept.read_bytes() == manifest.encode()
     # An interrupted fetch goes on with the list that it has.
-    assert _is_content(kept, manifest.digest)
-    assert _is_content(kept, digest_of(manifest.encode()))  # as an earlier version named it
-    assert not _is_content(kept, manifest.root.pages[0].digest)
-    assert not _is_content(tmp_path / "nothing", manifest.digest)
+    assert is_content(kept, manifest.digest)
+    assert is_content(kept, digest_of(manifest.encode()))  # as an earlier version named it
+    assert not is_content(kept, manifest.root.pages[0].digest)
+    assert not is_content(tmp_path / "nothing", manifest.digest)
     build_index(kept, tmp_path / "index")
     with Index(tmp_path / "index") as index:
         assert index.files == 600

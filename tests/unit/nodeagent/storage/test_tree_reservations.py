@@ -273,14 +273,14 @@ async def test_relief_takes_what_no_replica_has_been_assigned(node: Node) -> Non
     spec = sessions_pb2.SessionSpec(datasets=[named], bundle_digest=code)
     keep_assignment(folders.of(REPLICA), agents_pb2.Assignment(spec=spec))
     stores = [
-        Store(kind=kind, cache=trees, place=node.data)
+        Store(kind=kind, cache=trees.cache, place=node.data)
         for kind, trees in ((DATASET, node.datasets), (BUNDLE, node.bundles))
     ]
     everything = KeepFree(share=1.0, bytes=1 << 60)
     await in_thread(partial(relieve, stores, everything, partial(used_things, folders)))
     node.datasets.tell_removed()
     assert node.left == {one}
-    assert list(node.bundles.stored()) == [code]
+    assert list(node.bundles.cache.stored()) == [code]
     assert [thing.dataset_digest for thing in node.stock.message.things] == [one]
     folders.of(REPLICA).remove()
     await in_thread(partial(relieve, stores, everything, partial(used_things, folders)))

@@ -1,0 +1,421 @@
+"""What a node has of trees, each by its digest: whole ones, and what interrupted fetches left. Blocking, from any thread.
+
+```
+<folder>/<digest>             the tree
+<folder>/<digest>.manifest    what it is made of
+<folder>/<digest>.bytes       its bytes, its files and folders, "linked" where it shares files; whose sessions asked for it;
+                              its mtime is the last use
+```
+
+What interrupted fetches leave beside them: `attempts.py`.
+
+What a tree takes of the disk: its bytes, or where it shares files, of each file its bytes divided by its names. So all trees
+together take what is on the disk, each file counted once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import threading
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from nodeagent.folders import write_atomically
+from nodeagent.safe_paths import remove_tree
+from nodeagent.storage.attempts import STAGED, Attempts, Unfinished
+from nodeagent.storage.cached_content import MOST_TOLD
+from nodeagent.storage.donors import LARGEST_MANIFEST_BYTES, read_written
+from nodeagent.storage.reservations import Kept, Size
+from nsml.content.digests import is_digest
+from nsml.content.errors import PathRefused
+from nsml.content.manifest import ChunkRef
+from nsml.content.paths import native_parts
+from nsml.content.safe_paths import ByDescriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from nodeagent.machine.accounts import Accounts
+    from nodeagent.storage.assembly import Assembly
+    from nsml.common.clock import Clock
+    from nsml.content.stored_manifest import StoredManifest
+    from nsml.v1.peers_pb2 import WantedChunk
+
+PARTIAL: Final = ".partial"
+_DONORS: Final = 8
+_MANIFEST: Final = ".manifest"
+_NOTE: Final = ".bytes"
+_LINKED: Final = "linked"
+_NOTHING: Final = Size()
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredTree:
+    """A tree that is here; `size` is None where its note is missing, `own` until it is counted what of shared files is its part."""
+
+    size: int | None = None
+    files: int = 0
+    users: set[str] = field(default_factory=set)
+    used_at: float = 0.0
+    is_linked: bool = False
+    own: Size | None = None
+
+    @classmethod
+    def read(cls, note: Path) -> StoredTree:
+        """As this agent or an earlier one noted it; raises OSError, ValueError."""
+        first, *users = note.read_text(encoding="utf-8").split("\n")
+        size, files, *rest = [*first.split(" "), "0"][:3]
+        return cls(
+            size=int(size),
+            files=int(files),
+            is_linked=rest == [_LINKED],
+            users=set(users),
+            used_at=note.stat().st_mtime,
+        )
+
+    def write(self, note: Path) -> None:
+        """Note it."""
+        first = f"{self.size} {self.files}{f' {_LINKED}' if self.is_linked else ''}"
+        write_atomically(note, "\n".join([first, *sorted(self.users)]).encode())
+        os.utime(note, (self.used_at, self.used_at))
+
+    @property
+    def takes(self) -> Size:
+        """Of the disk."""
+        return self.own or Size.of(self.size or 0, self.files)
+
+
+class TreeFolder:
+    """The trees below one folder: `Trees` of reservations.py, and a `Shelf` of peers/server.py.
+
+    Args:
+        folder: private to the agent.
+        boot: see `datasets.Trees`.
+        kind: what they are called among what replicas use.
+        accounts: has groups of trees, which are given back with them.
+        is_fetching: whether more of a tree is on its way.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        boot: str,
+        kind: str,
+        clock: Clock,
+        accounts: Accounts | None,
+        is_fetching: Callable[[str], bool],
+    ) -> None:
+        self.path = folder / boot
+        """Where they are."""
+        self.attempts = Attempts(self.path)
+        self.is_lasting = not boot
+        """Whether they outlive a loss of power."""
+        self.is_fetching = is_fetching
+        """See Shelf of peers/server.py."""
+        self._kind = kind
+        self._clock = clock
+        self._accounts = accounts
+        self._turn = threading.Lock()
+        self._trees: dict[str, StoredTree] = {}
+        self._unfinished: dict[str, Unfinished] = {}
+        self._donating: Counter[str] = Counter()
+        self._removed: list[str] = []
+
+    def create(self) -> None:
+        """Make the folder, find what is there, and remove what a removal or an earlier boot left."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self.path.glob(f".*{PARTIAL}"):
+            remove_tree(left)
+        if not self.is_lasting:
+            for earlier in set(self.path.parent.iterdir()) - {self.path}:
+                remove_tree(earlier)
+        self._trees = {
+            path.name: self._found(path) for path in self.path.iterdir() if _is_tree(path)
+        }
+        for suffix in (_MANIFEST, _NOTE):
+            for note in self.path.glob(f"*{suffix}"):
+                if note.name.removesuffix(suffix) not in self._trees:
+                    note.unlink()
+        self._find_unfinished()
+        if self._accounts is not None:
+            self._release(*self._accounts.trees() - self._trees.keys())
+
+    def get(self, digest: str) -> StoredTree | None:
+        """A tree that is here."""
+        return self._trees.get(digest)
+
+    def take_removed(self) -> list[str]:
+        """Which trees went since this was asked last."""
+        with self._turn:
+            removed, self._removed = self._removed, []
+        return removed
+
+    def lend(self, digests: Iterable[str]) -> None:
+        """Files of these trees are read: they stay until they are given back."""
+        with self._turn:
+            self._donating.update(digests)
+
+    def give_back(self, digests: Iterable[str]) -> None:
+        """These are not read any more."""
+        self._donating.subtract(digests)
+
+    def left(self) -> list[tuple[str, int]]:
+        """Digest and bytes of the trees that are here and were used last, oldest first."""
+        noted = sorted(self._trees.items(), key=lambda one: one[1].used_at)
+        return [(digest, tree.size) for digest, tree in noted if tree.size is not None][-MOST_TOLD:]
+
+    def read_first(self, root: str, wanted: Sequence[WantedChunk], most_bytes: int) -> list[bytes]:
+        """See Shelf of peers/server.py. Of a tree that is being fetched what is right already."""
+        found: list[bytes] = []
+        size = 0
+        try:
+            with ByDescriptor(self._place_of(root)) as tree:
+                for one in wanted:
+                    if found and size + one.size > most_bytes:
+                        break
+                    data = _read_at(tree, one)
+                    if data is None:
+                        break
+                    found.append(data)
+                    size += len(data)
+        except (OSError, PathRefused):
+            pass  # it is not here, or not so far
+        return found
+
+    def _place_of(self, root: str) -> Path:
+        """Where a tree is, or is growing. FileNotFoundError: nowhere."""
+        if not is_digest(root):
+            raise FileNotFoundError(errno.ENOENT, "it is no tree", root[:80])
+        whole = self.path / root
+        if root in self._trees:
+            return whole
+        return next(iter(self.attempts.of(root)), whole)
+
+    # A `Cache` of eviction.py: blocking, from any thread.
+
+    def stored(self) -> dict[str, float]:
+        """When each was last used, Unix seconds."""
+        with self._turn:
+            return {
+                **{digest: left.used_at for digest, left in self._unfinished.items()},
+                **{digest: tree.used_at for digest, tree in self._trees.items()},
+            }
+
+    def touch(self, key: str) -> None:
+        """It is used now; nothing for one that is not there."""
+        with self._turn:
+            self._touch(key)
+
+    def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
+        """Remove it, unless it is used; whether it is gone."""
+        with self._turn:
+            if key not in self._trees and key not in self._unfinished:
+                return True
+            # Whoever is about to use it has said so before, and looks for it by `_use`.
+            if self._donating[key] or is_used():
+                return False
+            doomed = [self._doom(path) for path in (self.path / key, *self.attempts.of(key))]
+            if self._trees.pop(key, None) is not None:
+                self._removed.append(key)
+                self._links_changed()
+            self._unfinished.pop(key, None)
+            self.attempts.staged(key).unlink(missing_ok=True)
+            for suffix in (_MANIFEST, _NOTE):
+                (self.path / f"{key}{suffix}").unlink(missing_ok=True)
+        remove_all(*doomed)
+        with self._turn:
+            if key not in self._trees:  # or it is here again, with the same group
+                self._release(key)
+        return True
+
+    def _release(self, *keys: str) -> None:
+        """Give back the groups of trees that are gone; what fails is done at the next start."""
+        if self._accounts is not None:
+            try:
+                self._accounts.release(*keys)
+            except OSError as error:
+                log.warning("tree.group_kept", error=str(error))
+
+    def kept(self) -> list[Kept]:
+        """See reservations.Trees."""
+        with self._turn:
+            whole = [
+                Kept(
+                    kind=self._kind,
+                    key=digest,
+                    size=tree.takes,
+                    users=frozenset(tree.users),
+                    used_at=tree.used_at,
+                    is_used=bool(self._donating[digest]),
+                )
+                for digest, tree in self._trees.items()
+            ]
+            return whole + [
+                Kept(
+                    kind=self._kind,
+                    key=digest,
+                    size=left.takes,
+                    users=frozenset(),
+                    used_at=left.used_at,
+                    is_used=False,
+                )
+                for digest, left in self._unfinished.items()
+            ]
+
+    def recount(self) -> None:
+        """See reservations.Trees."""
+        with self._turn:
+            stale = [
+                digest for digest, one in self._trees.items() if one.is_linked and one.own is None
+            ]
+        for digest in stale:
+            own = _part_of(self.path / digest)
+            with self._turn:
+                if (tree := self._trees.get(digest)) is not None:
+                    tree.own = own
+
+    # Used by fetches.
+
+    def _found(self, path: Path) -> StoredTree:
+        try:
+            return StoredTree.read(path.with_name(path.name + _NOTE))
+        except (OSError, ValueError):
+            return StoredTree(used_at=path.stat().st_mtime)
+
+    def use(self, digest: str, user: str) -> bool:
+        """Whether it is here; then it is noted that it is used, and by whom."""
+        with self._turn:
+            tree = self._trees.get(digest)
+            if tree is None:
+                return False
+            if not (self.path / digest).is_dir():
+                del self._trees[digest]
+                return False
+            if user in {"", *tree.users} or tree.size is None:
+                self._touch(digest)
+            else:
+                tree.users.add(user)
+                tree.used_at = self._clock.time()
+                tree.write(self.path / f"{digest}{_NOTE}")
+            return True
+
+    def _touch(self, digest: str) -> None:
+        tree = self._trees.get(digest)
+        if tree is not None:
+            tree.used_at = now = self._clock.time()
+            with suppress(OSError):
+                os.utime(self.path / f"{digest}{_NOTE}", (now, now))
+
+    def finish(self, digest: str, manifest: StoredManifest, assembly: Assembly, user: str) -> None:
+        """Note what a whole tree is made of, and how much it is, and give it its name."""
+        is_linked = assembly.linked_bytes > 0
+        tree = StoredTree(
+            size=manifest.size,
+            files=manifest.files + manifest.folders,
+            users={user} - {""},
+            used_at=self._clock.time(),
+            is_linked=is_linked,
+        )
+        with self._turn:
+            self.attempts.staged(digest).replace(self.path / f"{digest}{_MANIFEST}")
+            tree.write(self.path / f"{digest}{_NOTE}")
+            assembly.name(self.path / digest)
+            self._trees[digest] = tree
+            if is_linked:
+                self._links_changed()
+
+    def _links_changed(self) -> None:
+        """Trees that share files are to be counted again; with the turn."""
+        for tree in self._trees.values():
+            tree.own = None
+
+    def mark_linked(self, digests: Iterable[str]) -> None:
+        """Note, before it is so, that trees share files."""
+        with self._turn:
+            for digest in digests:
+                tree = self._trees.get(digest)
+                if tree is not None and not tree.is_linked:
+                    tree.is_linked = True
+                    if tree.size is not None:
+                        tree.write(self.path / f"{digest}{_NOTE}")
+
+    def _find_unfinished(self) -> None:
+        for digest in self.attempts.digests():
+            self.keep_unfinished(digest)
+        for staged in self.path.glob(f".*{STAGED}"):
+            if staged.name[1:].removesuffix(STAGED) not in self._unfinished:
+                staged.unlink()
+
+    def keep_unfinished(self, digest: str) -> None:
+        """Leave what is there of a tree for its next fetch, or until others need the room."""
+        left = self.attempts.left(digest)
+        with self._turn:
+            if left is not None and digest not in self._trees:
+                self._unfinished[digest] = left
+                return
+        self.attempts.remove(digest)
+
+    def claim(self, digest: str) -> tuple[list[Path], Size]:
+        """Take over what earlier fetches left: it is not removed for others any more. What it takes of the disk."""
+        with self._turn:
+            left = self._unfinished.pop(digest, None)
+        return ([], _NOTHING) if left is None else (self.attempts.of(digest), left.takes)
+
+    def _doom(self, path: Path) -> Path:
+        """Take its name from what is removed next."""
+        doomed = self.path / f".{secrets.token_hex(8)}{PARTIAL}"
+        with suppress(FileNotFoundError):
+            path.rename(doomed)
+        return doomed
+
+    def newest_manifests(self) -> list[Path]:
+        """Of the trees fetched last, as many as are looked through."""
+        found = []
+        for path in self.path.glob(f"*{_MANIFEST}"):
+            with suppress(FileNotFoundError):
+                facts = path.stat()
+                if facts.st_size <= LARGEST_MANIFEST_BYTES:
+                    found.append((facts.st_mtime, path))
+        return [path for _, path in sorted(found, reverse=True)[:_DONORS]]
+
+
+def _read_at(tree: ByDescriptor, one: WantedChunk) -> bytes | None:
+    """A chunk of a tree, or of what is there of it; None: it is not there. Raises OSError, PathRefused."""
+    opened = tree.open_file(native_parts(one.path))
+    try:
+        return read_written(opened, ChunkRef(one.digest.hex(), one.size), one.offset)
+    finally:
+        os.close(opened)
+
+
+def _is_tree(path: Path) -> bool:
+    return is_digest(path.name) and path.is_dir()
+
+
+def remove_all(*places: Path) -> None:
+    """Remove these folders and files."""
+    for place in places:
+        remove_tree(place)
+
+
+def _part_of(tree: Path) -> Size:
+    """What a tree takes of the disk: of each file its part, as many others as share it."""
+    size, files = 0.0, 0.0
+    for _, folders, names, here in os.fwalk(tree):
+        files += len(folders)
+        for name in names:
+            with suppress(FileNotFoundError):
+                facts = os.lstat(name, dir_fd=here)
+                size += facts.st_size / facts.st_nlink
+                files += 1 / facts.st_nlink
+    return Size.of(round(size), round(files))
