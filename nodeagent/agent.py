@@ -60,6 +60,7 @@ from nodeagent.replica.requests import Loads, RequestServer
 from nodeagent.replica.runner import Defaults, RunnerContext
 from nodeagent.runtimes.interface import DeviceGrant, Isolation
 from nodeagent.runtimes.visits import Visits
+from nodeagent.storage.bucket import Bucket
 from nodeagent.storage.cached_content import Stock
 from nodeagent.storage.checkpoints import Uploads
 from nodeagent.storage.datasets import Trees
@@ -70,6 +71,7 @@ from nodeagent.streaming.chunk_cache import ChunkCache
 from nodeagent.streaming.endpoints import Endpoints
 from nsml._version import VERSION
 from nsml.client.connect import check_own_listener
+from nsml.client.contexts import is_local
 from nsml.client.rpc import Rpc
 from nsml.common.concurrency import TaskGroup
 from nsml.common.python_gc import collect_seldom
@@ -185,12 +187,21 @@ class Agent:
             asked=self._outbox.wake.set,
             clock=parts.clock,
         )
+        self._bucket = Bucket(
+            rpc=self._rpc,
+            run_long=parts.run_long,
+            clock=parts.clock,
+            # as to the control plane itself
+            allows_plaintext=all(map(is_local, settings.servers)),
+            changed=self._stock.note_bucket,
+        )
         self._datasets = Trees(
             settings.data / "datasets",
             stock=self._stock,
             kind=DATASET,
             accounts=parts.accounts,
             peers=self._exchange.peers,
+            bucket=self._bucket,
             **of_trees,  # type: ignore[arg-type]
         )
         # Code is small, often new, and sent again at once: no session waits for a flush of it.
@@ -277,6 +288,7 @@ class Agent:
             ready.unlink(missing_ok=True)
             self._visits.close()
             self._endpoints.close()
+            self._bucket.close()
             await self._link.close()
 
     async def outgrown(self) -> None:
@@ -374,6 +386,7 @@ class Agent:
     async def registered(self, answer: pb.Registered) -> None:
         """See control.Node."""
         self._exchange.finder.is_answered = answer.finds_peers
+        self._bucket.is_offered = answer.locates_blobs
         if self._cluster_id not in {"", answer.cluster_id}:
             raise WrongPlatform(f"obeyed {self._cluster_id}, this is {answer.cluster_id}")
         if not self._cluster_id:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from collections.abc import Set as AbstractSet
 
+    from controlplane.content.direct import DirectReads, SignedPack
     from controlplane.content.manifests import Listing
     from controlplane.content.subtrees import Subtree
     from controlplane.content.withdrawals import Withdrawals
@@ -65,6 +66,9 @@ if TYPE_CHECKING:
 
 MOST_ASKED: Final = 10_000
 """Digests in one question."""
+
+MOST_LOCATED: Final = 2_000
+"""Blobs of which one call may say where they lie."""
 
 MOST_BLOB_BYTES: Final = 64 << 20
 """Largest blob that is taken: chunks, pages and roots are smaller, and what earlier versions send as one manifest."""
@@ -127,6 +131,7 @@ class Content:
         run: for manifests: to check one of a million files takes many seconds.
         check_paged: raises where the agent of a node is too old to read a tree in pages.
         withdrawals: rights that were withdrawn anywhere; None: only here.
+        direct: gives URLs of the bucket to nodes; None: they read through the control plane alone.
     """
 
     def __init__(
@@ -140,8 +145,10 @@ class Content:
         run: Offload = inline,
         check_paged: Callable[[str], None] = lambda _: None,
         withdrawals: Withdrawals | None = None,
+        direct: DirectReads | None = None,
     ) -> None:
         self._withdrawals = withdrawals
+        self._direct = direct
         self._check_paged = check_paged
         self._admission = admission or unlimited(clock)
         self._objects = objects
@@ -541,6 +548,20 @@ class Content:
                             yield left.popleft(), data
                 except BlobNotFound:
                     raise BlobDamaged(f"blob {left[0]} of {root[:12]} is lost") from None
+
+    async def locate(
+        self, caller: Caller, root: str, digests: Sequence[str]
+    ) -> tuple[Sequence[SignedPack], bytes]:
+        """Packs of the bucket that hold some of these blobs, and the PEM of its authority; raises as `read`."""
+        if len(digests) > MOST_LOCATED:
+            raise TooLarge(f"at most {MOST_LOCATED} digests at a time")
+        if not await self._may_read(caller, check_digest(root)):
+            raise NotFound(f"there is no content {root[:12]}")
+        if self._direct is None:
+            return (), b""
+        blobs = await self._blobs_of(identity_of(caller), root)
+        await self._run(partial(_check_members, root, blobs, digests))
+        return await self._direct.packs(root, digests, blobs), self._direct.authority
 
     async def _next(self, caller: Caller, root: str, left: Iterable[str], most: int) -> list[bytes]:
         """The first few of the blobs that are left, `most` of them at most, or the root alone."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.content.admitted_objects import AdmittedObjects
 from controlplane.content.content import Content
+from controlplane.content.direct import DirectReads
 from controlplane.content.object_gc import Collector
 from controlplane.content.object_gc_loop import Collecting, Forgetting, Maintaining
 from controlplane.content.service import ContentServicer, add_content_service
@@ -28,6 +29,7 @@ def admitted_objects(core: Core) -> AdmittedObjects:
 
 def content(core: Core) -> Content:
     """Manifests, and who may read through which."""
+    bucket = core.backends.bucket
     return Content(
         objects=core.shared(admitted_objects),
         history=core.history,
@@ -37,6 +39,7 @@ def content(core: Core) -> Content:
         run=core.offload,
         check_paged=partial(_check_paged, core.state),
         withdrawals=Withdrawals(core.store, core.state),
+        direct=None if bucket is None else DirectReads(bucket, core.history.packs),
     )
 
 

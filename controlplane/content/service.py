@@ -85,6 +85,25 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         if batch:
             yield GetBlobsResponse(batch)
 
+    @answering
+    async def LocateBlobs(  # noqa: N802
+        self, request: pb.LocateBlobsRequest, _: Context
+    ) -> pb.LocateBlobsResponse:
+        """Where nodes read blobs past this process."""
+        packs, authority = await self._content.locate(caller(), request.root, request.digests)
+        numbers = {digest: number for number, digest in enumerate(request.digests)}
+        located = [
+            pb.LocatedPack(
+                url=pack.url,
+                blobs=[
+                    pb.LocatedBlob(index=numbers[one.digest], start=one.start, stored=one.stored)
+                    for one in pack.places
+                ],
+            )
+            for pack in packs
+        ]
+        return pb.LocateBlobsResponse(packs=located, authority=authority)
+
     @streaming
     async def VerifyStorage(  # noqa: N802
         self, _request: pb.VerifyStorageRequest, _: Context

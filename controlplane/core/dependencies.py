@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from controlplane.core.webhook_targets import Post
     from controlplane.domain.cluster import Restore
     from controlplane.history.sql.history import History
+    from controlplane.objects.files import Bucket
     from controlplane.objects.interface import ObjectStore
     from controlplane.state.agent_connections import RelayEnd
     from controlplane.store.interface import KeyValueStore
@@ -62,6 +63,7 @@ class Backends:
         peers: the other control planes.
         post: calls users' webhooks; None: nobody is called.
         relay: passes on bytes of tunnels; None: they pass through this process.
+        bucket: which has the objects, if nodes read it themselves; None: they do not.
     """
 
     store: KeyValueStore
@@ -80,6 +82,7 @@ class Backends:
     restores: tuple[Restore, ...] = ()
     post: Post | None = None
     relay: Relay | None = None
+    bucket: Bucket | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             term=self._core.term(),
             starts_anew=link.starts_anew,
             finds_peers=True,
+            locates_blobs=self._core.backends.bucket is not None,
         )
         link.control_planes = link.told_control_planes = self._addresses()
         if link.control_planes:
@@ -257,7 +258,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 self._heard(link, request.change)
             case "stock":
                 self._core.contacts.stocks(link, to_stock(request.stock))
-                link.fetched = to_fetched(request.stock.fetched)
+                link.fetched = to_fetched(request.stock)
             case "find_peers":
                 link.answer_peers(self._peering.find(link.node, request.find_peers.root))
 

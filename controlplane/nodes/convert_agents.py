@@ -144,9 +144,12 @@ def to_peer_offer(message: agents_pb2.Register) -> PeerOffer | None:
     return PeerOffer(address=offer.address, certificate=offer.certificate, key=offer.key)
 
 
-def to_fetched(message: agents_pb2.FetchedBytes) -> FetchedBytes:
+def to_fetched(report: agents_pb2.StockReport) -> FetchedBytes:
     """What an agent has fetched since its start."""
+    message = report.fetched
     return FetchedBytes(
+        from_bucket=message.from_bucket,
+        bucket_note=report.bucket_note[:MOST_NOTE_CHARS],
         from_platform=message.from_platform,
         from_peers=message.from_peers,
         to_peers=message.to_peers,

@@ -442,6 +442,8 @@ def _transfers(link: AgentConnection | None) -> pb.NodeTransfers | None:
         from_peers=fetched.from_peers,
         to_peers=fetched.to_peers,
         dropped_peers=fetched.dropped_peers,
+        from_bucket=fetched.from_bucket,
+        bucket_note=fetched.bucket_note,
     )
 
 

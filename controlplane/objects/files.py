@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import errno
 import itertools
 import os
 import secrets
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
     from obstore.store import ObjectStore as Backend
+    from obstore.store import S3Store
 
     from controlplane.objects.service import Advice, BucketService
     from nsml.common.clock import Offload
@@ -162,6 +164,12 @@ class Files:
                 _raise_no_bucket(error)
         await self.check_there()
         return None
+
+    async def sign(self, key: str, life_s: float) -> str:
+        """A URL by which anybody can read a file of a bucket for so long."""
+        with _translated():
+            bucket = cast("S3Store", self._backend)
+            return await obstore.sign_async(bucket, "GET", key, dt.timedelta(seconds=life_s))
 
     async def has(self, keys: Sequence[str]) -> set[str]:
         """Those of the keys that have a file."""
@@ -288,6 +296,13 @@ class Files:
                 "the object store is gone",
                 why="the bucket is not the one that it was at the start: its mark is another, or gone",
             )
+
+
+class Bucket(NamedTuple):
+    """Files that others may read by URLs, and the PEM of a private authority of their service; empty for none."""
+
+    files: Files
+    authority: bytes
 
 
 def open_folder(folder: Path, run: Offload) -> Files:

@@ -16,7 +16,7 @@ from controlplane.access.vault import Vault, open_vault
 from controlplane.core.dependencies import Backends
 from controlplane.history.sqlite import open_history
 from controlplane.notices.webhook_delivery import Poster
-from controlplane.objects.files import open_folder, open_shared, shared_folder
+from controlplane.objects.files import Bucket, open_folder, open_shared, shared_folder
 from controlplane.objects.packed import PackedObjects
 from controlplane.objects.service import BucketService
 from controlplane.startup.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S
@@ -53,6 +53,7 @@ class ClaimedBackends:
     history: History
     objects: PackedObjects
     clock: Clock
+    bucket: Bucket | None = None
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
 
 
@@ -145,7 +146,13 @@ async def _ground_on(
     history = await _open_history(settings, clock)
     try:
         objects = PackedObjects(files, history.packs)
-        yield ClaimedBackends(store=looked_at, history=history, objects=objects, clock=clock)
+        yield ClaimedBackends(
+            store=looked_at,
+            history=history,
+            objects=objects,
+            clock=clock,
+            bucket=_bucket_for_nodes(settings, files),
+        )
     finally:
         await history.close()
 
@@ -223,6 +230,7 @@ def _stood_on(ground: ClaimedBackends, claimed: Claimed, data: Path) -> Backends
         clock=clock,
         elapsed=elapsed,
         random_bytes=random_bytes,
+        bucket=ground.bucket,
         run=in_thread,
         # Of an etcd of our own no call says that its disk is full: it ends, or does not answer.
         disks={"store": data / "etcd"} if (data / "etcd").is_dir() else {},
@@ -308,6 +316,13 @@ def _service_of(settings: Settings) -> BucketService:
         ca=None if settings.s3_ca is None else settings.s3_ca.read_bytes(),
         credentials=settings.s3_credentials,
     )
+
+
+def _bucket_for_nodes(settings: Settings, files: Files) -> Bucket | None:
+    if not settings.direct_reads or files.is_folder:
+        return None
+    authority = b"" if settings.s3_ca is None else settings.s3_ca.read_bytes()
+    return Bucket(files, authority)
 
 
 def _login(settings: Settings) -> Login | None:

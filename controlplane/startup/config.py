@@ -162,6 +162,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN; else AZURE_CLIENT_ID with
     AZURE_TENANT_ID and AZURE_CLIENT_SECRET or AZURE_FEDERATED_TOKEN_FILE; else the identity of the machine."""
 
+    direct_reads: bool = False
+    """Whether nodes read datasets from the bucket of `objects` themselves, by URLs that count for five minutes: they need to reach
+    `s3_endpoint`. Only packs that a node may read as a whole have URLs, but whoever gets hold of one can read that pack."""
+
     platform_key: Path | None = None
     """The key under which a shared platform's keys lie in its store; the first control plane makes
     it, each further one gets a copy. Empty: `platform.key` in the data folder."""
@@ -557,6 +561,11 @@ def _backend_rules(settings: Settings) -> tuple[_Rule, ...]:
             "objects",
             not settings.objects or settings.objects.startswith(PREFIXES),
             f"{URLS}, or nothing",
+        ),
+        (
+            "direct_reads",
+            not settings.direct_reads or "://" in settings.objects.replace("file://", ""),
+            "false, unless objects is a bucket",
         ),
     )
 

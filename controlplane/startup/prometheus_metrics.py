@@ -400,7 +400,7 @@ def _machines(taken: Taken) -> Iterator[Metric]:
     )
     fetched = CounterMetricFamily(
         "nsml_node_dataset_bytes",
-        "Datasets since its agent started: fetched from control planes or peers (other nodes), or sent to peers.",
+        "Datasets since its agent started: fetched from control planes, peers (other nodes) or the bucket, or sent to peers.",
         labels=["node", "way"],
     )
     dropped = CounterMetricFamily(
@@ -417,6 +417,7 @@ def _machines(taken: Taken) -> Iterator[Metric]:
         if (of_datasets := taken.fetched.get(node.name)) is not None:
             fetched.add_metric([node.name, "from-platform"], of_datasets.from_platform)
             fetched.add_metric([node.name, "from-peers"], of_datasets.from_peers)
+            fetched.add_metric([node.name, "from-bucket"], of_datasets.from_bucket)
             fetched.add_metric([node.name, "to-peers"], of_datasets.to_peers)
             dropped.add_metric([node.name], of_datasets.dropped_peers)
         sample = taken.sample(node)

@@ -140,6 +140,9 @@ class FetchedBytes:
     to_peers: int = 0
     dropped_peers: int = 0
     """How often a peer was not asked any more."""
+    from_bucket: int = 0
+    bucket_note: str = ""
+    """Why it does not read from the bucket now, though it may."""
 
 
 class EnvironmentOrder(NamedTuple):

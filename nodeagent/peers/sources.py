@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import grpc
 import grpc.aio
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
     from nsml.content.manifest import ChunkRef
 
+PEERS: Final = "peers"
 _ASKED_AGAIN_S: Final = 60.0
 """After this time the control plane is asked again: there are more nodes by then, and capabilities end."""
 _ASKED_SOON_S: Final = 10.0
@@ -62,7 +63,12 @@ class ChunkLocation(NamedTuple):
 
 
 class Sources(Protocol):
-    """Where chunks of one dataset version can be had."""
+    """Where chunks of one dataset version can be had; `kind` is what is counted together."""
+
+    @property
+    def kind(self) -> str:
+        """PEERS, say."""
+        ...
 
     def bring(
         self, wanted: Sequence[ChunkLocation]
@@ -141,6 +147,7 @@ class Peers:
 class _Nodes:
     """See `Sources`."""
 
+    kind: ClassVar[str] = PEERS
     peers: Peers
     root: str
     find: Callable[[str], Awaitable[Sequence[pb.Peer]]]

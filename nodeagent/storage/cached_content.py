@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from nodeagent.peers.sources import PEERS
+from nodeagent.storage.bucket import BUCKET
 from nsml.v1 import agents_pb2 as pb
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Stock:
         self._images: Mapping[str, int] = {}
         self._bytes_per_s = 0.0
         self._fetched = pb.FetchedBytes()
+        self._bucket_note = ""
 
     def found(self, trees: Iterable[tuple[str, int]]) -> None:
         """These dataset versions, and bytes of each, are here from earlier: the one used last comes last."""
@@ -69,10 +72,16 @@ class Stock:
         rate, before = size / max(seconds, _LEAST_S), self._bytes_per_s
         self._bytes_per_s = before + _WEIGHT * (rate - before) if before else rate
 
-    def came(self, from_platform: int, from_peers: int) -> None:
-        """So many bytes more came from there; told with the next news."""
-        self._fetched.from_platform += from_platform
-        self._fetched.from_peers += from_peers
+    def came(self, size: int, others: Mapping[str, int]) -> None:
+        """So many bytes more came, those of `others` from sources of these kinds; told with the next news."""
+        self._fetched.from_platform += size - sum(others.values())
+        self._fetched.from_peers += others.get(PEERS, 0)
+        self._fetched.from_bucket += others.get(BUCKET, 0)
+
+    def note_bucket(self, note: str) -> None:
+        """Why the bucket is not read now; "" once it is."""
+        self._bucket_note = note
+        self._tell()
 
     def gave(self, to_peers: int, dropped_peers: int) -> None:
         """What peers got from here, in all, and how often one was dropped."""
@@ -93,7 +102,9 @@ class Stock:
         ]
         # Two digits: that it is never twice the same is no news.
         rate = int(float(f"{self._bytes_per_s:.1e}"))
-        message = pb.StockReport(things=things, bytes_per_second=rate if things else 0)
+        message = pb.StockReport(
+            things=things, bytes_per_second=rate if things else 0, bucket_note=self._bucket_note
+        )
         if self._fetched.ListFields():
             message.fetched.CopyFrom(self._fetched)
         if message != self.message:

@@ -14,7 +14,6 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import (
-    AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
     nullcontext,
@@ -31,6 +30,7 @@ from nodeagent.machine.accounts import Accounts
 from nodeagent.peers.sources import Peers, Sources
 from nodeagent.storage.assembly import Assembly
 from nodeagent.storage.attempts import STAGED
+from nodeagent.storage.bucket import Bucket
 from nodeagent.storage.cached_content import Stock
 from nodeagent.storage.donors import Donors
 from nodeagent.storage.eviction import NoRoom
@@ -46,8 +46,8 @@ from nsml.content.errors import ContentError
 from nsml.content.stored_manifest import StoredManifest
 
 _MANY_FILES = 2_000
-FROM_PEERS_BYTES = 4 << 20
-"""Smaller trees come from the control plane before other nodes are found."""
+FROM_OTHERS_BYTES = 4 << 20
+"""Smaller trees come from the control plane before other sources are found."""
 _RATED_SHARE = 0.5
 """A fetch of which less came from the control plane says little about how fast that is."""
 _NOTHING = Size()
@@ -80,7 +80,8 @@ class Trees:
         kind: what they are called among what replicas use.
         accounts: has groups of trees, which are given back with them.
         may_link: trees may share files: only where no program can write to a file of a tree, whatever it does.
-        peers: other nodes, which may have trees; None: they come from the control plane alone.
+        peers: other nodes, which may have trees; None: they are not asked.
+        bucket: where the platform keeps trees; None: it is not read.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class Trees:
         accounts: Accounts | None = None,
         may_link: bool = False,
         peers: Peers | None = None,
+        bucket: Bucket | None = None,
     ) -> None:
+        self._bucket = bucket
         self._peers = peers
         self._may_link = may_link
         self._clock = clock or SystemClock()
@@ -276,32 +279,36 @@ class Trees:
             )
             try:
                 await uninterrupted(self._run, assembly.__enter__)
-                async with self._sources(digest, manifest) as peers:
-                    await self._filling.fill(digest, assembly, reservation, tally, peers)
+                async with self._sources(digest, manifest) as sources:
+                    await self._filling.fill(digest, assembly, reservation, tally, sources)
                 await uninterrupted(run_whole, assembly.seal, cancel=reservation.cancel)
                 yield assembly
             finally:
                 await uninterrupted(self._run, partial(assembly.__exit__, None, None, None))
         if not tally.is_interrupted and read_only and tally.size >= _RATED_SHARE * manifest.size:
             self._stock.fetched(tally.size, self._clock.monotonic() - began)
-        self._stock.came(tally.size - tally.from_peers, tally.from_peers)
+        self._stock.came(tally.size, tally.others)
         log.info(
             "tree.fetched",
             digest=digest[:16],
             size=manifest.size,
             received=tally.size,
-            from_peers=tally.from_peers,
+            **{f"from_{kind}": size for kind, size in tally.others.items()},
             linked=assembly.linked_bytes,
         )
         await self._tell_damage(donors)
 
-    def _sources(
+    @asynccontextmanager
+    async def _sources(
         self, digest: str, manifest: StoredManifest
-    ) -> AbstractAsyncContextManager[Sources | None]:
-        """Other nodes that may have a tree; None: they are not asked."""
-        if self._peers is None or manifest.size < FROM_PEERS_BYTES:
-            return nullcontext()
-        return self._peers.of(digest)
+    ) -> AsyncIterator[Sequence[Sources]]:
+        """Where a tree may be had but from the control plane, what costs others least first."""
+        if manifest.size < FROM_OTHERS_BYTES:
+            yield ()
+            return
+        async with nullcontext() if self._peers is None else self._peers.of(digest) as peers:
+            bucket = None if self._bucket is None else self._bucket.of(digest)
+            yield [one for one in (peers, bucket) if one is not None]
 
     @asynccontextmanager
     async def _room_for(

@@ -1,10 +1,11 @@
-"""Brings the chunks of trees that are laid out, by a few calls at once: from other nodes, and else from the control plane."""
+"""Brings the chunks of trees that are laid out, by a few calls at once: from other sources, and else from the control plane."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from nsml.client.errors import Unavailable
 from nsml.common.concurrency import beside_each_other
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from nodeagent.peers.sources import Sources
     from nodeagent.storage.assembly import Assembly, Batch
@@ -35,10 +36,10 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Tally:
-    """Bytes that came, how many of them from other nodes, and whether that was interrupted."""
+    """Bytes that came, how many of them from each other kind of source, and whether that was interrupted."""
 
     size: int = 0
-    from_peers: int = 0
+    others: Counter[str] = field(default_factory=Counter)
     is_interrupted: bool = False
 
 
@@ -65,15 +66,16 @@ class Filling:
         assembly: Assembly,
         reservation: Reservation,
         tally: Tally,
-        peers: Sources | None = None,
+        sources: Sequence[Sources] = (),
     ) -> None:
-        """Have all content of the tree `root` written. Raises what its disk and the control plane do, but Unavailable."""
+        """Have all content of the tree `root` written: each source is asked for what those before it did not have. Raises what its disk and the control plane do, but Unavailable."""
 
         async def take(batch: Batch) -> None:
             async with self._streams:
                 writing = _Writing(assembly, batch, self._run, reservation, tally)
-                if peers is not None:
-                    await _take_from(peers, writing)
+                for one in sources:
+                    if writing.left:
+                        await _take_from(one, writing)
                 await self._take(root, writing)
 
         taking: set[asyncio.Task[None]] = set()
@@ -105,12 +107,12 @@ class Filling:
         await writing.flush()
 
 
-async def _take_from(peers: Sources, writing: _Writing) -> None:
-    """Take what other nodes have of a batch."""
+async def _take_from(source: Sources, writing: _Writing) -> None:
+    """Take what a source has of a batch."""
     wanted = writing.batch.first_places(writing.left)
-    async with aclosing(peers.bring(wanted)) as chunks:
+    async with aclosing(source.bring(wanted)) as chunks:
         async for ref, data in chunks:
-            writing.tally.from_peers += len(data)
+            writing.tally.others[source.kind] += len(data)
             await writing.add(ref, data)
 
 

@@ -135,26 +135,30 @@ class FoundPeers(_message.Message):
     def __init__(self, root: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[_peers_pb2.Peer, _Mapping]]] = ...) -> None: ...
 
 class StockReport(_message.Message):
-    __slots__ = ("things", "bytes_per_second", "fetched")
+    __slots__ = ("things", "bytes_per_second", "fetched", "bucket_note")
     THINGS_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     FETCHED_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_NOTE_FIELD_NUMBER: _ClassVar[int]
     things: _containers.RepeatedCompositeFieldContainer[StockedThing]
     bytes_per_second: int
     fetched: FetchedBytes
-    def __init__(self, things: _Optional[_Iterable[_Union[StockedThing, _Mapping]]] = ..., bytes_per_second: _Optional[int] = ..., fetched: _Optional[_Union[FetchedBytes, _Mapping]] = ...) -> None: ...
+    bucket_note: str
+    def __init__(self, things: _Optional[_Iterable[_Union[StockedThing, _Mapping]]] = ..., bytes_per_second: _Optional[int] = ..., fetched: _Optional[_Union[FetchedBytes, _Mapping]] = ..., bucket_note: _Optional[str] = ...) -> None: ...
 
 class FetchedBytes(_message.Message):
-    __slots__ = ("from_platform", "from_peers", "to_peers", "dropped_peers")
+    __slots__ = ("from_platform", "from_peers", "to_peers", "dropped_peers", "from_bucket")
     FROM_PLATFORM_FIELD_NUMBER: _ClassVar[int]
     FROM_PEERS_FIELD_NUMBER: _ClassVar[int]
     TO_PEERS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_PEERS_FIELD_NUMBER: _ClassVar[int]
+    FROM_BUCKET_FIELD_NUMBER: _ClassVar[int]
     from_platform: int
     from_peers: int
     to_peers: int
     dropped_peers: int
-    def __init__(self, from_platform: _Optional[int] = ..., from_peers: _Optional[int] = ..., to_peers: _Optional[int] = ..., dropped_peers: _Optional[int] = ...) -> None: ...
+    from_bucket: int
+    def __init__(self, from_platform: _Optional[int] = ..., from_peers: _Optional[int] = ..., to_peers: _Optional[int] = ..., dropped_peers: _Optional[int] = ..., from_bucket: _Optional[int] = ...) -> None: ...
 
 class StockedThing(_message.Message):
     __slots__ = ("dataset_digest", "image", "bytes")
@@ -427,7 +431,7 @@ class ControlPlanes(_message.Message):
     def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("cluster_id", "heartbeat_interval", "silent_after", "term", "starts_anew", "control_planes", "finds_peers")
+    __slots__ = ("cluster_id", "heartbeat_interval", "silent_after", "term", "starts_anew", "control_planes", "finds_peers", "locates_blobs")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     SILENT_AFTER_FIELD_NUMBER: _ClassVar[int]
@@ -435,6 +439,7 @@ class Registered(_message.Message):
     STARTS_ANEW_FIELD_NUMBER: _ClassVar[int]
     CONTROL_PLANES_FIELD_NUMBER: _ClassVar[int]
     FINDS_PEERS_FIELD_NUMBER: _ClassVar[int]
+    LOCATES_BLOBS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     heartbeat_interval: _duration_pb2.Duration
     silent_after: _duration_pb2.Duration
@@ -442,7 +447,8 @@ class Registered(_message.Message):
     starts_anew: bool
     control_planes: ControlPlanes
     finds_peers: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., term: _Optional[int] = ..., starts_anew: _Optional[bool] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., finds_peers: _Optional[bool] = ...) -> None: ...
+    locates_blobs: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., term: _Optional[int] = ..., starts_anew: _Optional[bool] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., finds_peers: _Optional[bool] = ..., locates_blobs: _Optional[bool] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("term", "revision", "assignments", "more", "sent_at")

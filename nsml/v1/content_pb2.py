@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/content.proto\x12\x07nsml.v1\"\x16\n\x14VerifyStorageRequest\"n\n\x15VerifyStorageResponse\x12\r\n\x05\x62lobs\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x03 \x01(\x04\x12&\n\x06\x62roken\x18\x04 \x01(\x0b\x32\x16.nsml.v1.BrokenContent\"Y\n\rBrokenContent\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x0c\n\x04lost\x18\x05 \x01(\x04\"[\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\x12\x0c\n\x04root\x18\x02 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x03 \x03(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\"+\n\x18\x46indMissingBlobsResponse\x12\x0f\n\x07missing\x18\x01 \x03(\t\"2\n\x04\x42lob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"C\n\x0fPutBlobsRequest\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob\x12\x12\n\nsession_id\x18\x02 \x01(\t\"\"\n\x10PutBlobsResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x04\"0\n\x0fGetBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"0\n\x10GetBlobsResponse\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob2\x96\x05\n\x0e\x43ontentService\x12\xbb\x01\n\x10\x46indMissingBlobs\x12 .nsml.v1.FindMissingBlobsRequest\x1a!.nsml.v1.FindMissingBlobsResponse\"b\x90\x02\x01\x8a\xb5\x18[\n\x02\x02\x04\x12UOf blobs that the caller has sent or may read; all others are missing, stored or not.\x12\x93\x01\n\x08PutBlobs\x12\x18.nsml.v1.PutBlobsRequest\x1a\x19.nsml.v1.PutBlobsResponse\"P\x8a\xb5\x18\x38\n\x02\x02\x04\x12\x32\x43ontent is named by its digest, which is verified.\x92\xb5\x18\x10\n\x0c\x62lobs.digest \x01(\x01\x12\xa3\x01\n\x08GetBlobs\x12\x18.nsml.v1.GetBlobsRequest\x1a\x19.nsml.v1.GetBlobsResponse\"`\x90\x02\x01\x8a\xb5\x18Y\n\x02\x02\x04\x12SRead through a manifest that the caller may see; nodes: of sessions placed on them.0\x01\x12\x89\x01\n\rVerifyStorage\x12\x1d.nsml.v1.VerifyStorageRequest\x1a\x1e.nsml.v1.VerifyStorageResponse\"7\x90\x02\x01\x8a\xb5\x18\x30\n\x01\x03\x12+Names of datasets and sessions, no content.0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/content.proto\x12\x07nsml.v1\"\x16\n\x14VerifyStorageRequest\"n\n\x15VerifyStorageResponse\x12\r\n\x05\x62lobs\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x03 \x01(\x04\x12&\n\x06\x62roken\x18\x04 \x01(\x0b\x32\x16.nsml.v1.BrokenContent\"Y\n\rBrokenContent\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x0c\n\x04lost\x18\x05 \x01(\x04\"[\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\x12\x0c\n\x04root\x18\x02 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x03 \x03(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\"+\n\x18\x46indMissingBlobsResponse\x12\x0f\n\x07missing\x18\x01 \x03(\t\"2\n\x04\x42lob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"C\n\x0fPutBlobsRequest\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob\x12\x12\n\nsession_id\x18\x02 \x01(\t\"\"\n\x10PutBlobsResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x04\"0\n\x0fGetBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"3\n\x12LocateBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"M\n\x13LocateBlobsResponse\x12#\n\x05packs\x18\x01 \x03(\x0b\x32\x14.nsml.v1.LocatedPack\x12\x11\n\tauthority\x18\x02 \x01(\x0c\"?\n\x0bLocatedPack\x12\x0b\n\x03url\x18\x01 \x01(\t\x12#\n\x05\x62lobs\x18\x02 \x03(\x0b\x32\x14.nsml.v1.LocatedBlob\";\n\x0bLocatedBlob\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0e\n\x06stored\x18\x03 \x01(\r\"0\n\x10GetBlobsResponse\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob2\xc1\x06\n\x0e\x43ontentService\x12\xbb\x01\n\x10\x46indMissingBlobs\x12 .nsml.v1.FindMissingBlobsRequest\x1a!.nsml.v1.FindMissingBlobsResponse\"b\x90\x02\x01\x8a\xb5\x18[\n\x02\x02\x04\x12UOf blobs that the caller has sent or may read; all others are missing, stored or not.\x12\x93\x01\n\x08PutBlobs\x12\x18.nsml.v1.PutBlobsRequest\x1a\x19.nsml.v1.PutBlobsResponse\"P\x8a\xb5\x18\x38\n\x02\x02\x04\x12\x32\x43ontent is named by its digest, which is verified.\x92\xb5\x18\x10\n\x0c\x62lobs.digest \x01(\x01\x12\xa3\x01\n\x08GetBlobs\x12\x18.nsml.v1.GetBlobsRequest\x1a\x19.nsml.v1.GetBlobsResponse\"`\x90\x02\x01\x8a\xb5\x18Y\n\x02\x02\x04\x12SRead through a manifest that the caller may see; nodes: of sessions placed on them.0\x01\x12\xa8\x01\n\x0bLocateBlobs\x12\x1b.nsml.v1.LocateBlobsRequest\x1a\x1c.nsml.v1.LocateBlobsResponse\"^\x90\x02\x01\x8a\xb5\x18W\n\x01\x04\x12ROf manifests of sessions placed on the node; only packs with nothing else in them.\x12\x89\x01\n\rVerifyStorage\x12\x1d.nsml.v1.VerifyStorageRequest\x1a\x1e.nsml.v1.VerifyStorageResponse\"7\x90\x02\x01\x8a\xb5\x18\x30\n\x01\x03\x12+Names of datasets and sessions, no content.0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTENTSERVICE'].methods_by_name['PutBlobs']._serialized_options = b'\212\265\0308\n\002\002\004\0222Content is named by its digest, which is verified.\222\265\030\020\n\014blobs.digest \001'
   _globals['_CONTENTSERVICE'].methods_by_name['GetBlobs']._loaded_options = None
   _globals['_CONTENTSERVICE'].methods_by_name['GetBlobs']._serialized_options = b'\220\002\001\212\265\030Y\n\002\002\004\022SRead through a manifest that the caller may see; nodes: of sessions placed on them.'
+  _globals['_CONTENTSERVICE'].methods_by_name['LocateBlobs']._loaded_options = None
+  _globals['_CONTENTSERVICE'].methods_by_name['LocateBlobs']._serialized_options = b'\220\002\001\212\265\030W\n\001\004\022ROf manifests of sessions placed on the node; only packs with nothing else in them.'
   _globals['_CONTENTSERVICE'].methods_by_name['VerifyStorage']._loaded_options = None
   _globals['_CONTENTSERVICE'].methods_by_name['VerifyStorage']._serialized_options = b'\220\002\001\212\265\0300\n\001\003\022+Names of datasets and sessions, no content.'
   _globals['_VERIFYSTORAGEREQUEST']._serialized_start=34
@@ -57,8 +59,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUTBLOBSRESPONSE']._serialized_end=554
   _globals['_GETBLOBSREQUEST']._serialized_start=556
   _globals['_GETBLOBSREQUEST']._serialized_end=604
-  _globals['_GETBLOBSRESPONSE']._serialized_start=606
-  _globals['_GETBLOBSRESPONSE']._serialized_end=654
-  _globals['_CONTENTSERVICE']._serialized_start=657
-  _globals['_CONTENTSERVICE']._serialized_end=1319
+  _globals['_LOCATEBLOBSREQUEST']._serialized_start=606
+  _globals['_LOCATEBLOBSREQUEST']._serialized_end=657
+  _globals['_LOCATEBLOBSRESPONSE']._serialized_start=659
+  _globals['_LOCATEBLOBSRESPONSE']._serialized_end=736
+  _globals['_LOCATEDPACK']._serialized_start=738
+  _globals['_LOCATEDPACK']._serialized_end=801
+  _globals['_LOCATEDBLOB']._serialized_start=803
+  _globals['_LOCATEDBLOB']._serialized_end=862
+  _globals['_GETBLOBSRESPONSE']._serialized_start=864
+  _globals['_GETBLOBSRESPONSE']._serialized_end=912
+  _globals['_CONTENTSERVICE']._serialized_start=915
+  _globals['_CONTENTSERVICE']._serialized_end=1748
 # @@protoc_insertion_point(module_scope)

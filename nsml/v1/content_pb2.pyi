@@ -86,6 +86,40 @@ class GetBlobsRequest(_message.Message):
     digests: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, root: _Optional[str] = ..., digests: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class LocateBlobsRequest(_message.Message):
+    __slots__ = ("root", "digests")
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    root: str
+    digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, root: _Optional[str] = ..., digests: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LocateBlobsResponse(_message.Message):
+    __slots__ = ("packs", "authority")
+    PACKS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    packs: _containers.RepeatedCompositeFieldContainer[LocatedPack]
+    authority: bytes
+    def __init__(self, packs: _Optional[_Iterable[_Union[LocatedPack, _Mapping]]] = ..., authority: _Optional[bytes] = ...) -> None: ...
+
+class LocatedPack(_message.Message):
+    __slots__ = ("url", "blobs")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    blobs: _containers.RepeatedCompositeFieldContainer[LocatedBlob]
+    def __init__(self, url: _Optional[str] = ..., blobs: _Optional[_Iterable[_Union[LocatedBlob, _Mapping]]] = ...) -> None: ...
+
+class LocatedBlob(_message.Message):
+    __slots__ = ("index", "start", "stored")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    start: int
+    stored: int
+    def __init__(self, index: _Optional[int] = ..., start: _Optional[int] = ..., stored: _Optional[int] = ...) -> None: ...
+
 class GetBlobsResponse(_message.Message):
     __slots__ = ("blobs",)
     BLOBS_FIELD_NUMBER: _ClassVar[int]

@@ -52,6 +52,11 @@ class ContentServiceStub:
                 request_serializer=nsml_dot_v1_dot_content__pb2.GetBlobsRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_content__pb2.GetBlobsResponse.FromString,
                 _registered_method=True)
+        self.LocateBlobs = channel.unary_unary(
+                '/nsml.v1.ContentService/LocateBlobs',
+                request_serializer=nsml_dot_v1_dot_content__pb2.LocateBlobsRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_content__pb2.LocateBlobsResponse.FromString,
+                _registered_method=True)
         self.VerifyStorage = channel.unary_stream(
                 '/nsml.v1.ContentService/VerifyStorage',
                 request_serializer=nsml_dot_v1_dot_content__pb2.VerifyStorageRequest.SerializeToString,
@@ -96,6 +101,16 @@ class ContentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LocateBlobs(self, request, context):
+        """Where blobs of one manifest lie in the platform's bucket, with URLs by which the caller reads them there for a few
+        minutes. A URL reads a whole pack of blobs. So it is given only for packs of which the caller may read every
+        byte through this manifest; what is missing in the answer is read by GetBlobs.
+        NOT_FOUND as GetBlobs. Errors: RESOURCE_EXHAUSTED (more than 2,000 digests).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def VerifyStorage(self, request, context):
         """Read every blob of the object store, and tell what is damaged or missing, and what refers to it. Nothing is changed,
         but that a damaged blob counts as missing from then on: it is sent with the next push of a folder that has it.
@@ -122,6 +137,11 @@ def add_ContentServiceServicer_to_server(servicer, server):
                     servicer.GetBlobs,
                     request_deserializer=nsml_dot_v1_dot_content__pb2.GetBlobsRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_content__pb2.GetBlobsResponse.SerializeToString,
+            ),
+            'LocateBlobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.LocateBlobs,
+                    request_deserializer=nsml_dot_v1_dot_content__pb2.LocateBlobsRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_content__pb2.LocateBlobsResponse.SerializeToString,
             ),
             'VerifyStorage': grpc.unary_stream_rpc_method_handler(
                     servicer.VerifyStorage,
@@ -213,6 +233,33 @@ class ContentService:
             '/nsml.v1.ContentService/GetBlobs',
             nsml_dot_v1_dot_content__pb2.GetBlobsRequest.SerializeToString,
             nsml_dot_v1_dot_content__pb2.GetBlobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LocateBlobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.ContentService/LocateBlobs',
+            nsml_dot_v1_dot_content__pb2.LocateBlobsRequest.SerializeToString,
+            nsml_dot_v1_dot_content__pb2.LocateBlobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -254,16 +254,20 @@ class GetNodeResponse(_message.Message):
     def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ..., fence_refusal: _Optional[_Union[FenceRefusal, _Mapping]] = ..., images: _Optional[_Iterable[_Union[NodeImage, _Mapping]]] = ..., transfers: _Optional[_Union[NodeTransfers, _Mapping]] = ...) -> None: ...
 
 class NodeTransfers(_message.Message):
-    __slots__ = ("from_platform", "from_peers", "to_peers", "dropped_peers")
+    __slots__ = ("from_platform", "from_peers", "to_peers", "dropped_peers", "from_bucket", "bucket_note")
     FROM_PLATFORM_FIELD_NUMBER: _ClassVar[int]
     FROM_PEERS_FIELD_NUMBER: _ClassVar[int]
     TO_PEERS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_PEERS_FIELD_NUMBER: _ClassVar[int]
+    FROM_BUCKET_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_NOTE_FIELD_NUMBER: _ClassVar[int]
     from_platform: int
     from_peers: int
     to_peers: int
     dropped_peers: int
-    def __init__(self, from_platform: _Optional[int] = ..., from_peers: _Optional[int] = ..., to_peers: _Optional[int] = ..., dropped_peers: _Optional[int] = ...) -> None: ...
+    from_bucket: int
+    bucket_note: str
+    def __init__(self, from_platform: _Optional[int] = ..., from_peers: _Optional[int] = ..., to_peers: _Optional[int] = ..., dropped_peers: _Optional[int] = ..., from_bucket: _Optional[int] = ..., bucket_note: _Optional[str] = ...) -> None: ...
 
 class NodeImage(_message.Message):
     __slots__ = ("name", "bytes")

@@ -526,9 +526,11 @@ def shown_record(answer: GetNodeResponse) -> dict[str, Any]:
         "dataset_bytes": {
             "from_platform": answer.transfers.from_platform,
             "from_peers": answer.transfers.from_peers,
+            "from_bucket": answer.transfers.from_bucket,
             "to_peers": answer.transfers.to_peers,
         },
         "dropped_peers": answer.transfers.dropped_peers,
+        "bucket_note": answer.transfers.bucket_note,
     }
 
 
@@ -569,16 +571,26 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
 
 def _transfers(transfers: NodeTransfers) -> str:
     """How much of datasets it has fetched since its agent started, and from where; "" before it has."""
-    fetched = transfers.from_platform + transfers.from_peers
+    fetched = transfers.from_platform + transfers.from_peers + transfers.from_bucket
     words = []
     if fetched:
-        peers = size_text(transfers.from_peers)
-        from_peers = f" ({peers} of it from peers)" if transfers.from_peers else ""
-        words.append(f"{size_text(fetched)} fetched{from_peers}")
+        others = [
+            f"{size_text(size)} of it from {name}"
+            for size, name in (
+                (transfers.from_peers, "peers"),
+                (transfers.from_bucket, "the bucket"),
+            )
+            if size
+        ]
+        words.append(
+            f"{size_text(fetched)} fetched" + (f" ({', '.join(others)})" if others else "")
+        )
     if transfers.to_peers:
         words.append(f"{size_text(transfers.to_peers)} sent to peers")
     if transfers.dropped_peers:
         words.append(f"{counted(transfers.dropped_peers, 'peer')} dropped (see its agent's log)")
+    if transfers.bucket_note:
+        words.append(transfers.bucket_note)
     return " · ".join(words)
 
 

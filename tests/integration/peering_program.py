@@ -47,7 +47,7 @@ def offered(lab: Path, name: str, root: str) -> Sequence[pb.Peer]:
 
 
 async def main() -> None:
-    datasets.FROM_PEERS_BYTES = 0
+    datasets.FROM_OTHERS_BYTES = 0
     port, folder, name, root = sys.argv[1:]
     lab = Path(folder)
     files = [lab / "authority.pem", lab / f"{name}.key", lab / f"{name}.pem"]

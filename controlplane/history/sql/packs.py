@@ -186,6 +186,12 @@ class SqlPacks:
         )
         return list(await select(self._database, query, (pack,), lambda row: BlobPlace(*row)))
 
+    async def pack(self, name: str) -> tuple[int, list[BlobPlace]]:
+        """The bytes of a pack (0: it is not known), and what is read from it."""
+        query = "SELECT stored FROM packs WHERE name = ?"
+        size = await select_one(self._database, query, (name,), lambda row: int(row[0]))
+        return size or 0, await self.entries(name)
+
     async def move(
         self, pack: str, stored: int, moved: Sequence[tuple[BlobPlace, PackEntry]]
     ) -> None:

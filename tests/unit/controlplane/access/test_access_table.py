@@ -70,6 +70,7 @@ DECLARED = {
         "FindMissingBlobs": "un",
         "PutBlobs": "un",
         "GetBlobs": "un",
+        "LocateBlobs": "n",
         "VerifyStorage": "A",
     },
     "nsml.v1.DatasetService": {

@@ -166,13 +166,15 @@ async def test_what_nodes_fetched_from_where_is_shown(rig: Rig) -> None:
     kim = await rig.user("kim")
     a = await joined(rig, "a")
     fetched = agents_pb2.FetchedBytes(from_platform=1, from_peers=2, to_peers=3, dropped_peers=4)
-    report = agents_pb2.StockReport(fetched=fetched)
+    fetched.from_bucket = 5
+    report = agents_pb2.StockReport(fetched=fetched, bucket_note="it does not answer")
     await a.say(agents_pb2.ControlRequest(stock=report))
 
     async def is_shown() -> bool:
         one = (await kim.nodes.GetNode(nodes_pb2.GetNodeRequest(name="a"))).transfers
         shown = one.from_platform, one.from_peers, one.to_peers, one.dropped_peers
-        return shown == (1, 2, 3, 4)
+        of_bucket = one.from_bucket, one.bucket_note
+        return shown == (1, 2, 3, 4) and of_bucket == (5, "it does not answer")
 
     await until(is_shown, "it is shown")
 

@@ -188,11 +188,16 @@ def test_where_its_datasets_came_from_is_said_where_it_has_fetched_some() -> Non
     answer.transfers.from_peers = 3_000_000
     line = "  datasets  4.0 MB fetched (3.0 MB of it from peers)"
     assert line in nodes.shown_lines(answer, now=NOW)
+    answer.transfers.from_bucket, answer.transfers.bucket_note = 1_000_000, "it does not answer"
+    line = "  datasets  5.0 MB fetched (3.0 MB of it from peers, 1.0 MB of it from the bucket) · it does"
+    assert line in " ".join(nodes.shown_lines(answer, now=NOW))
+    answer.transfers.ClearField("from_bucket")
     answer.transfers.to_peers, answer.transfers.dropped_peers = 2_000, 2
     record = nodes.shown_record(answer)
     assert record["dataset_bytes"] == {
         "from_platform": 1_000_000,
         "from_peers": 3_000_000,
+        "from_bucket": 0,
         "to_peers": 2_000,
     }
     assert record["dropped_peers"] == 2

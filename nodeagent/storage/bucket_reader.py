@@ -1,0 +1,182 @@
+"""Reads parts of objects by presigned URLs. Blocking; may be used by several threads.
+
+The standard library's client: it follows no redirect, uses no proxy, and reads into memory that is there already.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import urlsplit
+
+from nsml.common.hosts import is_loopback
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+_CONNECT_S: Final = 3.0
+_SILENT_S: Final = 10.0
+_READ_BYTES: Final = 1 << 20
+_IDLE: Final = 8
+"""Connections that are kept for the next part."""
+
+
+class NotRead(Exception):
+    """The bucket does not give a part. The message says why, and has nothing of the URL but its host."""
+
+
+class Gone(NotRead):
+    """There is no such object (any more)."""
+
+
+class Reading:
+    """One read, which may be ended from another thread."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._is_ended = False
+
+    def end(self) -> None:
+        """It is not wanted any more."""
+        with self._turn:
+            self._is_ended = True
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def uses(self, connection: socket.socket) -> None:
+        """By this it is read. Raises NotRead where it has ended."""
+        with self._turn:
+            if self._is_ended:
+                raise NotRead("it is not wanted any more")
+            self._socket = connection
+
+
+class BucketReader:
+    """Keeps connections; `close` ends them.
+
+    Args:
+        authority: PEM of an authority beside those of the system; empty for none.
+        allows_plaintext: from this machine itself; never from another one.
+    """
+
+    def __init__(self, authority: bytes, *, allows_plaintext: bool) -> None:
+        self.authority = authority
+        self._allows_plaintext = allows_plaintext
+        self._trust = ssl.create_default_context()
+        if authority:
+            self._trust.load_verify_locations(cadata=authority.decode("ascii", "replace"))
+        self._turn = threading.Lock()
+        self._idle: list[tuple[tuple[str, str], http.client.HTTPConnection]] = []
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Close connections that are not in use; others close after it."""
+        with self._turn:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
+            connection.close()
+
+    def read(self, url: str, start: int, length: int, reading: Reading) -> bytearray:
+        """So many bytes from `start` on. Raises NotRead, also once the reading was ended."""
+        parts = urlsplit(url)
+        self._check(parts)
+        where = (parts.scheme, parts.netloc)
+        connection, is_fresh = self._take(where)
+        try:
+            try:
+                data = _ask(connection, parts, start, length, reading)
+            except (ConnectionError, http.client.RemoteDisconnected):
+                if is_fresh:
+                    raise
+                # It was closed while nobody used it.
+                connection.close()
+                connection = self._connect(where)
+                data = _ask(connection, parts, start, length, reading)
+        except NotRead:
+            connection.close()
+            raise
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            connection.close()
+            raise NotRead(f"{parts.hostname}: {_words(error)}") from None
+        self._put_back(where, connection)
+        return data
+
+    def _check(self, parts: SplitResult) -> None:
+        is_plain = parts.scheme == "http" and is_loopback(parts.hostname or "")
+        if parts.scheme != "https" and not (is_plain and self._allows_plaintext):
+            raise NotRead(f"{parts.hostname}: it is not encrypted")
+
+    def _take(self, where: tuple[str, str]) -> tuple[http.client.HTTPConnection, bool]:
+        """A connection, and whether it was made now."""
+        with self._turn:
+            for number, (place, connection) in enumerate(self._idle):
+                if place == where:
+                    del self._idle[number]
+                    return connection, False
+        return self._connect(where), True
+
+    def _connect(self, where: tuple[str, str]) -> http.client.HTTPConnection:
+        scheme, netloc = where
+        if scheme == "https":
+            return http.client.HTTPSConnection(netloc, timeout=_CONNECT_S, context=self._trust)
+        return http.client.HTTPConnection(netloc, timeout=_CONNECT_S)
+
+    def _put_back(self, where: tuple[str, str], connection: http.client.HTTPConnection) -> None:
+        with self._turn:
+            if not self._is_closed and len(self._idle) < _IDLE:
+                self._idle.append((where, connection))
+                return
+        with suppress(OSError):
+            connection.close()
+
+
+def _ask(
+    connection: http.client.HTTPConnection,
+    parts: SplitResult,
+    start: int,
+    length: int,
+    reading: Reading,
+) -> bytearray:
+    """Raises NotRead, OSError, HTTPException."""
+    if connection.sock is None:
+        connection.connect()
+        cast("socket.socket", connection.sock).settimeout(_SILENT_S)
+    reading.uses(connection.sock)
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    last = start + length - 1
+    connection.request("GET", path, headers={"Range": f"bytes={start}-{last}"})
+    answer = connection.getresponse()
+    if answer.status == http.HTTPStatus.NOT_FOUND:
+        raise Gone(f"{parts.hostname}: it is not there")
+    if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+        raise NotRead(f"{parts.hostname}: it answers {answer.status} to a read of a part")
+    if not answer.getheader("Content-Range", "").startswith(f"bytes {start}-{last}/"):
+        raise NotRead(f"{parts.hostname}: it gives another part than was asked for")
+    data = bytearray(length)
+    view, done = memoryview(data), 0
+    while done < length:
+        count = answer.readinto(view[done : done + _READ_BYTES])
+        if not count:
+            raise NotRead(f"{parts.hostname}: it gives less than was asked for")
+        done += count
+    if answer.read(1):
+        raise NotRead(f"{parts.hostname}: it gives more than was asked for")
+    return data
+
+
+def _words(error: Exception) -> str:
+    """Why a bucket cannot be read; nothing that it sent itself, and no URL."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS: {error.reason or 'its certificate does not count'}"
+    if isinstance(error, OSError):
+        return error.strerror or "it cannot be reached"
+    return "it does not speak HTTP as it should"
