@@ -66,6 +66,7 @@ from nodeagent.storage.checkpoints import Uploads
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import Store
 from nodeagent.storage.in_place import InPlaceFolders
+from nodeagent.storage.other_sources import OtherSources
 from nodeagent.storage.reservations import Room
 from nodeagent.streaming.chunk_cache import ChunkCache
 from nodeagent.streaming.endpoints import Endpoints
@@ -195,13 +196,13 @@ class Agent:
             allows_plaintext=all(map(is_local, settings.servers)),
             changed=self._stock.note_bucket,
         )
+        others = OtherSources(self._exchange.peers, self._bucket)
         self._datasets = Trees(
             settings.data / "datasets",
             stock=self._stock,
             kind=DATASET,
             accounts=parts.accounts,
-            peers=self._exchange.peers,
-            bucket=self._bucket,
+            others=others,
             **of_trees,  # type: ignore[arg-type]
         )
         # Code is small, often new, and sent again at once: no session waits for a flush of it.
@@ -221,6 +222,8 @@ class Agent:
         self._endpoints = Endpoints(
             settings.data / "streamed",
             self._chunks,
+            others=others,
+            came=self._stock.came,
             rpc=self._rpc,
             listener=self._visits.listener,
             run_long=parts.run_long,
@@ -377,7 +380,10 @@ class Agent:
 
     def questions(self) -> list[pb.FindPeers]:
         """See control.Node."""
-        return [pb.FindPeers(root=root) for root in self._exchange.finder.take_questions()]
+        return [
+            pb.FindPeers(root=root, is_stream=is_stream)
+            for root, is_stream in self._exchange.finder.take_questions()
+        ]
 
     def found_peers(self, answer: pb.FoundPeers) -> None:
         """See control.Node."""

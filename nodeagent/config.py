@@ -236,7 +236,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     listen_peers: str = ""
     """Where peers (other nodes of the platform) may fetch datasets that this one has (HOST:PORT, mutual TLS), instead of
-    from the control plane: `0.0.0.0:18558`, for example. For nodes with a certificate (`nsml join`). Empty: nowhere."""
+    from the control plane: `0.0.0.0:18558`, for example. For nodes with a certificate (`nsml join`, `nsml up --listen`).
+    Empty: nowhere."""
+
+    peer_trust: Path | None = None
+    """Folder with the certificate by which peers know this node, if it reaches the control plane with `token_file`;
+    `nsml up --listen` makes it, and the agent renews it."""
 
     peer_bytes_per_s: int = 250_000_000
     """The most that peers get from this one in a second, all together; 0: no limit."""

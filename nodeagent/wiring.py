@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import grpc
 import grpc.aio
@@ -96,10 +97,12 @@ from nodeagent.storage.eviction import (
     room_for_builds,
 )
 from nsml._install import sdk_digest, write_sdk
+from nsml.client import calls
 from nsml.client.channel import Channel
+from nsml.client.connect import check_own_listener
 from nsml.client.contexts import is_local
-from nsml.client.rpc import HASTY, pinging
-from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
+from nsml.client.rpc import HASTY, Rpc, pinging
+from nsml.client.trust import SERVER_NAME, NodeFiles, certify, needs_renewal, renew_when_due
 from nsml.common.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.common.private_files import read_private
 from nsml.common.private_folders import make_data_folder
@@ -284,35 +287,52 @@ class ChannelMaker:
         )
 
 
-def _renewal(settings: Settings, clock: Clock) -> Renew | None:
-    """Renews the certificate of a joined node; None for an agent that has none."""
+def _node_files(settings: Settings) -> NodeFiles | None:
+    """By which control planes and peers, or peers alone, know a node; None: it has no certificate."""
     key, certificate, authority = (
         settings.key_file,
         settings.certificate_file,
         settings.authority_file,
     )
-    if key is None or certificate is None or authority is None:
+    if key is not None and certificate is not None and authority is not None:
+        return NodeFiles(key=key, certificate=certificate, authority=authority)
+    if settings.peer_trust is not None and settings.token_file is not None:
+        return NodeFiles.within(settings.peer_trust)
+    return None
+
+
+def _renewal(settings: Settings, clock: Clock) -> Renew | None:
+    """Renews the certificate of a node; None for an agent that has none."""
+    files = _node_files(settings)
+    if files is None:
         return None
-    files = NodeFiles(key=key, certificate=certificate, authority=authority)
 
     async def renew(address: str) -> bool:
         return await renew_when_due(address, settings.node, files, now=clock.time())
 
-    return renew
+    async def renew_by_token(address: str) -> bool:
+        if files.certificate.exists() and not needs_renewal(files.certificate, now=clock.time()):
+            return False
+        check_own_listener(address)
+        channel = ChannelMaker(settings)(address, is_own=True)
+        try:
+            token = _token(cast("Path", settings.token_file))
+            await certify(calls.Accounts(Rpc(channel, token=token)), files)
+        finally:
+            await channel.close()  # type: ignore[attr-defined] # of gRPC
+        return True
+
+    return renew if settings.certificate_file is not None else renew_by_token
 
 
 def _peers(settings: Settings) -> PeerNetwork | None:
     """How other nodes are met; None for an agent that has no certificate to prove itself by."""
-    key, certificate, authority = (
-        settings.key_file,
-        settings.certificate_file,
-        settings.authority_file,
-    )
-    if key is None or certificate is None or authority is None:
+    files = _node_files(settings)
+    if files is None or not files.certificate.exists():
         return None
 
     def proof() -> NodeProof:
-        return NodeProof(_read(authority), _read_secret(key), _read(certificate))
+        return NodeProof(_read(files.authority), _read_secret(files.key), _read(files.certificate))
 
     return PeerNetwork(proof)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -36,7 +37,7 @@ from cli.local.data_folder import (
     user_name,
 )
 from cli.local.processes import StartFailed
-from nsml.client.errors import NotSignedIn, Unavailable
+from nsml.client.errors import ClientError, NotSignedIn, Unavailable
 from nsml.client.trust import digest_of
 from nsml.common.urls import has_password, without_password
 from nsml.spec.exit_codes import CANNOT_LISTEN
@@ -450,12 +451,14 @@ def _way(
 ) -> Mapping[str, object]:
     """How the agent reaches the platform: all control planes that hear it, where there may be several."""
     listener = control_plane.get("listen_agents")
-    if choices.is_shared and listener:
-        if folder.running(AGENT) is None:
+    if listener and folder.running(AGENT) is None:
+        with nullcontext() if choices.is_shared else suppress(ClientError):  # then it has no peers
             _certify(folder)
+    if choices.is_shared and listener:
         return {"server": listener, **certificate_settings(folder)}
     path = control_plane.get("socket")
-    return _by_token(folder, f"unix:{path}" if path else str(control_plane["address"]))
+    way = _by_token(folder, f"unix:{path}" if path else str(control_plane["address"]))
+    return {**way, "peer_trust": folder.trust} if listener else way
 
 
 def _by_token(folder: DataFolder, server: str) -> Mapping[str, object]:
@@ -464,7 +467,7 @@ def _by_token(folder: DataFolder, server: str) -> Mapping[str, object]:
 
 
 def _certify(folder: DataFolder) -> None:
-    """Get the node a certificate as those have that joined: other control planes ask for one.
+    """Get the node a certificate as those have that joined: other control planes and peers ask for one.
 
     One that is there serves while a new one cannot be made.
     """
@@ -477,7 +480,7 @@ def _certify(folder: DataFolder) -> None:
 
     async def ask() -> None:
         async with connect(context._replace(token_file=str(folder.node_token))) as client:
-            await certify(client, files)
+            await certify(client.accounts, files)
 
     try:
         asyncio.run(ask())

@@ -260,7 +260,9 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 self._core.contacts.stocks(link, to_stock(request.stock))
                 link.fetched = to_fetched(request.stock)
             case "find_peers":
-                link.answer_peers(self._peering.find(link.node, request.find_peers.root))
+                asked = request.find_peers
+                found = self._peering.find(link.node, asked.root, is_stream=asked.is_stream)
+                link.answer_peers(found)
 
     def _heard(self, link: AgentConnection, report: agents_pb2.ChangeReport) -> None:
         """Note what programs say of a change, of replicas that are on the node; the leader's loop decides on it."""

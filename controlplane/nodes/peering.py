@@ -101,20 +101,24 @@ class Peering:
         self._questions: Counter[str] = Counter()
         self._period = 0
 
-    def find(self, node: str, root: str) -> FoundPeers:
-        """Nodes from which `node` may fetch the dataset version `root`."""
+    def find(self, node: str, root: str, *, is_stream: bool = False) -> FoundPeers:
+        """Nodes from which `node` may fetch the dataset version `root`, or read it for a stream.
+
+        A stream passes nothing on, and waits for nothing that others have not fetched yet.
+        """
         now = self._clock.monotonic()
         if self._asks_too_much(node, now) or not self._may_read(node, root):
             return FoundPeers(root=root, peers=())
         fetches = self._live(root, now - LIFE_S)
-        before = fetches.get(node)
+        before = Fetch(0, now, frozenset()) if is_stream else fetches.get(node)
         if before is None:
             self._number += 1
             before = Fetch(self._number, now, frozenset())
         candidates = self._candidates(node, root, fetches, before)
         peers = [link for *_, link in heapq.nsmallest(MOST_PEERS, candidates)]
-        named = frozenset(link.node for link in peers)
-        fetches.note(node, Fetch(before.number, now, named))
+        if not is_stream:
+            named = frozenset(link.node for link in peers)
+            fetches.note(node, Fetch(before.number, now, named))
         capable = (self._capable(link, node, root) for link in peers)
         return FoundPeers(root=root, peers=tuple(filter(None, capable)))
 

@@ -26,16 +26,16 @@ class PeerFinder:
         """Whether the control plane answers such questions."""
         self._asked = asked
         self._open: dict[str, asyncio.Future[Sequence[pb.Peer]]] = {}
-        self._unsent: list[str] = []
+        self._unsent: list[tuple[str, bool]] = []
 
-    async def find(self, root: str) -> Sequence[pb.Peer]:
-        """Nodes that have the dataset version, or will have it soon; none where nobody answers."""
+    async def find(self, root: str, is_stream: bool) -> Sequence[pb.Peer]:
+        """See `sources.Find`."""
         if not self.is_answered:
             return ()
         answer = self._open.get(root)
         if answer is None:
             answer = self._open[root] = asyncio.get_running_loop().create_future()
-            self._unsent.append(root)
+            self._unsent.append((root, is_stream))
             self._asked()
         try:
             async with asyncio.timeout(_ANSWERED_WITHIN_S):
@@ -46,8 +46,8 @@ class PeerFinder:
             if self._open.get(root) is answer:
                 del self._open[root]
 
-    def take_questions(self) -> list[str]:
-        """Those that were not sent."""
+    def take_questions(self) -> list[tuple[str, bool]]:
+        """Those that were not sent: dataset versions, and whether each is for a stream."""
         unsent, self._unsent = self._unsent, []
         return unsent
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         AsyncGenerator,
         AsyncIterator,
         Awaitable,
-        Callable,
         Iterator,
         Sequence,
     )
@@ -85,6 +84,14 @@ class PeerChannel(Protocol):
         ...
 
 
+class Find(Protocol):
+    """Asks the control plane for nodes that have a dataset version, or, for a fetch, will have it soon."""
+
+    def __call__(self, root: str, is_stream: bool, /) -> Awaitable[Sequence[pb.Peer]]:
+        """None where nobody answers."""
+        ...
+
+
 class _Dropped(Exception):
     """A node is not to be asked for `for_s` seconds."""
 
@@ -113,7 +120,7 @@ class Peers:
 
     def __init__(
         self,
-        find: Callable[[str], Awaitable[Sequence[pb.Peer]]],
+        find: Find,
         connect: PeerChannel,
         clock: Clock,
     ) -> None:
@@ -124,9 +131,9 @@ class Peers:
         self._avoided: dict[str, float] = {}
 
     @asynccontextmanager
-    async def of(self, root: str) -> AsyncIterator[Sources]:
-        """Nodes with this dataset version, for one fetch."""
-        nodes = _Nodes(self, root, self._find, self._connect, self._clock)
+    async def of(self, root: str, *, is_stream: bool = False) -> AsyncIterator[Sources]:
+        """Nodes with this dataset version, for one fetch, or for a stream of it."""
+        nodes = _Nodes(self, root, is_stream, self._find, self._connect, self._clock)
         try:
             yield nodes
         finally:
@@ -150,7 +157,8 @@ class _Nodes:
     kind: ClassVar[str] = PEERS
     peers: Peers
     root: str
-    find: Callable[[str], Awaitable[Sequence[pb.Peer]]]
+    is_stream: bool
+    find: Find
     connect: PeerChannel
     clock: Clock
     _known: dict[str, _Peer] = field(default_factory=dict)
@@ -208,7 +216,7 @@ class _Nodes:
         return min(may_be, key=lambda one: one.calls, default=None)
 
     async def _ask(self) -> None:
-        found = await self.find(self.root)
+        found = await self.find(self.root, self.is_stream)
         for peer in found:
             before = self._known.get(peer.node)
             if before is not None and _is_same(before.peer, peer):

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
-    nullcontext,
 )
 from dataclasses import dataclass
 from functools import partial
@@ -27,15 +26,15 @@ import structlog
 
 from nodeagent.folders import flush_filesystem
 from nodeagent.machine.accounts import Accounts
-from nodeagent.peers.sources import Peers, Sources
+from nodeagent.peers.sources import Sources
 from nodeagent.storage.assembly import Assembly
 from nodeagent.storage.attempts import STAGED
-from nodeagent.storage.bucket import Bucket
 from nodeagent.storage.cached_content import Stock
 from nodeagent.storage.donors import Donors
 from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.filling import Filling, Tally
 from nodeagent.storage.manifests import SMALL_BYTES, Manifests
+from nodeagent.storage.other_sources import OtherSources
 from nodeagent.storage.reservations import Reservation, Room, Size
 from nodeagent.storage.transfer import uninterrupted
 from nodeagent.storage.tree_folder import PARTIAL, StoredTree, TreeFolder, remove_all
@@ -80,8 +79,7 @@ class Trees:
         kind: what they are called among what replicas use.
         accounts: has groups of trees, which are given back with them.
         may_link: trees may share files: only where no program can write to a file of a tree, whatever it does.
-        peers: other nodes, which may have trees; None: they are not asked.
-        bucket: where the platform keeps trees; None: it is not read.
+        others: where large trees may be had before the control plane is asked.
     """
 
     def __init__(
@@ -99,11 +97,9 @@ class Trees:
         kind: str = "tree",
         accounts: Accounts | None = None,
         may_link: bool = False,
-        peers: Peers | None = None,
-        bucket: Bucket | None = None,
+        others: OtherSources | None = None,
     ) -> None:
-        self._bucket = bucket
-        self._peers = peers
+        self._others = others or OtherSources()
         self._may_link = may_link
         self._clock = clock or SystemClock()
         self._stock = stock or Stock()
@@ -306,9 +302,8 @@ class Trees:
         if manifest.size < FROM_OTHERS_BYTES:
             yield ()
             return
-        async with nullcontext() if self._peers is None else self._peers.of(digest) as peers:
-            bucket = None if self._bucket is None else self._bucket.of(digest)
-            yield [one for one in (peers, bucket) if one is not None]
+        async with self._others.of(digest) as sources:
+            yield sources
 
     @asynccontextmanager
     async def _room_for(

@@ -1,4 +1,4 @@
-"""Chunks of streamed datasets, from the node's cache or the platform: each is fetched once, whoever waits for it.
+"""Chunks of streamed datasets, from the node's cache, other sources or the control plane: each is fetched once, whoever waits for it.
 
 What is read in order is fetched ahead. While the control plane is away readers wait, as long as they like.
 """
@@ -6,15 +6,18 @@ What is read in order is fetched ahead. While the control plane is away readers 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from io import FileIO
 from typing import Final
 
 import structlog
 
+from nodeagent.peers.sources import ChunkLocation, Sources
 from nodeagent.storage.eviction import NoRoom
+from nodeagent.storage.other_sources import OtherSources
 from nodeagent.storage.transfer import get_blobs, uninterrupted
 from nodeagent.streaming.chunk_cache import ChunkCache
 from nodeagent.streaming.index import Chunk
@@ -22,6 +25,7 @@ from nsml.client.errors import ClientError, Unavailable
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Offload
 from nsml.content.errors import ContentError
+from nsml.content.manifest import ChunkRef
 
 AHEAD_BYTES: Final = 32 << 20
 """How far what is read in order is fetched ahead."""
@@ -39,6 +43,8 @@ class ChunkSource:
 
     Args:
         cache: where they are kept.
+        others: where they may be had before the control plane is asked.
+        came: told how many bytes came, and how many of them by kind of other source.
         rpc: gives the connection of the moment.
         run: for the disk.
         pause: awaited before an interrupted fetch goes on.
@@ -51,7 +57,12 @@ class ChunkSource:
         rpc: Callable[[], Rpc],
         run: Offload,
         pause: Callable[[], Awaitable[None]],
+        others: OtherSources | None = None,
+        came: Callable[[int, Mapping[str, int]], object] = lambda _, __: None,
     ) -> None:
+        self._others = others or OtherSources()
+        self._came_from = came
+        self._sources: dict[str, list[Sequence[Sources]]] = defaultdict(list)
         self._cache = cache
         self._rpc = rpc
         self._run = run
@@ -68,8 +79,20 @@ class ChunkSource:
             if fetch.task is not None:
                 fetch.task.cancel()
 
-    async def open(self, root: str, chunk: Chunk, ahead: Sequence[Chunk] = ()) -> FileIO:
-        """A chunk of the manifest `root`, open to read; `ahead` are those that will be read next.
+    @asynccontextmanager
+    async def reading(self, root: str) -> AsyncIterator[None]:
+        """Ask other sources for chunks of the manifest `root`, too, while the context lasts."""
+        async with self._others.of(root, is_stream=True) as sources:
+            self._sources[root].append(sources)
+            try:
+                yield
+            finally:
+                self._sources[root].remove(sources)
+                if not self._sources[root]:
+                    del self._sources[root]
+
+    async def open(self, root: str, path: str, chunk: Chunk, ahead: Sequence[Chunk] = ()) -> FileIO:
+        """A chunk of the file `path` of the manifest `root`, open to read; `ahead` are those that will be read next.
 
         Raises:
             ClientError: it is not there, or not for this node.
@@ -79,29 +102,30 @@ class ChunkSource:
         for _ in range(_TRIES):
             file = await uninterrupted(self._run, partial(self._cache.open, chunk.digest))
             if file is not None:
-                self._fetch_ahead(root, ahead)
+                self._fetch_ahead(root, path, ahead)
                 return file
-            fetch = self._coming.get(chunk.digest) or self._begin(root, [chunk, *ahead])
+            fetch = self._coming.get(chunk.digest) or self._begin(root, path, [chunk, *ahead])
             await fetch.wait(chunk.digest)
         raise NoRoom("no room for streamed data: it is gone before it is read")
 
-    def _fetch_ahead(self, root: str, ahead: Sequence[Chunk]) -> None:
+    def _fetch_ahead(self, root: str, path: str, ahead: Sequence[Chunk]) -> None:
         """Fetch what comes next once much of it is missing: many small calls would take longer."""
         missing = [one for one in ahead if self._is_missing(one)]
         is_due = missing and (missing[0] is ahead[0] or 2 * _size(missing) >= _size(ahead))
         if is_due and len(self._fetching) < _MOST_AHEAD:
-            self._begin(root, missing)
+            self._begin(root, path, missing)
 
     def _is_missing(self, chunk: Chunk) -> bool:
         return chunk.digest not in self._coming and not self._cache.has(chunk.digest)
 
-    def _begin(self, root: str, chunks: Sequence[Chunk]) -> _Fetch:
+    def _begin(self, root: str, path: str, chunks: Sequence[Chunk]) -> _Fetch:
         if self._is_closed:
             raise Unavailable("the agent of this node is ending")
         first, *rest = chunks
-        wanted = [first.digest, *(one.digest for one in rest if self._is_missing(one))]
-        fetch = _Fetch(wanted)
-        self._coming.update(dict.fromkeys(wanted, fetch))
+        wanted = [first, *(one for one in rest if self._is_missing(one))]
+        places = [ChunkLocation(ChunkRef(one.digest, one.size), path, one.start) for one in wanted]
+        fetch = _Fetch({place.ref.digest: place for place in places})
+        self._coming.update(dict.fromkeys(fetch.left, fetch))
         fetch.task = asyncio.ensure_future(self._fetch(root, fetch))
         self._fetching.add(fetch)
         fetch.task.add_done_callback(partial(self._end, fetch))
@@ -120,27 +144,54 @@ class ChunkSource:
         fetch.came(digest, error)
 
     async def _fetch(self, root: str, fetch: _Fetch) -> None:
-        async with self._room:
-            while fetch.left:
-                try:
-                    blobs = get_blobs(self._rpc(), root, list(fetch.left))
-                    async with aclosing(blobs):
-                        async for digest, data in blobs:
-                            await uninterrupted(self._run, partial(self._cache.add, digest, data))
-                            self._came(fetch, digest)
-                except Unavailable:
-                    await self._pause()
-                except (ClientError, ContentError, OSError) as error:
-                    log.warning("chunk.not_fetched", root=root[:16], error=str(error))
-                    raise
+        others: Counter[str] = Counter()
+        try:
+            async with self._room:
+                await self._fetch_from_others(root, fetch, others)
+                await self._fetch_from_platform(root, fetch, others)
+        finally:
+            self._came_from(others.total(), {kind: others[kind] for kind in others if kind})
+
+    async def _fetch_from_others(self, root: str, fetch: _Fetch, came: Counter[str]) -> None:
+        for source in (self._sources.get(root) or [()])[-1]:
+            if not fetch.left:
+                return
+            wanted = [fetch.places[digest] for digest in fetch.left]
+            async with aclosing(source.bring(wanted)) as chunks:
+                async for ref, data in chunks:
+                    await uninterrupted(self._run, partial(self._cache.add, ref.digest, data))
+                    came[source.kind] += len(data)
+                    self._came(fetch, ref.digest)
+
+    async def _fetch_from_platform(self, root: str, fetch: _Fetch, came: Counter[str]) -> None:
+        while fetch.left:
+            try:
+                blobs = get_blobs(self._rpc(), root, list(fetch.left))
+                async with aclosing(blobs):
+                    async for digest, data in blobs:
+                        await uninterrupted(self._run, partial(self._cache.add, digest, data))
+                        came[""] += len(data)
+                        self._came(fetch, digest)
+            except Unavailable:
+                await self._pause()
+            except (ClientError, ContentError, OSError) as error:
+                log.warning("chunk.not_fetched", root=root[:16], error=str(error))
+                raise
 
 
 class _Fetch:
-    """Chunks that one call brings, in this order. Once nobody waits any more for what somebody waited for, it ends."""
+    """Chunks that one call brings, in this order. Once nobody waits any more for what somebody waited for, it ends.
 
-    def __init__(self, wanted: Sequence[str]) -> None:
+    Attributes:
+        places: where each is in the dataset.
+    """
+
+    def __init__(self, places: Mapping[str, ChunkLocation]) -> None:
         loop = asyncio.get_running_loop()
-        self.left = {digest: loop.create_future() for digest in wanted}
+        self.places = places
+        self.left: dict[str, asyncio.Future[None]] = {
+            digest: loop.create_future() for digest in places
+        }
         self.task: asyncio.Task[None] | None = None
         self._waiting = 0
 

@@ -135,7 +135,8 @@ class Endpoint:
                     raise OSError("the index of the dataset is damaged")
                 chunk = chunks.pop(0)
                 ahead = [one for one in chunks if one.start < at + AHEAD_BYTES]
-                with await self._source.open(part.bucket.root, chunk, ahead) as file:
+                path = part.file.path.decode()
+                with await self._source.open(part.bucket.root, path, chunk, ahead) as file:
                     end = min(_end_of(chunk), part.end)
                     while at < end:
                         count = min(_PIECE_BYTES, end - at)

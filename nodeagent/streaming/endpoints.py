@@ -19,7 +19,7 @@ import secrets
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ import structlog
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.replica.assignments import dataset_name
 from nodeagent.runtimes.visits import NotAdmitted
+from nodeagent.storage.other_sources import OtherSources
 from nodeagent.storage.reservations import Cancelled
 from nodeagent.storage.transfer import get_manifest, uninterrupted
 from nodeagent.streaming.chunk_cache import ChunkCache
@@ -114,6 +115,7 @@ class Endpoints:
         listener: gives the listener of a replica's folder; raises NotAdmitted.
         run_long: for the disk, in no thread that others wait for.
         pause: awaited before an interrupted fetch goes on.
+        others, came: see ChunkSource.
         clock: by which signatures are too old.
         bounds: of what clients of one session hold; None: the usual ones.
     """
@@ -129,6 +131,8 @@ class Endpoints:
         pause: Callable[[], Awaitable[None]],
         clock: Clock,
         bounds: Bounds | None = None,
+        others: OtherSources | None = None,
+        came: Callable[[int, Mapping[str, int]], object] = lambda _, __: None,
     ) -> None:
         self._bounds = bounds
         self._folder = folder
@@ -139,7 +143,7 @@ class Endpoints:
         self._run_long = run_long
         self._pause = pause
         self._clock = clock
-        self._source = ChunkSource(cache, rpc=rpc, run=run, pause=pause)
+        self._source = ChunkSource(cache, rpc=rpc, run=run, pause=pause, others=others, came=came)
         self._turns: dict[str, asyncio.Lock] = {}
         self._key = b""
 
@@ -234,7 +238,9 @@ class Endpoints:
         from nodeagent.streaming.connections import Bounds, Connections  # noqa: PLC0415 - most nodes need none
         from nodeagent.streaming.endpoint import Endpoint  # noqa: PLC0415
 
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
+            for root in set(streamed(spec).values()):
+                await stack.enter_async_context(self._source.reading(root))
             buckets = {
                 name: Bucket(
                     root=root, index=stack.enter_context(await self._insist(replica, root))

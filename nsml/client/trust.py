@@ -26,7 +26,7 @@ from nsml.common.resolving import RESOLVED_WITHIN_S, connect
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsml.client.calls import Accounts, Client
+    from nsml.client.calls import Accounts
     from nsml.client.channel import Channel
 
 SERVER_NAME = "nsml-controlplane"
@@ -278,14 +278,14 @@ async def join(host: str, port: int, token: JoinToken, *, node: str, folder: Pat
     return str(answer.agent_address)
 
 
-async def certify(client: Client, files: NodeFiles) -> None:
-    """Have the key of a control plane's own machine signed; `client` has the token of its node.
+async def certify(accounts: Accounts, files: NodeFiles) -> None:
+    """Have the key of a control plane's own machine signed; `accounts` calls with the token of its node.
 
     Leaves the files of a node that has joined. Raises ClientError.
     """
     make_key(files.key)
-    node = (await client.accounts.caller()).node
-    answer = await _sign(client.accounts, node, "", files)
+    node = (await accounts.caller()).node
+    answer = await _sign(accounts, node, "", files)
     write_private(files.authority, answer.authority.decode())
     write_private(files.certificate, answer.certificate.decode())
 

@@ -121,10 +121,12 @@ class ControlRequest(_message.Message):
     def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ..., image_report: _Optional[_Union[ImageReport, _Mapping]] = ..., change: _Optional[_Union[ChangeReport, _Mapping]] = ..., find_peers: _Optional[_Union[FindPeers, _Mapping]] = ..., environment_report: _Optional[_Union[EnvironmentReport, _Mapping]] = ...) -> None: ...
 
 class FindPeers(_message.Message):
-    __slots__ = ("root",)
+    __slots__ = ("root", "is_stream")
     ROOT_FIELD_NUMBER: _ClassVar[int]
+    IS_STREAM_FIELD_NUMBER: _ClassVar[int]
     root: str
-    def __init__(self, root: _Optional[str] = ...) -> None: ...
+    is_stream: bool
+    def __init__(self, root: _Optional[str] = ..., is_stream: _Optional[bool] = ...) -> None: ...
 
 class FoundPeers(_message.Message):
     __slots__ = ("root", "peers")

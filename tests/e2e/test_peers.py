@@ -1,4 +1,4 @@
-"""Datasets between nodes of a real platform: two that joined, the second of which has what the first has fetched."""
+"""Datasets between nodes of a real platform: two that joined have what the first machine has fetched."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def made(folder: Path) -> Path:
 @pytest.fixture
 def platform() -> Iterator[Platform]:
     options = ["--listen", "127.0.0.1:0"]
-    with Platform(simulate_gpus=0, options=options, environment=SERVES) as running:
+    own = {**SERVES, "NSML_AGENT_POD": "first"}
+    with Platform(simulate_gpus=0, options=options, environment=own) as running:
         running.nsml("dataset", "push", "bytes", str(made(running.folder / "pushed")))
         server, token = invitation(running)
         for name in ("one", "two"):
@@ -36,7 +37,7 @@ def platform() -> Iterator[Platform]:
                 *("--data", str(running.folder / name)),
                 stdin=token,
                 timeout_s=120,
-                environment=SERVES,
+                environment={**SERVES, "NSML_AGENT_POD": ""},
             )
         yield running
         for name in ("one", "two"):
@@ -44,15 +45,16 @@ def platform() -> Iterator[Platform]:
             running.nsml("down", "-y", "--data", str(folder), timeout_s=120)
 
 
-def run(platform: Platform) -> str:
-    """A session with the dataset on one of the two GPUs; its node, once it runs."""
-    command = ("run", "-o", "name", "--no-code", "-g", "1", "-d", "bytes", "--argv", "--")
-    name = platform.nsml(*command, "sleep", "600").stdout.strip()
+def run(platform: Platform, *options: str, program: tuple[str, ...] = ("sleep", "600")) -> str:
+    """A session with the dataset; its node, once it runs."""
+    command = ("run", "-o", "name", "--no-code", *options, "--argv", "--", *program)
+    name = platform.nsml(*command).stdout.strip()
 
     def node() -> str | None:
         found = next(one for one in platform.json("ps", "-a")["items"] if one["name"] == name)
         assert found["state"] not in {"FAILED", "HELD"}, found
-        return found["replicas"][0]["node"] if found["state"] == "RUNNING" else None
+        is_there = found["state"] in {"RUNNING", "SUCCEEDED"}
+        return found["replicas"][0]["node"] if is_there else None
 
     return str(wait_for(node, timeout_s=120, what=f"{name} runs"))
 
@@ -65,15 +67,14 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_the_second_node_fetches_a_dataset_from_the_first(platform: Platform) -> None:
+def test_nodes_fetch_and_stream_from_the_first_machine(platform: Platform) -> None:
     pushed = content(platform.folder / "pushed")
     size = sum(map(len, pushed.values()))
-    first = run(platform)
+    first = run(platform, "-g", "0", "--pod", "first", "-d", "bytes")
     wait_for(
         lambda: shown(platform, first)["from_platform"] == size, what=f"{first} says what it has"
     )
-    second = run(platform)
-    assert first != second
+    second = run(platform, "-g", "1", "-d", "bytes")
     wait_for(
         lambda: shown(platform, second)["from_peers"] == size, what=f"{second} says what it has"
     )
@@ -81,8 +82,12 @@ def test_the_second_node_fetches_a_dataset_from_the_first(platform: Platform) ->
     wait_for(lambda: shown(platform, first)["to_peers"] == size, what=f"{first} says what it gave")
     (tree,) = (platform.folder / second).glob("agent/datasets/*.manifest")
     assert content(tree.with_suffix("")) == pushed
-    # the first machine has no certificate, and says so
-    own = next(
-        one for one in platform.json("node", "ls")["items"] if one["name"] not in {first, second}
-    )
-    assert "listen_peers: only a node with a certificate" in str(own)
+    reads = "import nsml; print(sum(len(nsml.open(f'bytes/{n % 3}/{n}', 'rb').read()) for n in range(20)))"
+    third = run(platform, "-g", "1", "--stream", "bytes", program=("python3", "-c", reads))
+    assert third not in {first, second}
+
+    def given() -> bool:
+        return sum(shown(platform, one)["to_peers"] for one in (first, second)) == 2 * size
+
+    wait_for(given, what="a stream has read all of it from peers")
+    assert not list((platform.folder / third).glob("agent/datasets/*.manifest"))

@@ -19,6 +19,7 @@ from nodeagent.peers.exchange import Exchange
 from nodeagent.peers.network import NodeProof, PeerNetwork
 from nodeagent.storage import datasets
 from nodeagent.storage.datasets import Trees
+from nodeagent.storage.other_sources import OtherSources
 from nsml.client.rpc import Rpc
 from nsml.common.clock import SystemClock, in_own_thread, in_thread
 from nsml.common.peer_capabilities import mac_of
@@ -61,7 +62,7 @@ async def main() -> None:
         clock=SystemClock(),
     )
 
-    async def find(wanted: str) -> Sequence[pb.Peer]:
+    async def find(wanted: str, _is_stream: bool) -> Sequence[pb.Peer]:
         return offered(lab, name, wanted)
 
     assert exchange.peers is not None
@@ -73,7 +74,7 @@ async def main() -> None:
             run=in_thread,
             run_long=in_own_thread,
             pause=lambda: asyncio.sleep(0.05),
-            peers=exchange.peers,
+            others=OtherSources(exchange.peers),
         )
         trees.create()
         async with exchange.serving(trees.cache, in_thread):

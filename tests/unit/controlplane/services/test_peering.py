@@ -63,9 +63,10 @@ async def has(rig: Rig, agent: Agent, *roots: str) -> None:
     await until(is_known, f"{agent.node} has {roots}")
 
 
-async def found(agent: Agent, root: str) -> list[peers_pb2.Peer]:
+async def found(agent: Agent, root: str, *, is_stream: bool = False) -> list[peers_pb2.Peer]:
     agent.found_peers.clear()
-    await agent.say(agents_pb2.ControlRequest(find_peers=agents_pb2.FindPeers(root=root)))
+    asked = agents_pb2.FindPeers(root=root, is_stream=is_stream)
+    await agent.say(agents_pb2.ControlRequest(find_peers=asked))
 
     async def is_answered() -> bool:
         return bool(agent.found_peers)
@@ -160,6 +161,19 @@ async def test_a_node_that_was_drained_serves_nobody(rig: Rig) -> None:
         return await found(b, root) == []
 
     await until(is_gone, "it is known that it went")
+
+
+async def test_a_stream_is_told_of_nodes_with_all_of_it_and_passes_nothing_on(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    root = await pushed(kim)
+    a, b, c = [await joined(rig, name) for name in "abc"]
+    for agent in (a, b, c):
+        await runs(kim, agent)
+    assert await found(a, root) == []
+    assert names(await found(b, root, is_stream=True)) == [], "a has only begun to fetch it"
+    assert names(await found(c, root)) == ["a"], "b keeps nothing"
+    await has(rig, c, root)
+    assert names(await found(b, root, is_stream=True)) == ["c"]
 
 
 async def test_what_nodes_fetched_from_where_is_shown(rig: Rig) -> None:

@@ -24,6 +24,7 @@ from nodeagent.peers.network import NodeProof, PeerNetwork
 from nodeagent.peers.server import ChunkServer
 from nodeagent.peers.sources import Peers
 from nodeagent.storage.datasets import Trees
+from nodeagent.storage.other_sources import OtherSources
 from nsml.client.rpc import Rpc
 from nsml.client.trust import make_key, signing_request
 from nsml.common.clock import Clock, SystemClock, in_thread
@@ -89,7 +90,7 @@ class Node:
             rpc=lambda: lab.rpc,
             run=in_thread,
             pause=lambda: asyncio.sleep(0.01),
-            peers=self.peers,
+            others=OtherSources(self.peers),
         )
         self.trees.create()
         self.server: ChunkServer | None = None
@@ -128,7 +129,7 @@ class Lab:
         return PeerNetwork(lambda: proof)
 
     def find(self, asker: str) -> Callable[[str], Any]:
-        async def find(root: str) -> Sequence[pb.Peer]:
+        async def find(root: str, _is_stream: bool) -> Sequence[pb.Peer]:
             return [self.peer(node, asker, root) for node in self.known if node.name != asker]
 
         return find

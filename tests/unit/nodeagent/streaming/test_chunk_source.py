@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from nodeagent.peers.sources import ChunkLocation
+from nodeagent.storage.other_sources import OtherSources
 from nodeagent.streaming.chunk_cache import ChunkCache
 from nodeagent.streaming.chunk_source import ChunkSource
 from nodeagent.streaming.index import Chunk
@@ -16,6 +19,7 @@ from nsml.client.errors import Unavailable
 from nsml.client.rpc import Rpc
 from nsml.common.clock import in_thread
 from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef
 from nsml.v1 import content_pb2
 
 DATA = [bytes([number]) * 100 for number in range(4)]
@@ -68,7 +72,7 @@ def source(tmp_path: Path, held: Held) -> ChunkSource:
 
 
 async def content(source: ChunkSource, at: int, ahead: int = 0) -> bytes:
-    with await source.open("root", CHUNKS[at], CHUNKS[at + 1 : at + 1 + ahead]) as file:
+    with await source.open("root", "file", CHUNKS[at], CHUNKS[at + 1 : at + 1 + ahead]) as file:
         file.seek(0)
         return file.read()
 
@@ -121,3 +125,53 @@ async def test_an_agent_that_ends_fetches_nothing_more(source: ChunkSource, held
     with pytest.raises(Unavailable):
         await waiting
     await until(held, 0)
+
+
+class Peer:
+    """Another source that has some of the chunks."""
+
+    kind = "peers"
+
+    def __init__(self, *has: int) -> None:
+        self._has = {digest_of(DATA[at]): DATA[at] for at in has}
+        self.asked: list[list[tuple[str, str, int]]] = []
+
+    async def bring(
+        self, wanted: Sequence[ChunkLocation]
+    ) -> AsyncGenerator[tuple[ChunkRef, bytes], None]:
+        self.asked.append([(one.ref.digest, one.path, one.offset) for one in wanted])
+        for one in wanted:
+            if one.ref.digest in self._has:
+                yield one.ref, self._has[one.ref.digest]
+
+
+async def test_what_other_sources_have_the_platform_is_not_asked_for(
+    tmp_path: Path, held: Held
+) -> None:
+    held.may_answer.set()
+    peer, came = Peer(0, 2), []
+
+    class Others(OtherSources):
+        @asynccontextmanager
+        async def of(self, root: str, *, is_stream: bool = False) -> AsyncIterator[Any]:
+            assert (root, is_stream) == ("root", True)
+            yield [peer]
+
+    cache = ChunkCache(tmp_path, kind="chunks", most_bytes=1000)
+    cache.create()
+    source = ChunkSource(
+        cache,
+        rpc=lambda: cast("Rpc", held),
+        run=in_thread,
+        pause=lambda: asyncio.sleep(0),
+        others=Others(),
+        came=lambda size, others: came.append((size, dict(others))),
+    )
+    async with source.reading("root"):
+        assert await content(source, 0, ahead=2) == DATA[0]
+        assert [await content(source, at) for at in (1, 2)] == DATA[1:3]
+    assert peer.asked == [[(one.digest, "file", one.start) for one in CHUNKS[:3]]]
+    assert held.asked == [[CHUNKS[1].digest]]
+    assert came == [(300, {"peers": 200})]
+    assert await content(source, 3) == DATA[3]
+    assert len(peer.asked) == 1, "it is asked while a stream is served"
