@@ -177,7 +177,7 @@ def shards(folder: Path) -> None:
 def test_what_trains_on_s3_reads_more_than_the_node_keeps(tmp_path, library):
     name = library.partition(" ")[0]
     if importlib.util.find_spec(name) is None:
-        pytest.skip(f"no package {name}: pip install webdataset mosaicml-streaming torch")
+        pytest.skip(f"no package {name}, which needs torch: pip install mosaicml-streaming torch")
     pushed = tmp_path / "pushed"
     pushed.mkdir()
     if name == "streaming":
