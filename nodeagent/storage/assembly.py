@@ -231,6 +231,7 @@ class Assembly:
         """Make one file as far as what is here goes; the chunks that are not, and now and then None."""
         self._step_files += 1
         yield None
+        self._donors.look_at(entry)
         file = _File(entry.path, parts, self._mode(entry), entry.size)
         if not entry.size:
             self._put(self._tree, file, 0, b"")

@@ -30,7 +30,7 @@ from nodeagent.peers.sources import Sources
 from nodeagent.storage.assembly import Assembly
 from nodeagent.storage.attempts import STAGED
 from nodeagent.storage.cached_content import Stock
-from nodeagent.storage.donors import Donors
+from nodeagent.storage.donors import Donors, is_large
 from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.filling import Filling, Tally
 from nodeagent.storage.manifests import SMALL_BYTES, Manifests
@@ -329,12 +329,14 @@ class Trees:
                     if not names:
                         raise
                     self.cache.give_back(names)
+                    donors.close()
                     donors, names = Donors(), set()
                     room = self._room.reserved(whole, user, here=left)
                     reservation = await stack.enter_async_context(room)
                 yield reservation, donors
         finally:
             self.cache.give_back(names)
+            donors.close()
 
     async def _tell_damage(self, donors: Donors) -> None:
         """Say which files of other trees were not what they should be, and remove those trees where nobody uses them."""
@@ -346,12 +348,11 @@ class Trees:
 
     def _donors(self, manifest: StoredManifest) -> tuple[Donors, Size]:
         """What the trees fetched last have of it, and how much of that are whole files."""
-        found = self.cache.newest_manifests()
+        found = self.cache.newest_manifests(large=is_large(manifest.encoded_bytes))
         trees = [(path.with_name(path.stem), path) for path in found]
         donors, linked = Donors.of(manifest, trees), Size()
-        if donors.trees:
-            linked = sum(
-                (Size.of(one.size, 1) for one in manifest.entries if donors.file_of(one)),
-                start=Size(),
-            )
+        for entry in manifest.entries if donors.trees else ():
+            donors.look_at(entry)
+            if donors.file_of(entry):
+                linked += Size.of(entry.size, 1)
         return donors, linked

@@ -14,14 +14,14 @@ from nsml.content.paths import native_parts
 from nsml.content.stored_manifest import StoredManifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from nsml.content.manifest import ChunkRef
     from nsml.content.stored_manifest import StoredEntry
 
 LARGEST_MANIFEST_BYTES: Final = 16 << 20
-"""Larger manifests, of more than about 100,000 files, neither have donors nor are some: their index takes 50 MiB."""
+"""Larger manifests, of more than about 100,000 files, are in no index, which takes 50 MiB: they are read side by side."""
 
 _FileKey = tuple[int, int, str]
 """Mode, size and first chunk: a candidate for a whole file, to be compared chunk by chunk."""
@@ -42,12 +42,15 @@ class DonorFile:
 
 @dataclass(slots=True)
 class Donors:
-    """Where content of a manifest is on this node already. What is read is compared with its digest.
+    """Where content of a manifest is on this node already. What is read is compared with its digest. `close` it.
+
+    Of a large manifest, only files with the same path in another large tree are found.
 
     Attributes:
         damaged: files whose content is not what their tree's manifest says.
     """
 
+    _beside: _Beside | None = None
     _files: dict[_FileKey, DonorFile] = field(default_factory=dict)
     _chunks: dict[str, tuple[DonorFile, int]] = field(default_factory=dict)
     damaged: list[DonorFile] = field(default_factory=list)
@@ -57,8 +60,8 @@ class Donors:
         """Look for content of `manifest` in trees, given with the files of their manifests; the first has precedence."""
         donors = cls()
         trees = list(trees)
-        if not trees or manifest.encoded_bytes > LARGEST_MANIFEST_BYTES:
-            return donors
+        if is_large(manifest.encoded_bytes):
+            return cls(_beside=_Beside(*trees[0])) if trees else donors
         keys: set[_FileKey] = set()
         chunks: set[str] = set()
         for entry in manifest.entries:
@@ -84,20 +87,34 @@ class Donors:
                 chunks.discard(ref.digest)
                 self._chunks[ref.digest] = file, offset
 
+    def close(self) -> None:
+        """Let go of what is read beside the manifest."""
+        if self._beside is not None:
+            self._beside.close()
+
+    def look_at(self, entry: StoredEntry) -> None:
+        """This file is next; they come in order, several times if need be."""
+        if self._beside is not None:
+            self._beside.look_at(entry.path)
+
     @property
     def trees(self) -> set[str]:
         """The names of the trees that are used."""
+        if self._beside is not None:
+            return {self._beside.tree.name}
         files = (*self._files.values(), *(file for file, _ in self._chunks.values()))
         return {file.tree.name for file in files}
 
     def file_of(self, entry: StoredEntry) -> DonorFile | None:
-        """A file that probably has the content and the mode of `entry`."""
+        """A file that probably has the content and the mode of `entry`, which is the one looked at."""
         key = _key(entry)
+        if self._beside is not None:
+            return self._beside.file if key is not None and key == self._beside.key else None
         return None if key is None else self._files.get(key)
 
     def read(self, ref: ChunkRef) -> bytes | None:
         """The chunk, or None where no tree has it."""
-        found = self._chunks.get(ref.digest)
+        found = (self._chunks if self._beside is None else self._beside.chunks).get(ref.digest)
         if found is None:
             return None
         file, offset = found
@@ -109,6 +126,80 @@ class Donors:
             return read_chunk(opened, ref, offset)
         finally:
             os.close(opened)
+
+
+class _Beside:
+    """The file of one other tree that has the path of the file looked at.
+
+    Both manifests are sorted, so that each is read once, and one file of it is held.
+    """
+
+    def __init__(self, tree: Path, manifest: Path) -> None:
+        self.tree = tree
+        self._path = manifest
+        self._manifest: StoredManifest | None = None
+        self._entries: Iterator[StoredEntry] = iter(())
+        self._next: StoredEntry | None = None
+        self._looked_at = b""
+        self._entry: StoredEntry | None = None
+        self._chunks: dict[str, tuple[DonorFile, int]] | None = None
+
+    def close(self) -> None:
+        """Close the manifest."""
+        if self._manifest is not None:
+            self._manifest.__exit__(None, None, None)
+            self._manifest = None
+
+    def look_at(self, path: str) -> None:
+        """Find the file with this path, if there is one."""
+        wanted = path.encode()
+        if self._manifest is None or wanted < self._looked_at:
+            self._begin()
+        while self._next is not None and self._next.path.encode() < wanted:
+            self._advance()
+        self._looked_at = wanted
+        self._entry = self._next if self._next is not None and self._next.path == path else None
+        self._chunks = None
+
+    @property
+    def file(self) -> DonorFile | None:
+        """That file."""
+        return None if self._entry is None else DonorFile(self.tree, self._entry.path)
+
+    @property
+    def key(self) -> _FileKey | None:
+        """That of the file."""
+        return None if self._entry is None else _key(self._entry)
+
+    @property
+    def chunks(self) -> Mapping[str, tuple[DonorFile, int]]:
+        """Where the file has each of its chunks."""
+        if self._chunks is None:
+            file, entry = self.file, self._entry
+            places = () if entry is None else placed(entry)
+            self._chunks = {ref.digest: (file, at) for ref, at in places if file is not None}
+        return self._chunks
+
+    def _begin(self) -> None:
+        self.close()
+        try:
+            self._manifest = StoredManifest(self._path)
+        except OSError:  # it has gone
+            self._next = None
+        else:
+            self._entries = self._manifest.entries
+            self._advance()
+
+    def _advance(self) -> None:
+        try:
+            self._next = next(self._entries, None)
+        except (OSError, ContentError):
+            self._next = None
+
+
+def is_large(manifest_bytes: int) -> bool:
+    """Whether so long a manifest is in no index."""
+    return manifest_bytes > LARGEST_MANIFEST_BYTES
 
 
 def placed(entry: StoredEntry) -> Iterator[tuple[ChunkRef, int]]:

@@ -30,7 +30,7 @@ from nodeagent.folders import write_atomically
 from nodeagent.safe_paths import remove_tree
 from nodeagent.storage.attempts import STAGED, Attempts, Unfinished
 from nodeagent.storage.cached_content import MOST_TOLD
-from nodeagent.storage.donors import LARGEST_MANIFEST_BYTES, read_written
+from nodeagent.storage.donors import is_large, read_written
 from nodeagent.storage.reservations import Kept, Size
 from nsml.content.digests import is_digest
 from nsml.content.errors import PathRefused
@@ -378,13 +378,13 @@ class TreeFolder:
             path.rename(doomed)
         return doomed
 
-    def newest_manifests(self) -> list[Path]:
-        """Of the trees fetched last, as many as are looked through."""
+    def newest_manifests(self, *, large: bool) -> list[Path]:
+        """Of the trees fetched last, as many as are looked through: large manifests, or others."""
         found = []
         for path in self.path.glob(f"*{_MANIFEST}"):
             with suppress(FileNotFoundError):
                 facts = path.stat()
-                if facts.st_size <= LARGEST_MANIFEST_BYTES:
+                if is_large(facts.st_size) == large:
                     found.append((facts.st_mtime, path))
         return [path for _, path in sorted(found, reverse=True)[:_DONORS]]
 

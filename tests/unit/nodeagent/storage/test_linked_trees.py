@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc.aio
 import pytest
 
+from nodeagent.storage import donors
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import KeepFree, NoRoom, Store, relieve
 from nodeagent.storage.reservations import Room, Size
@@ -119,6 +121,15 @@ def shared(one: Path, other: Path) -> set[str]:
         for path in content_of(one)
         if (other / path).exists() and (one / path).samefile(other / path)
     }
+
+
+def held_open() -> list[str]:
+    """Files that this process has open."""
+    found = []
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the listing itself
+            found.append(str(one.readlink()))
+    return found
 
 
 OLD: Files = {
@@ -297,3 +308,27 @@ async def test_what_a_session_uses_stays_across_agents(node: Node, small_disk: P
     with pytest.raises(NoRoom):
         await node.trees.get(node.offer({"x": (b"x" * 1024 * KIB,) * 16}))
     assert content_of(node.place / new) == whole(NEW)
+
+
+@pytest.mark.parametrize("may_link", [True, False])
+async def test_versions_too_large_for_an_index_share_files_with_the_same_path(
+    node: Node, monkeypatch: pytest.MonkeyPatch, *, may_link: bool
+) -> None:
+    monkeypatch.setattr(donors, "LARGEST_MANIFEST_BYTES", 100)
+    node.start(may_link=may_link)
+    many = {f"many/{number:03}": (b"%d" % number * KIB,) for number in range(200)}
+    old = await node.trees.get(node.offer(OLD | many))
+    since = len(node.platform.asked_for)
+    changed = (
+        NEW | many | {"many/100": (b"other" * KIB,), "first": (b"f" * KIB,), "zz": (b"z" * KIB,)}
+    )
+    del changed["many/150"]
+    digest = node.offer(changed)
+    new = await node.trees.get(digest)
+    assert content_of(new) == whole(changed)
+    # "moved/a" has the content of a file with another path
+    fresh = ("other", "f", "z", "new", "6", "a")
+    assert node.sent(since) == {digest, *(digest_of(one.encode() * KIB) for one in fresh)}
+    same = {*many, "same/a", "same/large"} - {"many/100", "many/150"}
+    assert shared(old, new) == (same if may_link else set())
+    assert not [one for one in held_open() if one.endswith(".manifest")]
