@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BUCKET: Final = "bucket"
 _ASKED_AT_ONCE: Final = 2_000
-_PART_BYTES: Final = 8 << 20
+_PART_BYTES: Final = 4 << 20
 """Read by one request,"""
 _GAP_BYTES: Final = 64 << 10
 """with what lies between two chunks, if it is no more than this."""

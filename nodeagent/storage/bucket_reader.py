@@ -47,7 +47,8 @@ class Reading:
             self._is_ended = True
             if self._socket is not None:
                 with suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                    # not that of TLS, which another thread reads from
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def uses(self, connection: socket.socket) -> None:
         """By this it is read. Raises NotRead where it has ended."""
@@ -85,42 +86,48 @@ class BucketReader:
 
     def read(self, url: str, start: int, length: int, reading: Reading) -> bytearray:
         """So many bytes from `start` on. Raises NotRead, also once the reading was ended."""
-        parts = urlsplit(url)
-        self._check(parts)
-        where = (parts.scheme, parts.netloc)
-        connection, is_fresh = self._take(where)
         try:
+            parts = urlsplit(url)
+            host = parts.hostname or ""
+        except ValueError:
+            raise NotRead("its URL is none") from None
+        self._check(parts, host)
+        where, connection = (parts.scheme, parts.netloc), None
+        try:
+            connection = self._take(where)
+            is_fresh = connection is None
+            connection = connection or self._connect(where)
             try:
                 data = _ask(connection, parts, start, length, reading)
-            except (ConnectionError, http.client.RemoteDisconnected):
+            except (ConnectionError, ssl.SSLEOFError):
                 if is_fresh:
                     raise
                 # It was closed while nobody used it.
                 connection.close()
                 connection = self._connect(where)
                 data = _ask(connection, parts, start, length, reading)
-        except NotRead:
-            connection.close()
-            raise
+        except NotRead as error:
+            _close(connection)
+            raise type(error)(f"{host}: {error}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            connection.close()
-            raise NotRead(f"{parts.hostname}: {_words(error)}") from None
+            _close(connection)
+            raise NotRead(f"{host}: {_words(error)}") from None
         self._put_back(where, connection)
         return data
 
-    def _check(self, parts: SplitResult) -> None:
-        is_plain = parts.scheme == "http" and is_loopback(parts.hostname or "")
+    def _check(self, parts: SplitResult, host: str) -> None:
+        is_plain = parts.scheme == "http" and is_loopback(host)
         if parts.scheme != "https" and not (is_plain and self._allows_plaintext):
-            raise NotRead(f"{parts.hostname}: it is not encrypted")
+            raise NotRead(f"{host}: it is not encrypted")
 
-    def _take(self, where: tuple[str, str]) -> tuple[http.client.HTTPConnection, bool]:
-        """A connection, and whether it was made now."""
+    def _take(self, where: tuple[str, str]) -> http.client.HTTPConnection | None:
+        """A connection that nobody uses."""
         with self._turn:
             for number, (place, connection) in enumerate(self._idle):
                 if place == where:
                     del self._idle[number]
-                    return connection, False
-        return self._connect(where), True
+                    return connection
+        return None
 
     def _connect(self, where: tuple[str, str]) -> http.client.HTTPConnection:
         scheme, netloc = where
@@ -133,6 +140,11 @@ class BucketReader:
             if not self._is_closed and len(self._idle) < _IDLE:
                 self._idle.append((where, connection))
                 return
+        _close(connection)
+
+
+def _close(connection: http.client.HTTPConnection | None) -> None:
+    if connection is not None:
         with suppress(OSError):
             connection.close()
 
@@ -154,20 +166,20 @@ def _ask(
     connection.request("GET", path, headers={"Range": f"bytes={start}-{last}"})
     answer = connection.getresponse()
     if answer.status == http.HTTPStatus.NOT_FOUND:
-        raise Gone(f"{parts.hostname}: it is not there")
+        raise Gone("it is not there")
     if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-        raise NotRead(f"{parts.hostname}: it answers {answer.status} to a read of a part")
+        raise NotRead(f"it answers {answer.status} to a read of a part")
     if not answer.getheader("Content-Range", "").startswith(f"bytes {start}-{last}/"):
-        raise NotRead(f"{parts.hostname}: it gives another part than was asked for")
+        raise NotRead("it gives another part than was asked for")
     data = bytearray(length)
     view, done = memoryview(data), 0
     while done < length:
         count = answer.readinto(view[done : done + _READ_BYTES])
         if not count:
-            raise NotRead(f"{parts.hostname}: it gives less than was asked for")
+            raise NotRead("it gives less than was asked for")
         done += count
     if answer.read(1):
-        raise NotRead(f"{parts.hostname}: it gives more than was asked for")
+        raise NotRead("it gives more than was asked for")
     return data
 
 

@@ -84,11 +84,10 @@ class Stock:
         self._tell()
 
     def gave(self, to_peers: int, dropped_peers: int) -> None:
-        """What peers got from here, in all, and how often one was dropped."""
-        if (to_peers, dropped_peers) != (self._fetched.to_peers, self._fetched.dropped_peers):
-            self._fetched.to_peers = to_peers
-            self._fetched.dropped_peers = dropped_peers
-            self._tell()
+        """What peers got from here, in all, and how often one was dropped; told with what came since."""
+        self._fetched.to_peers = to_peers
+        self._fetched.dropped_peers = dropped_peers
+        self._tell()
 
     def _tell(self) -> None:
         images = sorted(self._images.items(), key=lambda one: (-one[1], one[0]))[:_MOST_IMAGES]

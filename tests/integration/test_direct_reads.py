@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
+from controlplane.access.authority import make_authority
 from controlplane.content.direct import DirectReads, SignedPack
 from controlplane.history.sql.packs import SqlPacks
 from controlplane.objects.files import Bucket as SharedBucket
@@ -190,8 +193,12 @@ class Lying(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def lying(mode: str, body: bytes) -> Iterator[ThreadingHTTPServer]:
+def lying(
+    mode: str, body: bytes, tls: ssl.SSLContext | None = None
+) -> Iterator[ThreadingHTTPServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Lying)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.mode, server.body, server.asked = mode, body, 0  # type: ignore[attr-defined]
     server.released = threading.Event()  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever)
@@ -271,6 +278,47 @@ async def test_a_read_that_nobody_waits_for_ends_though_the_bucket_is_silent() -
         assert not server.released.is_set()  # type: ignore[attr-defined]
 
 
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[ssl.SSLContext, bytes]:
+    """What a server of a private authority shows, and that authority."""
+    authority = make_authority(SystemClock())
+    pair = authority.issue_server(["127.0.0.1"])
+    (tmp_path / "pair").write_bytes(pair.key + pair.chain)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "pair")
+    return context, authority.pem
+
+
+def test_a_private_authority_counts_where_it_was_told(tls: tuple[ssl.SSLContext, bytes]) -> None:
+    body = os.urandom(3 << 20)
+    with lying("right", body, tls[0]) as server:
+        url = f"https://127.0.0.1:{server.server_port}/b/k?X-Amz-Signature=sesame"
+        reader = BucketReader(tls[1], allows_plaintext=False)
+        for start, length in ((0, len(body)), (7, 2 << 20), (len(body) - 1, 1)):
+            assert reader.read(url, start, length, Reading()) == body[start : start + length]
+        reader.close()
+        with pytest.raises(NotRead, match="no TLS") as refused:
+            BucketReader(b"", allows_plaintext=False).read(url, 0, 10, Reading())
+        assert "sesame" not in str(refused.value)
+
+
+def test_a_read_over_tls_is_ended_from_another_thread(tls: tuple[ssl.SSLContext, bytes]) -> None:
+    reader, reading = BucketReader(tls[1], allows_plaintext=False), Reading()
+    with lying("silent", b"body", tls[0]) as server:
+
+        def end() -> None:
+            while not server.asked:  # type: ignore[attr-defined]
+                time.sleep(0.01)
+            reading.end()
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        with pytest.raises(NotRead):
+            reader.read(f"https://127.0.0.1:{server.server_port}/b", 0, 4, reading)
+        assert not server.released.is_set()  # type: ignore[attr-defined]
+        ending.join()
+
+
 @pytest.mark.parametrize(
     ("url", "allows", "reason"),
     [
@@ -278,10 +326,12 @@ async def test_a_read_that_nobody_waits_for_ends_though_the_bucket_is_silent() -
         ("http://127.0.0.1:1/b", False, "not encrypted"),
         ("file:///etc/passwd", True, "not encrypted"),
         ("http://127.0.0.1:1/b", True, "refused"),
+        ("https://127.0.0.1:x/b", True, "HTTP"),
+        ("https://[::1/b", True, "none"),
+        ("", True, "not encrypted"),
     ],
 )
 def test_where_nothing_is_read(url: str, allows: bool, reason: str) -> None:
     reader = BucketReader(b"", allows_plaintext=allows)
     with pytest.raises(NotRead, match=reason):
         reader.read(url, 0, 10, Reading())
-    assert urlsplit(url).scheme
