@@ -90,7 +90,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "You": {
         "project": ("cli.accounts.projects:project", "Projects: members, quota, budget."),
-        "usage": ("cli.data.usage:usage", "Show your storage use, largest first."),
+        "storage": ("cli.data.storage:storage", "Show what is stored for you, or for a project."),
         "login": ("cli.accounts.login:login", "Use a platform that runs elsewhere."),
         "logout": ("cli.accounts.login:logout", "Forget this context's token here."),
         "key": ("cli.accounts.key:key", "Public keys for ssh from machines without nsml."),
@@ -162,7 +162,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("environment", "environments", "packages", "pip", "venv"), ("env",)),
     **dict.fromkeys(("keys", "ssh-copy-id", "ssh-key", "ssh-keygen"), ("key",)),
     **dict.fromkeys(("token", "user", "users", "whoami"), ("context", "admin")),
-    **dict.fromkeys(("df", "disk", "du", "quota"), ("usage",)),
+    **dict.fromkeys(("df", "disk", "du", "quota", "usage"), ("storage",)),
     **dict.fromkeys(("settings",), ("config",)),
 }
 """Commands of Slurm and of others, and what they are called here."""

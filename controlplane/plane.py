@@ -108,6 +108,7 @@ class ControlPlane:
             group.create_task(core.leading.run(loops), name="leader")
             group.create_task(core.space.run(), name="space")
             group.create_task(core.kept.run(), name="kept")
+            group.create_task(core.project_kept.run(), name="project_kept")
 
     def leave(self) -> None:
         """Lead no more from this moment on; `resign` does all the rest."""

@@ -63,7 +63,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "top",
             "stacks",
             "status",
-            "usage",
+            "storage",
             "version",
             "help",
         )

@@ -13,6 +13,7 @@ from cli.arguments import (
     CPU_BOUND,
     GPU_BOUND,
     KEEP,
+    KEPT_BOUND,
     NUMBER,
     PRIORITY,
     PROJECT,
@@ -136,6 +137,12 @@ def _settings_options(command: F) -> F:
             metavar="RULES",
             help="Checkpoints that its sessions keep: 'best:3:val/acc:max last:2', all; none: no rule.",
         ),
+        click.option(
+            "--kept",
+            type=KEPT_BOUND,
+            metavar="SIZE",
+            help="Quota of stored data: the most that the object store keeps for it; none: no limit.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -162,6 +169,7 @@ def _settings(given: dict[str, Any]) -> ProjectSettings:
         weight=given["weight"],
         most_priority=priority_named((given["max_priority"] or "").lower()),
         keep_checkpoints=given["keep"],
+        kept_bytes=given["kept"],
     )
     for flag, (measure, *_) in _QUOTA.items():
         for prefix, quota in (("", settings.quota), ("member_", settings.member_quota)):
@@ -285,6 +293,7 @@ def create(app: App, /, *, name: str, members: tuple[str, ...], **given: Any) ->
         "nsml project set vision --gpus 32 --member-gpus 8",
         "nsml project set vision --gpu-hours 500 --period 30d --weight 2",
         "nsml project set vision --gpus none --max-priority normal",
+        "nsml project set vision --kept 2T",
     ],
 )
 @_name()

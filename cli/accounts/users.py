@@ -253,7 +253,7 @@ def _kept_limit(value: str) -> int | None:
 )
 @pass_app
 def set_limits(app: App, *, name: str, kept: str) -> None:
-    """Set limits of a user. `nsml usage --all` shows the usage of all users."""
+    """Set limits of a user. `nsml storage --all` shows what all users have."""
     limit = _kept_limit(kept)
     app.call(lambda client: client.accounts.limit_kept(name, limit))
     most = "as much as for all others" if kept == "default" else kept

@@ -11,9 +11,9 @@ from controlplane.codec import encoder
 from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
 from controlplane.domain.policy import ACT_FOR, ADMINISTER, ALLOW, PLATFORM, Personal, may
-from controlplane.history.values import KeptKind
 from controlplane.limits.reserved_names import check_not_reserved
 from controlplane.wire.errors import Context, answering
+from controlplane.wire.stored_bytes import item_message, usage_message
 from controlplane.wire.times import seconds_of, timestamp
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
 
@@ -141,10 +141,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
             raise Denied("only administrators see what is kept for others")
         use, largest = await self._usages.of(user)
         message = _usage(use)
-        for one in largest:
-            message.largest.add(
-                name=one.name, kind=_kind(one.kind.name), bytes=one.bytes, is_live=one.is_live
-            )
+        message.largest.extend(map(item_message, largest))
         return accounts_pb2.GetUsageResponse(usage=message)
 
     @answering
@@ -238,39 +235,9 @@ _user: Final = encoder(User, accounts_pb2.User, omit=("id", "kept_bytes")).to_me
 
 
 def _usage(use: KeptUse) -> accounts_pb2.Usage:
-    message = accounts_pb2.Usage(
-        user=use.user,
-        kept_bytes=use.used,
-        limit_bytes=use.most or None,
-        is_own_limit=use.is_own_limit,
-        kinds=[
-            accounts_pb2.KeptOfKind(kind=_kind(kind), bytes=size)
-            for kind, size in use.kept.counted.items()
-            if size
-        ],
-        sent_bytes=use.kept.sent,
-        is_being_counted=bool(use.kept.asked),
-        is_full=use.is_full,
-    )
-    if use.kept.counted_at:
-        message.counted_at.FromMicroseconds(round(use.kept.counted_at * 1e6))
+    message = usage_message(use)
+    message.user = use.name
     return message
-
-
-_KINDS = {
-    KeptKind.DATASETS.name: accounts_pb2.KEPT_KIND_DATASETS,
-    KeptKind.CHECKPOINTS.name: accounts_pb2.KEPT_KIND_CHECKPOINTS,
-    KeptKind.CODE.name: accounts_pb2.KEPT_KIND_CODE,
-    KeptKind.MEDIA.name: accounts_pb2.KEPT_KIND_MEDIA,
-    KeptKind.LOGS.name: accounts_pb2.KEPT_KIND_LOGS,
-    KeptKind.UNUSED.name: accounts_pb2.KEPT_KIND_UNUSED,
-    KeptKind.ARTIFACTS.name: accounts_pb2.KEPT_KIND_ARTIFACTS,
-}
-
-
-def _kind(name: str) -> accounts_pb2.KeptKind:
-    """A kind by its name in `KeptKind`; one that a newer control plane has counted is UNSPECIFIED."""
-    return _KINDS.get(name, accounts_pb2.KEPT_KIND_UNSPECIFIED)
 
 
 def _seconds(

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 
 class Payer(NamedTuple):
-    """Whose allowance new blobs count for ("": nobody's), and whether an agent sends them."""
+    """Whose allowance new blobs count for, and for which project ("": nobody's), and whether an agent sends them.
+
+    What users send counts for a project when something is made of it.
+    """
 
     user: str
     is_agent: bool
+    project: str = ""
 
 
 _NOBODY = Payer("", is_agent=False)
@@ -42,7 +46,9 @@ def payer_of(state: LiveState, caller: Caller, session_id: str) -> Payer:
             session = state.session(session_id)
             attempts = (session.attempt, session.attempt - 1) if session else ()
             is_its = session and any(node in nodes_of(session, one, None) for one in attempts)
-            return Payer(session.owner if session and is_its else "", is_agent=True)
+            if session is None or not is_its:
+                return Payer("", is_agent=True)
+            return Payer(session.owner, is_agent=True, project=session.project or session.owner)
     return _NOBODY
 
 
@@ -78,5 +84,7 @@ class AdmittedObjects:
         """
         payer = _payer.get(_NOBODY)
         sizes = [len(data) for data in blobs.values()]
-        async with self._admission.uploading(payer.user, sizes, is_agent=payer.is_agent):
+        async with self._admission.uploading(
+            payer.user, sizes, project=payer.project, is_agent=payer.is_agent
+        ):
             await self._objects.put_many(blobs)

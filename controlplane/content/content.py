@@ -31,7 +31,7 @@ from controlplane.domain.identity import Caller, NodeCaller, UserCaller, identit
 from controlplane.domain.names import check_digest
 from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.limits.admission import unlimited
-from controlplane.limits.user_storage import blob_bytes
+from controlplane.limits.user_storage import LEAST_BLOB_BYTES, blob_bytes
 from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobDamaged, BlobNotFound
 from controlplane.objects.pack import PACK_BYTES
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from controlplane.content.manifests import Listing
     from controlplane.content.subtrees import Subtree
     from controlplane.content.withdrawals import Withdrawals
-    from controlplane.domain.values import Session
+    from controlplane.domain.values import Session, SessionSpec
     from controlplane.history.sql.history import History
     from controlplane.limits.admission import Admission
     from controlplane.objects.interface import ObjectStore
@@ -203,7 +203,7 @@ class Content:
         missing = [digest for digest in wanted if digest not in theirs or digest in absent]
         if missing:
             # Here the caller hears of it: an upload that is refused on its way may only look broken.
-            self._admission.check_full(payer.user)
+            self._admission.check_full(payer.user, payer.project)
         return missing
 
     async def _sent_or_readable(
@@ -257,7 +257,7 @@ class Content:
             upload = _Upload(
                 self._objects,
                 partial(self._note_stored, sender, payer),
-                partial(self._admission.check_kept, payer.user),
+                partial(self._admission.check_kept, payer.user, project=payer.project),
                 self._run,
             )
             try:
@@ -278,7 +278,7 @@ class Content:
             new = await self._note(sender, payer, digests, size)
             is_noted = True
         finally:
-            self._admission.noted_kept(payer.user, size, is_noted=is_noted)
+            self._admission.noted_kept(payer.user, size, project=payer.project, is_noted=is_noted)
         return new
 
     async def _note(
@@ -304,14 +304,24 @@ class Content:
             if not paid:
                 if size:
                     await self._history.sent.remember(
-                        sender, (), period=period, owner=payer.user, size=size
+                        sender,
+                        (),
+                        period=period,
+                        owner=payer.user,
+                        project=payer.project,
+                        size=size,
                     )
                 return 0
             self._pay(payer, count, paid)
         new = 0
         try:
             new = await self._history.sent.remember(
-                sender, digests, period=period, owner=payer.user, size=size
+                sender,
+                digests,
+                period=period,
+                owner=payer.user,
+                project=payer.project,
+                size=size,
             )
         finally:
             self._admission.give_back_notes(payer.user, paid - new)
@@ -336,15 +346,16 @@ class Content:
         return int(self._clock.time() // PERIOD_S)
 
     async def _sender(self, caller: Caller, session_id: str) -> str:
-        """As whom a caller sends. A node sends for the owners of its sessions, who share nothing."""
+        """As whom a caller sends. A node sends for the owners and projects of its sessions, who share nothing."""
         who = identity_of(caller)
         if not session_id or not isinstance(caller, NodeCaller):
             return who
         session = self._state.session(session_id)
-        if session is not None:
-            return f"{who} for {session.owner}"
-        row = await self._history.catalogue.session(session_id)
-        return f"{who} for {row.owner}" if row is not None else who
+        found = session or await self._history.catalogue.session(session_id)
+        if found is None:
+            return who
+        is_own = not found.project or found.project == found.owner
+        return f"{who} for {found.owner}{'' if is_own else f' in {found.project}'}"
 
     async def may_use(self, caller: Caller, root: str, *, session_id: str = "") -> bool:
         """Whether the caller may make something of a manifest: has sent all of it, or may read it.
@@ -409,6 +420,38 @@ class Content:
         Raises:
             LimitReached: they may not have so much more kept.
         """
+        size = await self._different(caller, roots, beside)
+        await self._admission.borrow(caller.user.name, size)
+
+    async def count_for_project(
+        self, caller: UserCaller, project: str, roots: Sequence[str], *, beside: Sequence[str] = ()
+    ) -> None:
+        """Count for a project what something of it is to refer to, as `borrow_trees`; what its live sessions use counts already.
+
+        Raises:
+            LimitReached: as much is kept for the project as may be.
+        """
+        if self._state.project(project) is None:
+            return  # its first count has all of it
+        live = (one.value for one in self._state.sessions.values())
+        used = {
+            digest
+            for one in live
+            if (one.project or one.owner) == project
+            for digest in (one.spec.bundle_digest, initial_digest(one.spec))
+        }
+        if new := [root for root in roots if root not in used]:
+            size = await self._different(caller, new, beside)
+            await self._admission.count_for_project(project, size)
+
+    def check_project_full(self, project: str) -> None:
+        """Raise LimitReached where hardly anything more may be kept for a project."""
+        self._admission.check_full("", project)
+
+    async def _different(
+        self, caller: UserCaller, roots: Sequence[str], beside: Sequence[str]
+    ) -> int:
+        """Bytes of trees that the trees `beside` do not have, about: no less where these have nothing of them."""
         who, size = identity_of(caller), 0
         known = [(await self._manifests.listing(who, root)).blobs for root in beside]
         for root in roots:
@@ -416,9 +459,11 @@ class Content:
             new = 0
             for some in _in_steps(listing.blobs):
                 new += await self._run(partial(_count_new, some, known))
-            size += listing.different * new // max(len(listing.blobs), 1)
+            count = max(len(listing.blobs), 1)
+            size += max(listing.different, LEAST_BLOB_BYTES * count) * new // count
+            size += LEAST_BLOB_BYTES  # the root
             known.append(listing.blobs)
-        await self._admission.borrow(caller.user.name, size)
+        return size
 
     async def _owns(self, caller: UserCaller, root: str) -> bool:
         """Whether a dataset or a live session of the caller has this content."""
@@ -724,6 +769,11 @@ def roots_of(session: Session) -> Iterator[str]:
     yield session.spec.bundle_digest
     for dataset in session.spec.datasets:
         yield dataset.digest
+
+
+def initial_digest(spec: SessionSpec) -> str:
+    """The checkpoint that a session begins with; "": none."""
+    return spec.initial_checkpoint.digest if spec.initial_checkpoint is not None else ""
 
 
 def _listed_of(digests: Collection[str], root: str, blobs: AbstractSet[str]) -> set[str]:

@@ -1,9 +1,9 @@
-"""A count of what is kept for each user, made with a look at all references (`object_gc.py`)."""
+"""A count of what is kept for each user and project, made with a look at all references (`object_gc.py`)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from itertools import islice
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from controlplane.content.manifests import read_in_turn
 from controlplane.domain.errors import NotFound
 from controlplane.history.sqlite.tally import Note, Tally, TallyFailed
-from controlplane.history.values import KeptBytes, KeptKind, Reference, Release
+from controlplane.history.values import Holder, KeptBytes, KeptKind, Reference, Release
 from controlplane.objects.errors import BlobDamaged
 from nsml.common.concurrency import to_its_end
 from nsml.content.errors import ContentError
@@ -33,7 +33,12 @@ _CUT: Final = re.compile(rb'"[0-9a-f]{0,64}\Z')
 
 
 class Counting:
-    """One count of what is kept for whom. Where it fails all else goes on: what is removed makes room for it."""
+    """One count of what is kept for whom. Where it fails all else goes on: what is removed makes room for it.
+
+    Args:
+        users: names of users by their ids.
+        projects: those for which it is counted.
+    """
 
     def __init__(
         self,
@@ -43,16 +48,20 @@ class Counting:
         run: Offload,
         term: Callable[[], int],
         users: Callable[[], Mapping[str, str]],
+        projects: Callable[[], Collection[str]],
     ) -> None:
-        self._tally: Tally | None = None
+        self._tally: Tally[Holder] | None = None
         self._failed: TallyFailed | None = None
         self._history = history
         self._objects = objects
         self._run = run
         self._term = term
         self._users = users
-        self._live: Mapping[str, str] = {}
+        self._named_projects = projects
+        self._projects: frozenset[str] = frozenset()
+        self._live: Mapping[str, tuple[str, str]] = {}
         self._before: Mapping[str, KeptBytes] = {}
+        self._before_of_projects: Mapping[str, KeptBytes] = {}
         self._released: Sequence[Release] = ()
         self._at = 0.0
         self._page: list[tuple[str, int]] = []
@@ -62,7 +71,7 @@ class Counting:
         if self._tally is not None:
             await to_its_end(self._run(self._tally.close))
 
-    async def _do(self, work: Callable[[Tally], T], otherwise: T) -> T:
+    async def _do(self, work: Callable[[Tally[Holder]], T], otherwise: T) -> T:
         """Have the tally do something; `otherwise` when it cannot, now or before."""
         if self._tally is None or self._failed is not None:
             return otherwise
@@ -72,42 +81,68 @@ class Counting:
             self._failed = error
             return otherwise
 
-    async def begin(self, live: Mapping[str, str]) -> None:
-        """Before references are looked at. `live`: owners of live sessions by id."""
+    async def begin(self, live: Mapping[str, tuple[str, str]]) -> None:
+        """Before references are looked at. `live`: owner and project of live sessions by id."""
         self._live = live
+        self._projects = frozenset(self._named_projects())
         try:
             self._tally = await self._run(Tally)
         except TallyFailed as error:
             self._failed = error
         self._at = await self._objects.now()
         self._before = await self._history.kept.all()
+        self._before_of_projects = await self._history.kept.projects.all()
         self._released = await self._history.kept.released()
         for one in self._released:
-            whose = one.whose or live.get(one.session_id, "")
-            if not whose:
-                continue
+            owner, project = one.whose, one.project
+            if not owner:
+                owner, project = live.get(one.session_id, ("", ""))
             with suppress(NotFound, BlobDamaged, ContentError):  # its notes are worth nothing
                 async for digests in listed(self._objects, one.root):
-                    await self._do(partial(Tally.release, owner=whose, digests=digests), 0)
+                    for whose in self._holders(owner, project):
+                        await self._do(partial(Tally.release, owner=whose, digests=digests), 0)
 
-    def owner_of(self, one: Reference) -> str:
-        """For whom it counts; "": for nobody."""
-        return one.owner or self._live.get(one.session_id, "")
+    def holders_of(self, one: Reference) -> tuple[Holder, ...]:
+        """For whom it counts."""
+        owner, project = one.owner, one.project
+        if not owner:
+            owner, project = self._live.get(one.session_id, ("", ""))
+        return self._holders(owner, project)
 
-    async def refer(self, owner: str, kind: KeptKind, digests: Sequence[str]) -> None:
-        """Something of an owner ("": of nobody) refers to these."""
-        if owner:
-            await self._do(partial(Tally.refer, owner=owner, kind=kind, digests=digests), 0)
+    def _holders(self, owner: str, project: str) -> tuple[Holder, ...]:
+        if not owner:
+            return ()
+        project = project or owner
+        is_counted = project in self._projects
+        return Holder(owner), *([Holder(project=project)] if is_counted else [])
+
+    async def refer(
+        self, holders: Collection[Holder], kind: KeptKind, digests: Sequence[str]
+    ) -> None:
+        """Something of these refers to blobs."""
+        for one in holders:
+            await self._do(partial(Tally.refer, owner=one, kind=kind, digests=digests), 0)
 
     async def sent(self) -> None:
         """After all references: what was sent and is not referred to."""
         users, after = self._users(), None
         while page := await self._history.sent.notes(after):
-            owned = [(note, owner) for note in page if (owner := _owner_of(note[1], users))]
+            owned = [(note, one) for note in page for one in self._senders(note[1], users)]
             nothing: list[Note] = []
             if dropped := await self._do(partial(Tally.note, notes=owned), nothing):
                 await self._history.sent.drop(dropped)
             after = page[-1]
+
+    def _senders(self, sender: str, users: Mapping[str, str]) -> tuple[Holder, ...]:
+        """For whom a note counts: see `Content._sender`. What users send is of no project yet.
+
+        Of nodes of the version before it is not known.
+        """
+        kind, _, who = sender.partition(" ")
+        if kind == "user":
+            return (Holder(users[who]),) if who in users else ()
+        owner, _, project = who.partition(" for ")[2].partition(" in ")
+        return self._holders(owner, project)
 
     async def objects(self, some: Sequence[StoredBlob]) -> None:
         """Objects that have their name."""
@@ -122,19 +157,25 @@ class Counting:
     async def finish(self) -> TallyFailed | None:
         """Keep what was found; why there is nothing to keep."""
         await self._store()
-        nothing: Mapping[str, Mapping[str, int]] = {}
+        nothing: Mapping[Holder, Mapping[str, int]] = {}
         counted = await self._do(Tally.figures, nothing)
         if self._failed is None:
+            # Also those for which nothing is kept: that is known then.
+            projects = {one: counted.get(Holder(project=one), {}) for one in self._projects}
+            before = {
+                name: one
+                for name, one in self._before_of_projects.items()
+                if name in self._projects
+            }
             await self._history.kept.count(
-                counted, self._before, self._released, at=self._at, term=self._term()
+                {one.user: kinds for one, kinds in counted.items() if one.user},
+                self._before,
+                self._released,
+                projects=(projects, before),
+                at=self._at,
+                term=self._term(),
             )
         return self._failed
-
-
-def _owner_of(sender: str, users: Mapping[str, str]) -> str:
-    """The user of a note: see `Content._sender`. "": of nodes of the version before it is not known."""
-    kind, _, who = sender.partition(" ")
-    return users.get(who, "") if kind == "user" else who.partition(" for ")[2]
 
 
 async def listed(objects: ObjectStore, root: str) -> AsyncGenerator[list[str], None]:

@@ -60,6 +60,7 @@ def collector(core: Core) -> Collector:
         may=core.leads,
         term=core.term,
         users=core.identities.ids,
+        projects=core.state.projects.keys,
         run=core.offload,
     )
 
@@ -69,7 +70,9 @@ def wire(core: Core) -> Feature:
     found, collects = core.shared(content), core.shared(collector)
     collecting = Collecting(collector=collects, clock=core.clock)
     maintaining = Maintaining(objects=core.objects, may=core.leads, clock=core.clock)
-    counting = CountingKept(collector=collects, kept=core.kept, clock=core.clock)
+    counting = CountingKept(
+        collector=collects, kept=core.kept, clock=core.clock, project_kept=core.project_kept
+    )
     forgetting = Forgetting(content=found, clock=core.clock)
     verification = Verification(
         objects=core.objects, history=core.history, state=core.state, run=core.offload

@@ -11,7 +11,7 @@ its way. Nothing need keep the two apart, because nothing is removed at once:
 So an object is lost only where its reference is written longer than a grace after its presence was found. The grace is an hour at
 least, and whoever refers to something finds it present at most FOUND_FOR_S and one call before.
 
-A look also counts what is kept for each user (`limits/user_storage.py`): the distinct objects that anything of theirs refers to, and
+A look also counts what is kept for each user and project (`limits/user_storage.py`): the distinct objects that anything of theirs refers to, and
 those that they have sent in the last day or two and that nothing refers to yet. So it is known what they could refer to without
 sending it again; what they have removed since is not among it, and would have to be sent again. A count alone, which
 removes nothing, is made whenever one is asked for.
@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +37,7 @@ import structlog
 from controlplane.content.counting import STEP, Counting, digests_in, end_of
 from controlplane.content.manifests import read_in_turn
 from controlplane.domain.errors import NotFound, NsmlError
-from controlplane.history.values import KeptKind, Reference
+from controlplane.history.values import Holder, KeptKind, Reference
 from controlplane.objects.errors import BlobDamaged
 from controlplane.state.lru import LruDict
 from controlplane.stored import etcd_codec
@@ -135,6 +135,7 @@ class Collector:
         may: whether this control plane leads still.
         term: in which it leads.
         users: names of users by their ids.
+        projects: those that have a record: for each is counted what is kept, too.
 
     Attributes:
         last: what the last look found and did, that came to its end.
@@ -151,8 +152,10 @@ class Collector:
         may: Callable[[], bool],
         term: Callable[[], int],
         users: Callable[[], Mapping[str, str]] = dict,
+        projects: Callable[[], Collection[str]] = frozenset,
         run: Offload = inline,
     ) -> None:
+        self._projects = projects
         self._objects = objects
         self._history = history
         self._state = state
@@ -201,7 +204,12 @@ class Collector:
     @contextlib.asynccontextmanager
     async def _counting(self) -> AsyncIterator[Counting]:
         counting = Counting(
-            self._history, self._objects, run=self._run, term=self._term, users=self._users
+            self._history,
+            self._objects,
+            run=self._run,
+            term=self._term,
+            users=self._users,
+            projects=self._projects,
         )
         try:
             yield counting
@@ -251,13 +259,16 @@ class Collector:
         """
         marks = Marks(MARK_BITS)
         live = [stored.value for stored in tuple(self._state.sessions.values())]
-        await counted.begin({session.id: session.owner for session in live})
+        await counted.begin({session.id: (session.owner, session.project) for session in live})
         walk = _Walk(self._objects, marks, done, counted, self._run)
         await walk.roots(
-            Reference(session.spec.bundle_digest, KeptKind.CODE, session.owner) for session in live
+            Reference(
+                session.spec.bundle_digest, KeptKind.CODE, session.owner, project=session.project
+            )
+            for session in live
         )
         datasets = [
-            Reference(dataset.digest, KeptKind.DATASETS, session.owner)
+            Reference(dataset.digest, KeptKind.DATASETS, session.owner, project=session.project)
             for session in live
             for dataset in session.spec.datasets
         ]
@@ -283,26 +294,28 @@ class _Walk:
         self._counted = counted
         self._run = run
         self._marked: LruDict[str, None] = LruDict(ROOTS_SEEN)
-        self._read: LruDict[str, _PageRead] = LruDict(PAGES_READ, weigh=lambda one: len(one.owners))
-        self._seen: LruDict[tuple[str, str], None] = LruDict(ROOTS_SEEN)
+        self._read: LruDict[str, _PageRead] = LruDict(PAGES_READ, weigh=lambda one: len(one.holders))
+        self._seen: LruDict[tuple[str, tuple[Holder, ...]], None] = LruDict(ROOTS_SEEN)
 
     async def blobs(self, some: Sequence[Reference]) -> None:
         """What lists nothing."""
         self._done.referred += await self._run(
             partial(self._marks.add, [one.digest for one in some])
         )
-        for owner, own in groupby(sorted(some, key=self._counted.owner_of), self._counted.owner_of):
-            await self._counted.refer(owner, KeptKind.LOGS, [one.digest for one in own])
+        by_holders = self._counted.holders_of
+        for holders, own in groupby(sorted(some, key=by_holders), by_holders):
+            await self._counted.refer(holders, KeptKind.LOGS, [one.digest for one in own])
 
     async def roots(self, some: Iterable[Reference]) -> None:
         """Manifests, with what they list; ReferencesUnread for one that cannot be read."""
         for one in some:
-            owner = self._counted.owner_of(one)
-            if one.digest and (one.digest, owner) not in self._seen:
+            holders = self._counted.holders_of(one)
+            if one.digest and (one.digest, holders) not in self._seen:
                 with _readable(one.digest):
-                    await self._root(_Root(one.digest, owner, one.kind, one.digest in self._marked))
+                    is_marked = one.digest in self._marked
+                    await self._root(_Root(one.digest, holders, one.kind, is_marked))
                 self._marked.keep(one.digest, None)
-                self._seen.keep((one.digest, owner), None)
+                self._seen.keep((one.digest, holders), None)
 
     async def _root(self, root: _Root) -> None:
         data = await self._objects.get(root.digest)
@@ -318,8 +331,8 @@ class _Walk:
         await self._pages(root, digests)
 
     async def _pages(self, root: _Root, digests: Sequence[str]) -> None:
-        """What pages list. One that was read for the same owner is not read again, but for a digest that is cut at its beginning."""
-        known = [self._known_page(digest, root.owner) for digest in digests]
+        """What pages list. One that was read for the same holders is not read again, but for a digest that is cut at its beginning."""
+        known = [self._known_page(digest, root.holders) for digest in digests]
         wanted = [digest for digest, one in zip(digests, known, strict=True) if one is None]
         end = b""
         async with aclosing(read_in_turn(self._objects, wanted)) as unknown:
@@ -334,32 +347,32 @@ class _Walk:
                 for some in digests_in(data):
                     count += len(some)
                     await self._add(root, some)
-                self._keep_page(digest, _PageRead(end, end_of(data), count, (root.owner,)))
+                self._keep_page(digest, _PageRead(end, end_of(data), count, frozenset(root.holders)))
                 end = end_of(data)
 
-    def _known_page(self, digest: str, owner: str) -> _PageRead | None:
-        """What it lists, where that is counted for this owner; for nobody ("") where it is for anybody."""
+    def _known_page(self, digest: str, holders: Collection[Holder]) -> _PageRead | None:
+        """What it lists, where that is counted for all of these."""
         one = self._read.get(digest)
-        return one if one is not None and (not owner or owner in one.owners) else None
+        return one if one is not None and one.holders.issuperset(holders) else None
 
     def _keep_page(self, digest: str, one: _PageRead) -> None:
         before = self._read.get(digest)
         if before is not None and before.before == one.before:
-            one = one._replace(owners=tuple({*before.owners, *one.owners}))
+            one = one._replace(holders=before.holders | one.holders)
         self._read.keep(digest, one)
 
     async def _add(self, root: _Root, digests: list[str]) -> None:
         if not root.is_marked:
             self._done.referred += await self._run(partial(self._marks.add, digests))
-        await self._counted.refer(root.owner, root.kind, digests)
+        await self._counted.refer(root.holders, root.kind, digests)
         await asyncio.sleep(0)
 
 
 class _Root(NamedTuple):
-    """A manifest that something of an owner ("": of nobody) refers to; `is_marked`: for another owner."""
+    """A manifest that something of these holders refers to; `is_marked`: for others."""
 
     digest: str
-    owner: str
+    holders: tuple[Holder, ...]
     kind: KeptKind
     is_marked: bool
 
@@ -367,13 +380,13 @@ class _Root(NamedTuple):
 class _PageRead(NamedTuple):
     """A page that was read in this look: what of the pages before and in it goes before it, and before the next one.
 
-    `found`: how many digests; `owners`: for whom they are counted.
+    `found`: how many digests; `holders`: for whom they are counted.
     """
 
     before: bytes
     after: bytes
     found: int
-    owners: tuple[str, ...]
+    holders: frozenset[Holder]
 
 
 async def recorded(
@@ -406,7 +419,10 @@ def _roots_in(found: Iterable[bytes]) -> list[Reference]:
         sessions = [etcd_codec.decode_session(record) for record in found]
     except (ValueError, KeyError) as error:
         raise ReferencesUnread("the record of a session cannot be read", why=str(error)) from error
-    return [Reference(one.spec.bundle_digest, KeptKind.CODE, one.owner, one.id) for one in sessions]
+    return [
+        Reference(one.spec.bundle_digest, KeptKind.CODE, one.owner, one.id, one.project)
+        for one in sessions
+    ]
 
 
 async def _batches(blobs: AsyncIterator[StoredBlob], size: int) -> AsyncIterator[list[StoredBlob]]:

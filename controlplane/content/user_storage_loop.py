@@ -1,4 +1,4 @@
-"""Has counted what the object store keeps for each user, whenever somebody has asked for it."""
+"""Has counted what the object store keeps for each user and project, whenever somebody has asked for it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,17 @@ REST: Final = 10.0
 class CountingKept:
     """The leader's."""
 
-    def __init__(self, *, collector: Collector, kept: Kept, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        collector: Collector,
+        kept: Kept,
+        clock: Clock,
+        project_kept: Kept | None = None,
+    ) -> None:
         self._collector = collector
         self._kept = kept
+        self._all_kept = [kept] if project_kept is None else [kept, project_kept]
         self._clock = clock
         self._counted_at: float | None = None
         self._log = structlog.get_logger()
@@ -42,7 +50,8 @@ class CountingKept:
                 try:
                     await self._collector.count()
                     self._counted_at = begun
-                    await self._kept.look()
+                    for one in self._all_kept:
+                        await one.look()
                 except NsmlError as error:
                     self._log.warning("kept.not_counted", reason=f"{error.message}: {error.why}")
                 took_s = self._clock.monotonic() - begun
@@ -54,7 +63,7 @@ class CountingKept:
 
     def is_due(self) -> bool:
         """Whether a count was asked for, or the last one is old."""
-        if self._kept.is_count_wanted:
+        if any(one.is_count_wanted for one in self._all_kept):
             return True
         last = self._counted_at
         if last is not None and self._clock.monotonic() - last < COUNT_EVERY_S:

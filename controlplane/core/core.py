@@ -21,7 +21,7 @@ from controlplane.limits.admission import Admission
 from controlplane.limits.concurrency_limits import Turns
 from controlplane.limits.free_space import HISTORY, OBJECTS, Database, FreeSpace
 from controlplane.limits.ordinary_calls import OrdinaryCalls
-from controlplane.limits.user_storage import Kept
+from controlplane.limits.user_storage import Kept, ProjectKept
 from controlplane.state.agent_connections import AgentConnections
 from controlplane.state.committer import Committer
 from controlplane.state.conditions import own_findings
@@ -164,12 +164,19 @@ class Core:
             has_others=self.identities.has_others,
             own_limit=self.identities.kept_limit,
         )
+        self.project_kept = ProjectKept(
+            self.history,
+            self.clock,
+            find=self.state.project,
+            every=lambda: (one.value for one in self.state.projects.values()),
+        )
         self.admission = Admission(
             self.config.limits,
             usage=self.state.usage,
             clock=self.clock,
             space=self.space,
             kept=self.kept,
+            project_kept=self.project_kept,
             has_others=self.identities.has_others,
         )
 

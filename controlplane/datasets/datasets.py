@@ -249,6 +249,9 @@ class Datasets:
             there = await self._history.catalogue.dataset(caller.user.name, name)
             beside = [there.whole_digest] if there else []
             await self._content.borrow_trees(caller, sorted(counted), beside=beside)
+            await self._content.count_for_project(
+                caller, caller.user.name, sorted(counted), beside=beside
+            )
 
     async def purge(self) -> int:
         """Remove for good what cannot be restored any more; how many versions."""

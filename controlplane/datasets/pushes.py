@@ -102,6 +102,7 @@ class DatasetPushes:
             check_visibility(visibility, caller.user.team)
         if len(message.encode()) > MOST_MESSAGE_BYTES:
             raise TooLarge(f"a message has at most {MOST_MESSAGE_BYTES} bytes")
+        self._content.check_project_full(caller.user.name)
 
     async def create_version(
         self,
@@ -149,6 +150,9 @@ class DatasetPushes:
             )
         owner = caller.user
         known = await self._history.catalogue.dataset(owner.name, name)
+        if known is None or known.whole_digest != digest:
+            beside = [known.whole_digest] if known else []
+            await self._content.count_for_project(caller, owner.name, [digest], beside=beside)
         if visibility is None:
             visibility = known.dataset.visibility if known else Visibility.PRIVATE
         dataset = Dataset(

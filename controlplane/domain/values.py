@@ -799,6 +799,7 @@ class Project:
         weight: of its fair share, more than 0.
         most_priority: the highest class that its sessions may have.
         keep_checkpoints: of its sessions that name nothing; "": as the platform has it.
+        kept_bytes: what the object store may keep for it; 0: no limit.
     """
 
     name: str
@@ -811,6 +812,7 @@ class Project:
     weight: float = 1.0
     most_priority: Priority = Priority.HIGH
     keep_checkpoints: str = ""
+    kept_bytes: int = 0
 
     def period(self, now: float) -> tuple[float, float]:
         """What of its budget's period is its own: (0, 0) without a budget."""

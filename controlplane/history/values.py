@@ -370,12 +370,14 @@ class Reference(NamedTuple):
     Attributes:
         digest: of the manifest or blob.
         owner: "" where only `session_id` is known: of a session that is not in the catalogue.
+        project: for which it counts; of content of no session its owner's own, "".
     """
 
     digest: str
     kind: KeptKind
     owner: str
     session_id: str = ""
+    project: str = ""
 
 
 class Referred(NamedTuple):
@@ -432,8 +434,15 @@ class ListedPack(NamedTuple):
     blobs: int
 
 
+class Holder(NamedTuple):
+    """For whom something is kept: a user or a project; the other one is ""."""
+
+    user: str = ""
+    project: str = ""
+
+
 class KeptBytes(NamedTuple):
-    """What the object store keeps for a user.
+    """What the object store keeps for a user or a project.
 
     Attributes:
         counted: distinct bytes by kind (`KeptKind.name`), as of the last count.
@@ -461,12 +470,14 @@ class Release(NamedTuple):
         session_id: "" of datasets.
         root: digest of the manifest.
         whose: the owner, also where the session tells; "": of a session that is not in the catalogue.
+        project: of the session, as the catalogue has it.
     """
 
     owner: str
     session_id: str
     root: str
     whose: str = ""
+    project: str = ""
 
 
 class Item(NamedTuple):

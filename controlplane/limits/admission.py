@@ -20,7 +20,7 @@ from controlplane.state.live_usage import LiveUsage, Usage
 from nsml.common.units import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from controlplane.limits.free_space import FreeSpace
     from controlplane.limits.user_storage import Kept
@@ -56,6 +56,7 @@ class Admission:
         usage: what users and projects have in the coordination store.
         space: the room of the stores; None: it is not known.
         kept: what the object store keeps for each user; None: that is not limited.
+        project_kept: the same for each project.
         has_others: whether anybody else than a user has an account, or may have one: only beside others has a user a
             share of a store's room. Accounts count, not what they have stored: who stores nothing yet wants to, later.
     """
@@ -68,6 +69,7 @@ class Admission:
         clock: Clock,
         space: FreeSpace | None = None,
         kept: Kept | None = None,
+        project_kept: Kept | None = None,
         has_others: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.limits = limits
@@ -77,6 +79,7 @@ class Admission:
         self._usage = usage
         self._space = space
         self._kept = kept
+        self._project_kept = project_kept
         now = clock.monotonic
         write_period_s = limits.write_bytes / (limits.write_bytes_per_s or 1)
         self._writes = Allowance(limits.write_bytes, write_period_s or DAY_S, now)
@@ -208,16 +211,19 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def uploading(
-        self, user: str, sizes: Iterable[int], *, is_agent: bool = False
+        self, user: str, sizes: Iterable[int], *, project: str = "", is_agent: bool = False
     ) -> AsyncIterator[None]:
         """Let new blobs of a user ("": of nobody) into the object store; they are put in the context.
 
+        `project`: for which they count, too; "": for none yet.
+
         Raises:
-            LimitReached: the user has sent as much as one may in a day.
+            LimitReached: the user has sent as much as one may in a day, or as much is kept for the user or the project
+                as may be.
             LowOnRoom: the object store is at its floor; Unavailable for agents, which send again.
         """
         size = blob_bytes(sizes)
-        self.check_kept(user, size)
+        self.check_kept(user, size, project)
         if user and not self._has_share(self._uploads, user, size, OBJECTS):
             used = size_text(int(self._uploads.used(user)))
             raise self._reached(
@@ -227,14 +233,14 @@ class Admission:
                 "again later: the allowance refills with time. Or ask an administrator for more",
             )
         # Before anything is waited for: of many at once no more than the limit is let in.
-        self._take_kept(user, size)
+        self._take_kept(user, project, size)
         try:
             async with self._taking_room(size, is_agent=is_agent):
                 if user:
                     self._uploads.use(user, size)
                 yield
         except BaseException:
-            self._take_kept(user, -size)
+            self._take_kept(user, project, -size)
             raise
 
     @contextlib.asynccontextmanager
@@ -252,37 +258,53 @@ class Admission:
                     ) from error
             yield
 
-    def check_kept(self, user: str, size: int) -> None:
-        """Raise LimitReached where the object store may not keep so much more for a user ("": for nobody)."""
-        if self._kept is None:
-            return
+    def _holders(self, user: str, project: str) -> Iterator[tuple[Kept, str]]:
+        """For whom something counts."""
+        if self._kept is not None and user:
+            yield self._kept, user
+        if self._project_kept is not None and project:
+            yield self._project_kept, project
+
+    def check_kept(self, user: str, size: int, project: str = "") -> None:
+        """Raise LimitReached where so much more may not be kept for a user, or a project ("": for nobody)."""
+        for kept, name in self._holders(user, project):
+            self._check_kept(kept, name, size)
+
+    def _check_kept(self, kept: Kept, name: str, size: int) -> None:
         try:
-            self._kept.check(user, size)
+            kept.check(name, size)
         except LimitReached:
-            self.refused["kept_bytes"] += 1
+            self.refused[kept.limit] += 1
             raise
 
-    def check_full(self, user: str) -> None:
-        """Raise LimitReached where hardly anything more may be kept for a user ("": for nobody)."""
-        if self._kept is not None and user and self._kept.use(user).is_full:
-            self.check_kept(user, self._kept.use(user).most)
+    def check_full(self, user: str, project: str = "") -> None:
+        """Raise LimitReached where hardly anything more may be kept for a user, or a project ("": for nobody)."""
+        for kept, name in self._holders(user, project):
+            if (use := kept.use(name)).is_full:
+                self._check_kept(kept, name, use.most)
 
-    def _take_kept(self, user: str, size: int) -> None:
-        if self._kept is not None:
-            self._kept.take(user, size)
+    def _take_kept(self, user: str, project: str, size: int) -> None:
+        for kept, name in self._holders(user, project):
+            kept.take(name, size)
 
-    def noted_kept(self, user: str, size: int, *, is_noted: bool) -> None:
+    def noted_kept(self, user: str, size: int, *, project: str = "", is_noted: bool) -> None:
         """What was let in by `uploading` is in the history's figure (`is_noted`), or never will be."""
-        if self._kept is not None:
-            self._kept.take(user, -size)
+        for kept, name in self._holders(user, project):
+            kept.take(name, -size)
             if is_noted:
-                self._kept.noted(user, size)
+                kept.noted(name, size)
 
     async def borrow(self, user: str, size: int) -> None:
         """Count content that a user refers to without having sent it; raises LimitReached as `check_kept`."""
         if self._kept is not None:
             self.check_kept(user, size)
             await self._kept.borrow(user, size)
+
+    async def count_for_project(self, project: str, size: int) -> None:
+        """Count content that something of a project refers to; raises LimitReached as `check_kept`."""
+        if self._project_kept is not None:
+            self.check_kept("", size, project)
+            await self._project_kept.borrow(project, size)
 
     def _upload_words(self, user: str) -> str:
         most = self.limits.upload_bytes

@@ -1,4 +1,4 @@
-"""How much of the object store one user may keep, and how much that is now.
+"""How much of the object store one user, or one project, may keep, and how much that is now.
 
 The leader counts it (`content/object_gc.py`) and stores the count; what is sent since is added to it in the transaction that
 notes who has sent which blob. So every control plane knows it from the history, also a new leader, and what
@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from controlplane.domain.errors import LimitReached, NsmlError
+from controlplane.domain.limits import NO_LIMITS
 from controlplane.history.values import KeptBytes, KeptKind
 from nsml.common.units import size_text
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
     from controlplane.domain.limits import UserLimits
+    from controlplane.domain.values import Project
     from controlplane.history.sql.history import History
+    from controlplane.history.sql.user_storage import KeptFigures
     from controlplane.history.values import Item
     from controlplane.state.live_state import LiveState
     from nsml.common.clock import Clock
@@ -70,9 +73,9 @@ def blob_bytes(sizes: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptUse:
-    """What a user keeps and may keep, in bytes; `most` 0: without a limit."""
+    """What a user or a project (`name`) keeps and may keep, in bytes; `most` 0: without a limit."""
 
-    user: str
+    name: str
     kept: KeptBytes
     used: int
     most: int
@@ -87,11 +90,16 @@ class KeptUse:
 class Kept:
     """Decides whether a user may have more kept.
 
+    Attributes:
+        limit: the name of the setting, among what was refused.
+
     Args:
         capacity: what users may fill of the object store's disk, as large as it is; None: not known.
         has_others: whether anybody else than a user has an account.
         own_limit: what an administrator has set for one user: bytes, 0 for no limit; None: nothing.
     """
+
+    limit: ClassVar[str] = "kept_bytes"
 
     def __init__(
         self,
@@ -117,6 +125,10 @@ class Kept:
         self._asking: set[str] = set()
         self._looking = asyncio.Lock()
 
+    @property
+    def _figures(self) -> KeptFigures:
+        return self._history.kept
+
     async def run(self) -> None:
         """Read the counts now and then, until cancelled."""
         while True:
@@ -128,13 +140,13 @@ class Kept:
         """Read the counts, and ask for new ones where users are near their limits."""
         async with self._looking:
             noted = Counter(self._noted)
-            self._known = await self._history.kept.all()
+            self._known = await self._figures.all()
             # What is noted while we read may be in it, and counts once more until the next look.
             self._noted -= noted
         asking, self._asking = self._asking, set()
         near = {user for user in self._known if self._is_worth_a_count(user)}
         for user in asking | near:
-            await self._history.kept.add(user, asked=1)
+            await self._figures.add(user, asked=1)
 
     def _is_worth_a_count(self, user: str) -> bool:
         one = self.use(user)
@@ -163,7 +175,7 @@ class Kept:
         known, own = self._known.get(user, KeptBytes()), self._own_limit(user)
         kept = known._replace(sent=known.sent + self._noted[user])
         return KeptUse(
-            user=user,
+            name=user,
             kept=kept,
             used=kept.bytes + max(self._taking[user], 0),
             most=self._most(user) if own is None else own,
@@ -189,9 +201,22 @@ class Kept:
             return ""
         text = "new checkpoints are not durable: they wait on their node, since "
         if not is_own:
-            return f"{text}its owner is at the storage limit"
+            return f"{text}{self._at_limit}"
         kept = f"{size_text(one.used)} of {size_text(one.most)}"
-        return f"{text}the object store keeps {kept} for {user} (nsml usage)"
+        return (
+            f"{text}the object store keeps {kept} for {self._named(user)} ({self._command(user)})"
+        )
+
+    _at_limit: ClassVar[str] = "its owner is at the storage limit"
+
+    def _named(self, user: str) -> str:
+        return user
+
+    def _command(self, _user: str) -> str:
+        return "nsml storage"
+
+    def _rule(self, one: KeptUse) -> str:
+        return f"one user may keep {size_text(one.most)} (user_kept_bytes)"
 
     def check(self, user: str, size: int) -> None:
         """Raise LimitReached where a user may not have so much more kept."""
@@ -202,9 +227,9 @@ class Kept:
             self._asking.add(user)  # what was sent is an upper bound
         more = f"cannot keep {size_text(size)} more" if size < one.most else "cannot keep more"
         raise LimitReached(
-            f"the object store keeps {size_text(one.used)} for {user}, and {more}",
-            why=f"one user may keep {size_text(one.most)} (user_kept_bytes): {kinds_text(one.kept)}",
-            attempt="nsml usage    shows what is largest, and how to remove it",
+            f"the object store keeps {size_text(one.used)} for {self._named(user)}, and {more}",
+            why=f"{self._rule(one)}: {kinds_text(one.kept)}",
+            attempt=f"{self._command(user)}    shows what is largest, and how to remove it",
         )
 
     def take(self, user: str, size: int) -> None:
@@ -226,8 +251,63 @@ class Kept:
             LimitReached: it is more than the user may keep.
         """
         self.check(user, size)
-        await self._history.kept.add(user, sent=size)
+        await self._figures.add(user, sent=size)
         self.noted(user, size)
+
+
+class ProjectKept(Kept):
+    """Decides whether more may be kept for a project.
+
+    Args:
+        find: a project that has a record.
+        every: all of these.
+    """
+
+    limit: ClassVar[str] = "project_kept_bytes"
+    _at_limit: ClassVar[str] = "its project is at its storage quota"
+
+    def __init__(
+        self,
+        history: History,
+        clock: Clock,
+        *,
+        find: Callable[[str], Project | None],
+        every: Callable[[], Iterable[Project]],
+    ) -> None:
+        super().__init__(NO_LIMITS, history, clock, own_limit=self._quota)
+        self._find = find
+        self._every = every
+
+    def _quota(self, name: str) -> int:
+        """What an administrator has set: bytes, 0 for no limit."""
+        project = self._find(name)
+        return project.kept_bytes if project is not None else 0
+
+    @property
+    def is_count_wanted(self) -> bool:
+        """Whether somebody asked for a new count, or a project was made since the last one."""
+        return any(
+            one.kept.asked or one.kept.counted_at < project.created_at
+            for project in self._every()
+            for one in [self.use(project.name)]
+        )
+
+    def everybody(self) -> list[KeptUse]:
+        """Of all projects, by name."""
+        return [self.use(name) for name in sorted(project.name for project in self._every())]
+
+    @property
+    def _figures(self) -> KeptFigures:
+        return self._history.kept.projects
+
+    def _named(self, project: str) -> str:
+        return f"project {project}"
+
+    def _command(self, project: str) -> str:
+        return f"nsml storage --project {project}"
+
+    def _rule(self, one: KeptUse) -> str:
+        return f"the quota of project {one.name} is {size_text(one.most)} of stored data"
 
 
 def kinds_text(kept: KeptBytes) -> str:
@@ -270,4 +350,31 @@ class KeptUsages:
     async def all(self) -> list[KeptUse]:
         """Of all users of whom something is kept, the most first."""
         await self._kept.look()
-        return sorted(self._kept.everybody(), key=lambda one: (-one.used, one.user))
+        return sorted(self._kept.everybody(), key=lambda one: (-one.used, one.name))
+
+
+class ProjectUsages:
+    """What is kept for projects, as members and administrators look at it."""
+
+    def __init__(self, *, kept: ProjectKept, history: History, state: LiveState) -> None:
+        self._kept = kept
+        self._history = history
+        self._state = state
+
+    async def of(
+        self, project: Project, viewer: User
+    ) -> tuple[KeptUse, tuple[tuple[str, int], ...], tuple[Item, ...]]:
+        """What is kept as of now, the sizes of each user's files, and the largest things that the viewer may see."""
+        await self._kept.look()
+        live = [
+            one.value
+            for one in self._state.sessions.values()
+            if (one.value.project or one.value.owner) == project.name
+        ]
+        users, largest = await self._history.kept.of_project(project.name, viewer, live)
+        return self._kept.use(project.name), users, largest
+
+    async def all(self) -> list[KeptUse]:
+        """Of all projects that have a record, the most first."""
+        await self._kept.look()
+        return sorted(self._kept.everybody(), key=lambda one: (-one.used, one.name))

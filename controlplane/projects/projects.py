@@ -101,6 +101,7 @@ class ProjectSettings:
     weight: float | None = None
     most_priority: Priority | None = None
     keep_checkpoints: str | None = None
+    kept_bytes: int | None = None
 
 
 class Projects:
@@ -378,6 +379,9 @@ def changed(known: Project, settings: ProjectSettings, now: float) -> Project:
             if settings.keep_checkpoints is None
             else check_keep(settings.keep_checkpoints)
         ),
+        kept_bytes=known.kept_bytes
+        if settings.kept_bytes is None
+        else _kept_bytes(settings.kept_bytes),
     )
 
 
@@ -391,6 +395,12 @@ def check_keep(text: str) -> str:
             why=str(error),
             attempt=f"--keep {shell_word(EXAMPLE)}",
         ) from None
+
+
+def _kept_bytes(asked: int) -> int:
+    if not 0 <= asked <= MOST_COUNT:
+        raise InvalidRequest(f"a quota of {asked} stored bytes", why=f"it is 0 to {MOST_COUNT}")
+    return asked
 
 
 def _quota(known: Quota, asked: dict[str, int]) -> Quota:

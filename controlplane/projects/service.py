@@ -13,6 +13,7 @@ from controlplane.scheduler.entitlement import held_by
 from controlplane.scheduler.fair_share import share_of
 from controlplane.wire.errors import Context, answering
 from controlplane.wire.resources import PRIORITIES, to_priority
+from controlplane.wire.stored_bytes import item_message, usage_message
 from controlplane.wire.times import seconds_of, timestamp
 from nsml.v1 import projects_pb2 as pb
 from nsml.v1 import projects_pb2_grpc
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from controlplane.domain.values import Project, Quota, Session, Used
+    from controlplane.limits.user_storage import ProjectUsages
     from controlplane.projects.projects import Projects
     from controlplane.state.live_state import LiveState
     from nsml.common.clock import Clock
@@ -33,8 +35,11 @@ _MEASURES: Final = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "sessi
 class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     """Projects, and what they hold."""
 
-    def __init__(self, projects: Projects, state: LiveState, *, clock: Clock) -> None:
+    def __init__(
+        self, projects: Projects, state: LiveState, *, usages: ProjectUsages, clock: Clock
+    ) -> None:
         self._projects = projects
+        self._usages = usages
         self._state = state
         self._clock = clock
 
@@ -101,6 +106,32 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         )
         return pb.ChangeMembersResponse(project=self._shown(changed), unchanged=sorted(unchanged))
 
+    @answering
+    async def GetProjectStorage(  # noqa: N802
+        self, request: pb.GetProjectStorageRequest, _: Context
+    ) -> pb.GetProjectStorageResponse:
+        """What is kept for one."""
+        who = require_user()
+        project = self._projects.visible(request.name, who)
+        use, users, largest = await self._usages.of(project, who.user)
+        storage = pb.ProjectStorage(project=project.name, usage=usage_message(use))
+        storage.usage.largest.extend(map(item_message, largest))
+        storage.users.extend(pb.StoredByUser(user=user, bytes=size) for user, size in users)
+        return pb.GetProjectStorageResponse(storage=storage)
+
+    @answering
+    async def ListProjectStorage(  # noqa: N802
+        self, _: pb.ListProjectStorageRequest, __: Context
+    ) -> pb.ListProjectStorageResponse:
+        """What is kept for each that the caller sees."""
+        names = {one.name for one in self._projects.every(require_user())}
+        shown = [
+            pb.ProjectStorage(project=one.name, usage=usage_message(one))
+            for one in await self._usages.all()
+            if one.name in names
+        ]
+        return pb.ListProjectStorageResponse(storage=shown)
+
     def _used(self) -> dict[str, Used]:
         return {one.project: one for one in self._state.accounts.used(self._clock.time())}
 
@@ -154,6 +185,7 @@ def _settings_message(project: Project) -> pb.ProjectSettings:
         weight=project.weight,
         most_priority=PRIORITIES[project.most_priority],
         keep_checkpoints=project.keep_checkpoints or None,
+        kept_bytes=project.kept_bytes or None,
     )
     budget = project.budget
     if budget is not None:
@@ -186,6 +218,7 @@ def _asked_settings(
         keep_checkpoints=settings.keep_checkpoints
         if settings.HasField("keep_checkpoints")
         else None,
+        kept_bytes=settings.kept_bytes if settings.HasField("kept_bytes") else None,
     )
 
 

@@ -87,6 +87,7 @@ def wire(core: Core) -> Feature:
         waiting=core.shared(scheduling).waiting,
         usages=core.shared(usages),
         kept=core.kept,
+        project_kept=core.project_kept,
         clock=core.clock,
     )
     idle_limits = IdleLimits(

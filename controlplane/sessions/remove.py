@@ -37,7 +37,7 @@ class Remover:
             raise StillLive(
                 f"{session.name} has not ended",
                 why=f"it is {live.state.value}",
-                attempt="again when its checkpoints are durable; nsml usage    shows whether there is room"
+                attempt="again when its checkpoints are durable; nsml storage    shows whether there is room"
                 if live.state is SessionState.FINALIZING
                 else f"nsml stop {session.name}",
             )

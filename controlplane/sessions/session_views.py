@@ -68,7 +68,7 @@ class Presenter:
         reports: asks the history what they reported.
         waiting: why a queued session waits, where that is known.
         usages: what was measured of the devices of live sessions.
-        kept: whether checkpoints of a user's sessions find room.
+        kept, project_kept: whether checkpoints of a user's, and of a project's, sessions find room.
     """
 
     def __init__(
@@ -80,10 +80,12 @@ class Presenter:
         waiting: Callable[[str], Explanation | None],
         usages: Usages,
         kept: Kept,
+        project_kept: Kept,
         clock: Clock,
     ) -> None:
         self._clock = clock
         self._kept = kept
+        self._project_kept = project_kept
         self._usages = usages
         self._state = state
         self._history = history
@@ -201,7 +203,9 @@ class Presenter:
             elif session.state is SessionState.PREPARING:
                 message.waiting = next((one.waiting for one in session.replicas if one.waiting), "")
             elif session.state in _SAVES:
-                message.waiting = self._kept.words(session.owner, is_own=is_own)
+                message.waiting = self._kept.words(
+                    session.owner, is_own=is_own
+                ) or self._project_kept.words(session.project or session.owner, is_own=is_own)
             _add_summary(message, summaries.get(session.id))
             _add_usage(message, session, self._usages.live(session.id))
             uses = self._uses(session, samples)

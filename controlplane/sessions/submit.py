@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from controlplane.content.content import SEND_IT
+from controlplane.content.content import SEND_IT, initial_digest
 from controlplane.core.infeasible import Alternatives, refusal_of
 from controlplane.domain.after import Verdict, verdict
 from controlplane.domain.errors import (
@@ -203,6 +203,7 @@ class Submitter:
             self._check_fit(submission, spec)
             if self._admission is not None and not is_counted:
                 self._admission.write(submission.owner.name, size)
+                await self._count_for_project(submission, spec)
                 is_counted = True
             done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
             self._queue.append(_Pending(submission, spec, origin, size, entitled, checked, done))
@@ -227,6 +228,7 @@ class Submitter:
         )
         await self._after(submission)
         self._check_fit(submission, replace(spec, datasets=found))
+        self._content.check_project_full(submission.project or submission.owner.name)
 
     def _kept(self, submission: Submission) -> str:
         """Which of its checkpoints it keeps: its own word, its project's, the platform's."""
@@ -312,6 +314,17 @@ class Submitter:
                 attempt=f"nsml model ls {initial.session_name}    shows others",
             )
         await self._content.borrow(caller, initial.digest)
+
+    async def _count_for_project(self, submission: Submission, spec: SessionSpec) -> None:
+        """Count its code, and the checkpoint that it begins with, for its project; LimitReached where that may have no more.
+
+        After it is known that its user may submit into it.
+        """
+        project = submission.project or submission.owner.name
+        self._content.check_project_full(project)
+        caller = UserCaller(user=submission.owner)
+        roots = [one for one in (spec.bundle_digest, initial_digest(spec)) if one]
+        await self._content.count_for_project(caller, project, roots)
 
     async def _begin(self, owner: User, session: Session) -> None:
         """Have its initial checkpoint and its lock as its own; where that cannot be now, its first attempt does it.

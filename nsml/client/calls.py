@@ -1202,6 +1202,27 @@ class Projects:
         )
         return list(answer.projects)
 
+    async def storage(self, name: str) -> projects.ProjectStorage:
+        """What the object store keeps for one project, and for whom in it."""
+        from nsml.v1 import projects_pb2 as pb
+
+        request = pb.GetProjectStorageRequest(name=name)
+        answer = await self._rpc.unary(
+            "ProjectService/GetProjectStorage", request, pb.GetProjectStorageResponse
+        )
+        return answer.storage
+
+    async def every_storage(self) -> list[projects.ProjectStorage]:
+        """The same of one's own projects, the most first, without users; administrators: all."""
+        from nsml.v1 import projects_pb2 as pb
+
+        answer = await self._rpc.unary(
+            "ProjectService/ListProjectStorage",
+            pb.ListProjectStorageRequest(),
+            pb.ListProjectStorageResponse,
+        )
+        return list(answer.storage)
+
     async def update(
         self, name: str, settings: projects.ProjectSettings, *, without_budget: bool = False
     ) -> projects.Project:

@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from nsml.v1 import accounts_pb2 as nsml_dot_v1_dot_accounts__pb2
 from nsml.v1 import sessions_pb2 as nsml_dot_v1_dot_sessions__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/projects.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16nsml/v1/sessions.proto\"\xbb\x01\n\x05Quota\x12\x1c\n\x0fgpu_thousandths\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x0f\x63pu_thousandths\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12\x19\n\x0cmemory_bytes\x18\x03 \x01(\x04H\x02\x88\x01\x01\x12\x15\n\x08sessions\x18\x04 \x01(\rH\x03\x88\x01\x01\x42\x12\n\x10_gpu_thousandthsB\x12\n\x10_cpu_thousandthsB\x0f\n\r_memory_bytesB\x0b\n\t_sessions\"\x88\x01\n\x06\x42udget\x12\x18\n\x0bgpu_seconds\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bperiod_days\x18\x02 \x01(\rH\x01\x88\x01\x01\x12*\n\x06\x61nchor\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0e\n\x0c_gpu_secondsB\x0e\n\x0c_period_days\"\x93\x02\n\x0fProjectSettings\x12\x12\n\x05owner\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x1d\n\x05quota\x18\x02 \x01(\x0b\x32\x0e.nsml.v1.Quota\x12$\n\x0cmember_quota\x18\x03 \x01(\x0b\x32\x0e.nsml.v1.Quota\x12\x1f\n\x06\x62udget\x18\x04 \x01(\x0b\x32\x0f.nsml.v1.Budget\x12\x13\n\x06weight\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12(\n\rmost_priority\x18\x06 \x01(\x0e\x32\x11.nsml.v1.Priority\x12\x1d\n\x10keep_checkpoints\x18\x07 \x01(\tH\x02\x88\x01\x01\x42\x08\n\x06_ownerB\t\n\x07_weightB\x13\n\x11_keep_checkpoints\"\x8b\x02\n\x0cProjectUsage\x12\x17\n\x0fgpu_thousandths\x18\x01 \x01(\x04\x12\x17\n\x0f\x63pu_thousandths\x18\x02 \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x04\x12\x10\n\x08sessions\x18\x04 \x01(\r\x12\x18\n\x0bgpu_seconds\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x05share\x18\x08 \x01(\x0b\x32\x12.nsml.v1.FairShareB\x0e\n\x0c_gpu_seconds\"F\n\x0bMemberUsage\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x17\n\x0fgpu_thousandths\x18\x02 \x01(\x04\x12\x10\n\x08sessions\x18\x03 \x01(\r\"\xc0\x01\n\x07Project\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\ncreated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x08settings\x18\x03 \x01(\x0b\x32\x18.nsml.v1.ProjectSettings\x12\x0f\n\x07members\x18\x04 \x03(\t\x12\x14\n\x0cmember_count\x18\x05 \x01(\r\x12$\n\x05usage\x18\x06 \x01(\x0b\x32\x15.nsml.v1.ProjectUsage\"a\n\x14\x43reateProjectRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x08settings\x18\x02 \x01(\x0b\x32\x18.nsml.v1.ProjectSettings\x12\x0f\n\x07members\x18\x03 \x03(\t\":\n\x15\x43reateProjectResponse\x12!\n\x07project\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Project\"!\n\x11GetProjectRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x89\x01\n\x12GetProjectResponse\x12!\n\x07project\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Project\x12%\n\x07holders\x18\x02 \x03(\x0b\x32\x14.nsml.v1.MemberUsage\x12\x10\n\x08sessions\x18\x03 \x03(\t\x12\x17\n\x0fhidden_sessions\x18\x04 \x01(\r\"\x15\n\x13ListProjectsRequest\":\n\x14ListProjectsResponse\x12\"\n\x08projects\x18\x01 \x03(\x0b\x32\x10.nsml.v1.Project\"h\n\x14UpdateProjectRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x08settings\x18\x02 \x01(\x0b\x32\x18.nsml.v1.ProjectSettings\x12\x16\n\x0ewithout_budget\x18\x03 \x01(\x08\":\n\x15UpdateProjectResponse\x12!\n\x07project\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Project\"$\n\x14\x44\x65leteProjectRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteProjectResponse\"A\n\x14\x43hangeMembersRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03\x61\x64\x64\x18\x02 \x03(\t\x12\x0e\n\x06remove\x18\x03 \x03(\t\"M\n\x15\x43hangeMembersResponse\x12!\n\x07project\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Project\x12\x11\n\tunchanged\x18\x02 \x03(\t2\xa1\x06\n\x0eProjectService\x12\x61\n\rCreateProject\x12\x1d.nsml.v1.CreateProjectRequest\x1a\x1e.nsml.v1.CreateProjectResponse\"\x11\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x06\n\x04name\x12\xa1\x01\n\nGetProject\x12\x1a.nsml.v1.GetProjectRequest\x1a\x1b.nsml.v1.GetProjectResponse\"Z\x90\x02\x01\x8a\xb5\x18S\n\x01\x02\x12NMembers; administrators all. Others NOT_FOUND. Invisible sessions are counted.\x12\x93\x01\n\x0cListProjects\x12\x1c.nsml.v1.ListProjectsRequest\x1a\x1d.nsml.v1.ListProjectsResponse\"F\x90\x02\x01\x8a\xb5\x18?\n\x01\x02\x12:Those of which the caller is a member; administrators all.\x12\x61\n\rUpdateProject\x12\x1d.nsml.v1.UpdateProjectRequest\x1a\x1e.nsml.v1.UpdateProjectResponse\"\x11\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x06\n\x04name\x12\x61\n\rDeleteProject\x12\x1d.nsml.v1.DeleteProjectRequest\x1a\x1e.nsml.v1.DeleteProjectResponse\"\x11\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x06\n\x04name\x12\xab\x01\n\rChangeMembers\x12\x1d.nsml.v1.ChangeMembersRequest\x1a\x1e.nsml.v1.ChangeMembersResponse\"[\x8a\xb5\x18I\n\x01\x02\x12\x44Its owner; administrators all. Members are denied, others NOT_FOUND.\x92\xb5\x18\x06\n\x04name\xa0\xb5\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/projects.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16nsml/v1/accounts.proto\x1a\x16nsml/v1/sessions.proto\"\xbb\x01\n\x05Quota\x12\x1c\n\x0fgpu_thousandths\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x0f\x63pu_thousandths\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12\x19\n\x0cmemory_bytes\x18\x03 \x01(\x04H\x02\x88\x01\x01\x12\x15\n\x08sessions\x18\x04 \x01(\rH\x03\x88\x01\x01\x42\x12\n\x10_gpu_thousandthsB\x12\n\x10_cpu_thousandthsB\x0f\n\r_memory_bytesB\x0b\n\t_sessions\"\x88\x01\n\x06\x42udget\x12\x18\n\x0bgpu_seconds\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bperiod_days\x18\x02 \x01(\rH\x01\x88\x01\x01\x12*\n\x06\x61nchor\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0e\n\x0c_gpu_secondsB\x0e\n\x0c_period_days\"\xbb\x02\n\x0fProjectSettings\x12\x12\n\x05owner\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x1d\n\x05quota\x18\x02 \x01(\x0b\x32\x0e.nsml.v1.Quota\x12$\n\x0cmember_quota\x18\x03 \x01(\x0b\x32\x0e.nsml.v1.Quota\x12\x1f\n\x06\x62udget\x18\x04 \x01(\x0b\x32\x0f.nsml.v1.Budget\x12\x13\n\x06weight\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12(\n\rmost_priority\x18\x06 \x01(\x0e\x32\x11.nsml.v1.Priority\x12\x1d\n\x10keep_checkpoints\x18\x07 \x01(\tH\x02\x88\x01\x01\x12\x17\n\nkept_bytes\x18\x08 \x01(\x04H\x03\x88\x01\x01\x42\x08\n\x06_ownerB\t\n\x07_weightB\x13\n\x11_keep_checkpointsB\r\n\x0b_kept_bytes\"\x8b\x02\n\x0cProjectUsage\x12\x17\n\x0fgpu_thousandths\x18\x01 \x01(\x04\x12\x17\n\x0f\x63pu_thousandths\x18\x02 \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x04\x12\x10\n\x08sessions\x18\x04 \x01(\r\x12\x18\n\x0bgpu_seconds\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x05share\x18\x08 \x01(\x0b\x32\x12.nsml.v1.FairShareB\x0e\n\x0c_gpu_seconds\"F\n\x0bMemberUsage\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x17\n\x0fgpu_thousandths\x18\x02 \x01(\x04\x12\x10\n\x08sessions\x18\x03 \x01(\r\"\xc0\x01\n\x07Project\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\ncreated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x08settings\x18\x03 \x01(\x0b\x32\x18.nsml.v1.ProjectSettings\x12\x0f\n\x07members\x18\x04 \x03(\t\x12\x14\n\x0cmember_count\x18\x05 \x01(\r\x12$\n\x05usage\x18\x06 \x01(\x0b\x32\x15.nsml.v1.ProjectUsage\"a\n\x14\x43reateProjectRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x08settings\x18\x02 \x01(\x0b\x32\x18.nsml.v1.ProjectSettings\x12\x0f\n\x07members\x18\x03 \x03(\t\":\n\x15\x43reateProjectResponse\x12!\n\x07project\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Project\"!\n\x11GetProjectRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x89\x01\n\x12GetProjectResponse\x12!\n\x07project\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Project\x12%\n\x07holders\x18\x02 \x03(\x0b\x32\x14.nsml.v1.MemberUsage\x12\x10\n\x08sessions\x18\x03 \x03(\t\x12\x17\n\x0fhidden_sessions\x18\x04 \x01(\r\"\x15\n\x13ListProjectsRequest\":\n\x14ListProjectsResponse\x12\"\n\x08projects\x18\x01 \x03(\x0b\x32\x10.nsml.v1.Project\"h\n\x14UpdateProjectRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x08settings\x18\x02 \x01(\x0b\x32\x18.nsml.v1.ProjectSettings\x12\x16\n\x0ewithout_budget\x18\x03 \x01(\x08\":\n\x15UpdateProjectResponse\x12!\n\x07project\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Project\"$\n\x14\x44\x65leteProjectRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteProjectResponse\"A\n\x14\x43hangeMembersRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03\x61\x64\x64\x18\x02 \x03(\t\x12\x0e\n\x06remove\x18\x03 \x03(\t\"M\n\x15\x43hangeMembersResponse\x12!\n\x07project\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Project\x12\x11\n\tunchanged\x18\x02 \x03(\t\"f\n\x0eProjectStorage\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\x1d\n\x05usage\x18\x02 \x01(\x0b\x32\x0e.nsml.v1.Usage\x12$\n\x05users\x18\x03 \x03(\x0b\x32\x15.nsml.v1.StoredByUser\"+\n\x0cStoredByUser\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"(\n\x18GetProjectStorageRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"E\n\x19GetProjectStorageResponse\x12(\n\x07storage\x18\x01 \x01(\x0b\x32\x17.nsml.v1.ProjectStorage\"\x1b\n\x19ListProjectStorageRequest\"F\n\x1aListProjectStorageResponse\x12(\n\x07storage\x18\x01 \x03(\x0b\x32\x17.nsml.v1.ProjectStorage2\x97\t\n\x0eProjectService\x12\x61\n\rCreateProject\x12\x1d.nsml.v1.CreateProjectRequest\x1a\x1e.nsml.v1.CreateProjectResponse\"\x11\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x06\n\x04name\x12\xa1\x01\n\nGetProject\x12\x1a.nsml.v1.GetProjectRequest\x1a\x1b.nsml.v1.GetProjectResponse\"Z\x90\x02\x01\x8a\xb5\x18S\n\x01\x02\x12NMembers; administrators all. Others NOT_FOUND. Invisible sessions are counted.\x12\x93\x01\n\x0cListProjects\x12\x1c.nsml.v1.ListProjectsRequest\x1a\x1d.nsml.v1.ListProjectsResponse\"F\x90\x02\x01\x8a\xb5\x18?\n\x01\x02\x12:Those of which the caller is a member; administrators all.\x12\x61\n\rUpdateProject\x12\x1d.nsml.v1.UpdateProjectRequest\x1a\x1e.nsml.v1.UpdateProjectResponse\"\x11\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x06\n\x04name\x12\x61\n\rDeleteProject\x12\x1d.nsml.v1.DeleteProjectRequest\x1a\x1e.nsml.v1.DeleteProjectResponse\"\x11\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x06\n\x04name\x12\xab\x01\n\rChangeMembers\x12\x1d.nsml.v1.ChangeMembersRequest\x1a\x1e.nsml.v1.ChangeMembersResponse\"[\x8a\xb5\x18I\n\x01\x02\x12\x44Its owner; administrators all. Members are denied, others NOT_FOUND.\x92\xb5\x18\x06\n\x04name\xa0\xb5\x18\x01\x12\xcb\x01\n\x11GetProjectStorage\x12!.nsml.v1.GetProjectStorageRequest\x1a\".nsml.v1.GetProjectStorageResponse\"o\x90\x02\x01\x8a\xb5\x18h\n\x01\x02\x12\x63Members; administrators all. Others NOT_FOUND. Sessions that the caller does not see are not named.\x12\xa5\x01\n\x12ListProjectStorage\x12\".nsml.v1.ListProjectStorageRequest\x1a#.nsml.v1.ListProjectStorageResponse\"F\x90\x02\x01\x8a\xb5\x18?\n\x01\x02\x12:Those of which the caller is a member; administrators all.b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,42 +46,58 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROJECTSERVICE'].methods_by_name['DeleteProject']._serialized_options = b'\212\265\030\003\n\001\003\222\265\030\006\n\004name'
   _globals['_PROJECTSERVICE'].methods_by_name['ChangeMembers']._loaded_options = None
   _globals['_PROJECTSERVICE'].methods_by_name['ChangeMembers']._serialized_options = b'\212\265\030I\n\001\002\022DIts owner; administrators all. Members are denied, others NOT_FOUND.\222\265\030\006\n\004name\240\265\030\001'
-  _globals['_QUOTA']._serialized_start=93
-  _globals['_QUOTA']._serialized_end=280
-  _globals['_BUDGET']._serialized_start=283
-  _globals['_BUDGET']._serialized_end=419
-  _globals['_PROJECTSETTINGS']._serialized_start=422
-  _globals['_PROJECTSETTINGS']._serialized_end=697
-  _globals['_PROJECTUSAGE']._serialized_start=700
-  _globals['_PROJECTUSAGE']._serialized_end=967
-  _globals['_MEMBERUSAGE']._serialized_start=969
-  _globals['_MEMBERUSAGE']._serialized_end=1039
-  _globals['_PROJECT']._serialized_start=1042
-  _globals['_PROJECT']._serialized_end=1234
-  _globals['_CREATEPROJECTREQUEST']._serialized_start=1236
-  _globals['_CREATEPROJECTREQUEST']._serialized_end=1333
-  _globals['_CREATEPROJECTRESPONSE']._serialized_start=1335
-  _globals['_CREATEPROJECTRESPONSE']._serialized_end=1393
-  _globals['_GETPROJECTREQUEST']._serialized_start=1395
-  _globals['_GETPROJECTREQUEST']._serialized_end=1428
-  _globals['_GETPROJECTRESPONSE']._serialized_start=1431
-  _globals['_GETPROJECTRESPONSE']._serialized_end=1568
-  _globals['_LISTPROJECTSREQUEST']._serialized_start=1570
-  _globals['_LISTPROJECTSREQUEST']._serialized_end=1591
-  _globals['_LISTPROJECTSRESPONSE']._serialized_start=1593
-  _globals['_LISTPROJECTSRESPONSE']._serialized_end=1651
-  _globals['_UPDATEPROJECTREQUEST']._serialized_start=1653
-  _globals['_UPDATEPROJECTREQUEST']._serialized_end=1757
-  _globals['_UPDATEPROJECTRESPONSE']._serialized_start=1759
-  _globals['_UPDATEPROJECTRESPONSE']._serialized_end=1817
-  _globals['_DELETEPROJECTREQUEST']._serialized_start=1819
-  _globals['_DELETEPROJECTREQUEST']._serialized_end=1855
-  _globals['_DELETEPROJECTRESPONSE']._serialized_start=1857
-  _globals['_DELETEPROJECTRESPONSE']._serialized_end=1880
-  _globals['_CHANGEMEMBERSREQUEST']._serialized_start=1882
-  _globals['_CHANGEMEMBERSREQUEST']._serialized_end=1947
-  _globals['_CHANGEMEMBERSRESPONSE']._serialized_start=1949
-  _globals['_CHANGEMEMBERSRESPONSE']._serialized_end=2026
-  _globals['_PROJECTSERVICE']._serialized_start=2029
-  _globals['_PROJECTSERVICE']._serialized_end=2830
+  _globals['_PROJECTSERVICE'].methods_by_name['GetProjectStorage']._loaded_options = None
+  _globals['_PROJECTSERVICE'].methods_by_name['GetProjectStorage']._serialized_options = b'\220\002\001\212\265\030h\n\001\002\022cMembers; administrators all. Others NOT_FOUND. Sessions that the caller does not see are not named.'
+  _globals['_PROJECTSERVICE'].methods_by_name['ListProjectStorage']._loaded_options = None
+  _globals['_PROJECTSERVICE'].methods_by_name['ListProjectStorage']._serialized_options = b'\220\002\001\212\265\030?\n\001\002\022:Those of which the caller is a member; administrators all.'
+  _globals['_QUOTA']._serialized_start=117
+  _globals['_QUOTA']._serialized_end=304
+  _globals['_BUDGET']._serialized_start=307
+  _globals['_BUDGET']._serialized_end=443
+  _globals['_PROJECTSETTINGS']._serialized_start=446
+  _globals['_PROJECTSETTINGS']._serialized_end=761
+  _globals['_PROJECTUSAGE']._serialized_start=764
+  _globals['_PROJECTUSAGE']._serialized_end=1031
+  _globals['_MEMBERUSAGE']._serialized_start=1033
+  _globals['_MEMBERUSAGE']._serialized_end=1103
+  _globals['_PROJECT']._serialized_start=1106
+  _globals['_PROJECT']._serialized_end=1298
+  _globals['_CREATEPROJECTREQUEST']._serialized_start=1300
+  _globals['_CREATEPROJECTREQUEST']._serialized_end=1397
+  _globals['_CREATEPROJECTRESPONSE']._serialized_start=1399
+  _globals['_CREATEPROJECTRESPONSE']._serialized_end=1457
+  _globals['_GETPROJECTREQUEST']._serialized_start=1459
+  _globals['_GETPROJECTREQUEST']._serialized_end=1492
+  _globals['_GETPROJECTRESPONSE']._serialized_start=1495
+  _globals['_GETPROJECTRESPONSE']._serialized_end=1632
+  _globals['_LISTPROJECTSREQUEST']._serialized_start=1634
+  _globals['_LISTPROJECTSREQUEST']._serialized_end=1655
+  _globals['_LISTPROJECTSRESPONSE']._serialized_start=1657
+  _globals['_LISTPROJECTSRESPONSE']._serialized_end=1715
+  _globals['_UPDATEPROJECTREQUEST']._serialized_start=1717
+  _globals['_UPDATEPROJECTREQUEST']._serialized_end=1821
+  _globals['_UPDATEPROJECTRESPONSE']._serialized_start=1823
+  _globals['_UPDATEPROJECTRESPONSE']._serialized_end=1881
+  _globals['_DELETEPROJECTREQUEST']._serialized_start=1883
+  _globals['_DELETEPROJECTREQUEST']._serialized_end=1919
+  _globals['_DELETEPROJECTRESPONSE']._serialized_start=1921
+  _globals['_DELETEPROJECTRESPONSE']._serialized_end=1944
+  _globals['_CHANGEMEMBERSREQUEST']._serialized_start=1946
+  _globals['_CHANGEMEMBERSREQUEST']._serialized_end=2011
+  _globals['_CHANGEMEMBERSRESPONSE']._serialized_start=2013
+  _globals['_CHANGEMEMBERSRESPONSE']._serialized_end=2090
+  _globals['_PROJECTSTORAGE']._serialized_start=2092
+  _globals['_PROJECTSTORAGE']._serialized_end=2194
+  _globals['_STOREDBYUSER']._serialized_start=2196
+  _globals['_STOREDBYUSER']._serialized_end=2239
+  _globals['_GETPROJECTSTORAGEREQUEST']._serialized_start=2241
+  _globals['_GETPROJECTSTORAGEREQUEST']._serialized_end=2281
+  _globals['_GETPROJECTSTORAGERESPONSE']._serialized_start=2283
+  _globals['_GETPROJECTSTORAGERESPONSE']._serialized_end=2352
+  _globals['_LISTPROJECTSTORAGEREQUEST']._serialized_start=2354
+  _globals['_LISTPROJECTSTORAGEREQUEST']._serialized_end=2381
+  _globals['_LISTPROJECTSTORAGERESPONSE']._serialized_start=2383
+  _globals['_LISTPROJECTSTORAGERESPONSE']._serialized_end=2453
+  _globals['_PROJECTSERVICE']._serialized_start=2456
+  _globals['_PROJECTSERVICE']._serialized_end=3631
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,7 @@
 import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from nsml.v1 import accounts_pb2 as _accounts_pb2
 from nsml.v1 import sessions_pb2 as _sessions_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -33,7 +34,7 @@ class Budget(_message.Message):
     def __init__(self, gpu_seconds: _Optional[float] = ..., period_days: _Optional[int] = ..., anchor: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ProjectSettings(_message.Message):
-    __slots__ = ("owner", "quota", "member_quota", "budget", "weight", "most_priority", "keep_checkpoints")
+    __slots__ = ("owner", "quota", "member_quota", "budget", "weight", "most_priority", "keep_checkpoints", "kept_bytes")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     QUOTA_FIELD_NUMBER: _ClassVar[int]
     MEMBER_QUOTA_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +42,7 @@ class ProjectSettings(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     MOST_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     KEEP_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     owner: str
     quota: Quota
     member_quota: Quota
@@ -48,7 +50,8 @@ class ProjectSettings(_message.Message):
     weight: float
     most_priority: _sessions_pb2.Priority
     keep_checkpoints: str
-    def __init__(self, owner: _Optional[str] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ..., member_quota: _Optional[_Union[Quota, _Mapping]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., weight: _Optional[float] = ..., most_priority: _Optional[_Union[_sessions_pb2.Priority, str]] = ..., keep_checkpoints: _Optional[str] = ...) -> None: ...
+    kept_bytes: int
+    def __init__(self, owner: _Optional[str] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ..., member_quota: _Optional[_Union[Quota, _Mapping]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., weight: _Optional[float] = ..., most_priority: _Optional[_Union[_sessions_pb2.Priority, str]] = ..., keep_checkpoints: _Optional[str] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
 
 class ProjectUsage(_message.Message):
     __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "sessions", "gpu_seconds", "since", "until", "share")
@@ -183,3 +186,43 @@ class ChangeMembersResponse(_message.Message):
     project: Project
     unchanged: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, project: _Optional[_Union[Project, _Mapping]] = ..., unchanged: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ProjectStorage(_message.Message):
+    __slots__ = ("project", "usage", "users")
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    project: str
+    usage: _accounts_pb2.Usage
+    users: _containers.RepeatedCompositeFieldContainer[StoredByUser]
+    def __init__(self, project: _Optional[str] = ..., usage: _Optional[_Union[_accounts_pb2.Usage, _Mapping]] = ..., users: _Optional[_Iterable[_Union[StoredByUser, _Mapping]]] = ...) -> None: ...
+
+class StoredByUser(_message.Message):
+    __slots__ = ("user", "bytes")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    bytes: int
+    def __init__(self, user: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class GetProjectStorageRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetProjectStorageResponse(_message.Message):
+    __slots__ = ("storage",)
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
+    storage: ProjectStorage
+    def __init__(self, storage: _Optional[_Union[ProjectStorage, _Mapping]] = ...) -> None: ...
+
+class ListProjectStorageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListProjectStorageResponse(_message.Message):
+    __slots__ = ("storage",)
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
+    storage: _containers.RepeatedCompositeFieldContainer[ProjectStorage]
+    def __init__(self, storage: _Optional[_Iterable[_Union[ProjectStorage, _Mapping]]] = ...) -> None: ...

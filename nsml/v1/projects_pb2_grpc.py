@@ -67,6 +67,16 @@ class ProjectServiceStub:
                 request_serializer=nsml_dot_v1_dot_projects__pb2.ChangeMembersRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_projects__pb2.ChangeMembersResponse.FromString,
                 _registered_method=True)
+        self.GetProjectStorage = channel.unary_unary(
+                '/nsml.v1.ProjectService/GetProjectStorage',
+                request_serializer=nsml_dot_v1_dot_projects__pb2.GetProjectStorageRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_projects__pb2.GetProjectStorageResponse.FromString,
+                _registered_method=True)
+        self.ListProjectStorage = channel.unary_unary(
+                '/nsml.v1.ProjectService/ListProjectStorage',
+                request_serializer=nsml_dot_v1_dot_projects__pb2.ListProjectStorageRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_projects__pb2.ListProjectStorageResponse.FromString,
+                _registered_method=True)
 
 
 class ProjectServiceServicer:
@@ -127,6 +137,21 @@ class ProjectServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetProjectStorage(self, request, context):
+        """What the object store keeps for a project: members and administrators.
+        Errors: NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProjectStorage(self, request, context):
+        """The same of the caller's projects that have a record, without members and the largest things; administrators: all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProjectServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -159,6 +184,16 @@ def add_ProjectServiceServicer_to_server(servicer, server):
                     servicer.ChangeMembers,
                     request_deserializer=nsml_dot_v1_dot_projects__pb2.ChangeMembersRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_projects__pb2.ChangeMembersResponse.SerializeToString,
+            ),
+            'GetProjectStorage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetProjectStorage,
+                    request_deserializer=nsml_dot_v1_dot_projects__pb2.GetProjectStorageRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_projects__pb2.GetProjectStorageResponse.SerializeToString,
+            ),
+            'ListProjectStorage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProjectStorage,
+                    request_deserializer=nsml_dot_v1_dot_projects__pb2.ListProjectStorageRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_projects__pb2.ListProjectStorageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -326,6 +361,60 @@ class ProjectService:
             '/nsml.v1.ProjectService/ChangeMembers',
             nsml_dot_v1_dot_projects__pb2.ChangeMembersRequest.SerializeToString,
             nsml_dot_v1_dot_projects__pb2.ChangeMembersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetProjectStorage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.ProjectService/GetProjectStorage',
+            nsml_dot_v1_dot_projects__pb2.GetProjectStorageRequest.SerializeToString,
+            nsml_dot_v1_dot_projects__pb2.GetProjectStorageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProjectStorage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.ProjectService/ListProjectStorage',
+            nsml_dot_v1_dot_projects__pb2.ListProjectStorageRequest.SerializeToString,
+            nsml_dot_v1_dot_projects__pb2.ListProjectStorageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsml.common.time_zone import local, suffix
-from nsml.common.units import ago, counted, memory_text, moment, thousandths
+from nsml.common.units import ago, counted, memory_text, moment, size_text, thousandths
 from nsml.v1 import sessions_pb2
 from nsml.view.enums import enum_word
 from nsml.view.queue import gpus_text, share_record, share_text
@@ -127,6 +127,7 @@ def record(project: Project) -> dict[str, Any]:
         "weight": settings.weight,
         "most_priority": _priority(project),
         "keep_checkpoints": settings.keep_checkpoints or None,
+        "kept_bytes": settings.kept_bytes if settings.HasField("kept_bytes") else None,
         "usage": {
             **{measure: getattr(usage, measure) for measure in _MEASURES},
             "gpu_seconds": usage.gpu_seconds if usage.HasField("gpu_seconds") else None,
@@ -173,6 +174,7 @@ def lines(project: Project) -> list[str]:
         ("priority", f"{_priority(project)} at most"),
         ("weight", f"{settings.weight:g}"),
         ("keeps", settings.keep_checkpoints and f"checkpoints {settings.keep_checkpoints}"),
+        ("stores", settings.kept_bytes and f"{size_text(settings.kept_bytes)} at most"),
         ("share", share_text(project.usage.share) if project.usage.HasField("share") else ""),
     ]
     return [project.name, *(f"  {title:{_TITLE_CELLS}}{text}" for title, text in rows if text)]

@@ -1,4 +1,4 @@
-"""What the object store keeps for users, in words, rows and raw values."""
+"""What the object store keeps for users and projects, in words, rows and raw values."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from nsml.view.times import seconds_of
 
 if TYPE_CHECKING:
     from nsml.v1.accounts_pb2 import KeptItem, Usage
+    from nsml.v1.projects_pb2 import ProjectStorage
 
 WORDS: Final = {
     KEPT_KIND_DATASETS: "datasets",
@@ -68,17 +69,61 @@ COLUMNS: tuple[Column[Usage], ...] = (
 )
 
 
+def _of_usage(column: Column[Usage]) -> Column[ProjectStorage]:
+    return Column(
+        key=column.key,
+        title=column.title,
+        cell=lambda stored, now: column.cell(stored.usage, now),
+        is_optional=column.is_optional,
+    )
+
+
+PROJECT_COLUMNS: tuple[Column[ProjectStorage], ...] = (
+    Column(key="project", title="Project", cell=lambda p, _: p.project, is_name=True),
+    *map(_of_usage, COLUMNS[1:]),
+)
+
+
+def project_lines(stored: ProjectStorage, now: float) -> list[str]:
+    """A project's usage for people: for whom, and what removes the largest things."""
+    usage = stored.usage
+    found = [*_head(f"project {stored.project}", usage, now), *_kinds(usage)]
+    if stored.users:
+        found += ["by user, by the sizes of their files:"]
+        sizes = [size_text(one.bytes) for one in stored.users]
+        width = max(map(len, sizes))
+        found += [
+            f"  {size:>{width}}  {visible(one.user)}"
+            for one, size in zip(stored.users, sizes, strict=True)
+        ]
+    return [*found, *_largest(usage)]
+
+
 def lines(usage: Usage, now: float) -> list[str]:
     """A user's usage for people, with what removes the largest things."""
+    return [*_head(usage.user, usage, now), *_kinds(usage), *_largest(usage)]
+
+
+def _head(name: str, usage: Usage, now: float) -> list[str]:
     most = f"of {limit_text(usage)}" if usage.HasField("limit_bytes") else f"({limit_text(usage)})"
-    stored = f"{visible(usage.user)} has {size_text(usage.kept_bytes)} {most} in the object store"
+    stored = f"{visible(name)} has {size_text(usage.kept_bytes)} {most} in the object store"
     found = [f"{stored}, {counted_text(usage, now)}"]
     if usage.is_full:
         found += ["  at the limit: uploads are refused, and new checkpoints wait on their nodes"]
+    return found
+
+
+def _kinds(usage: Usage) -> list[str]:
+    found = []
     for one in sorted(usage.kinds, key=lambda kind: -kind.bytes):
         found += [f"  {WORDS.get(one.kind, 'other'):<19}{size_text(one.bytes)}"]
     if usage.sent_bytes:
         found += [f"  {_sent_label(usage):<19}{size_text(usage.sent_bytes)} at most"]
+    return found
+
+
+def _largest(usage: Usage) -> list[str]:
+    found = []
     if usage.largest:
         found += ["  (equal data counts once, and each stored file 4 KiB at least)"]
         found += ["largest, by the sizes of their files, with the command that removes each:"]
@@ -129,3 +174,11 @@ def record(usage: Usage) -> dict[str, Any]:
             for one in usage.largest
         ],
     }
+
+
+def project_record(stored: ProjectStorage) -> dict[str, Any]:
+    """Everything of a project's usage in raw values."""
+    usage = record(stored.usage)
+    del usage["user"], usage["own_limit"]
+    users = [{"user": one.user, "bytes": one.bytes} for one in stored.users]
+    return {"project": stored.project, **usage, "users": users}

@@ -64,23 +64,29 @@ def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
         return Referred(
             roots=[Reference(digest, kind, owner) for digest, owner in distinct], next=going_on
         )
-    owners = owners_of(connection, (session_id for _, session_id in distinct))
+    holders = _holders_of(connection, (session_id for _, session_id in distinct))
     roots = [
-        Reference(digest, kind, owners.get(session_id, ""), session_id)
+        Reference(digest, kind, owner, session_id, project)
         for digest, session_id in distinct
+        for owner, project in [holders.get(session_id, ("", ""))]
     ]
     return Referred(roots=roots, next=going_on)
 
 
 def owners_of(connection: Connection, session_ids: Iterable[str]) -> dict[str, str]:
     """The owners of sessions that are in the catalogue, by id."""
+    return {one: owner for one, (owner, _) in _holders_of(connection, session_ids).items()}
+
+
+def _holders_of(connection: Connection, session_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Owner and project of sessions that are in the catalogue, by id."""
     found = {}
     for session_id in sorted(set(session_ids)):
         row = connection.execute(
-            "SELECT owner FROM sessions WHERE id = ?", (session_id,)
+            "SELECT owner, project FROM sessions WHERE id = ?", (session_id,)
         ).fetchone()
         if row is not None:
-            found[session_id] = str(row[0])
+            found[session_id] = str(row[0]), str(row[1])
     return found
 
 
@@ -103,7 +109,7 @@ def _blocks(key: tuple[int | str, ...], connection: Connection) -> Referred:
         f" LIMIT {_PAGE_LOGS}",
         (begin,),
     ).fetchall()
-    owners = owners_of(connection, (session_id for _, session_id in streams))
+    holders = _holders_of(connection, (session_id for _, session_id in streams))
     found: list[Reference] = []
     for stream, session_id in streams:
         rows = connection.execute(
@@ -112,9 +118,10 @@ def _blocks(key: tuple[int | str, ...], connection: Connection) -> Referred:
             f" ORDER BY last LIMIT {_PAGE_ROWS}",
             (stream, behind if stream == begin else -1, REFERENCE_FLAG),
         ).fetchall()
-        owner = owners.get(session_id, "")
+        owner, project = holders.get(session_id, ("", ""))
         found += [
-            Reference(referred_by(body), KeptKind.LOGS, owner, session_id) for _, body in rows
+            Reference(referred_by(body), KeptKind.LOGS, owner, session_id, project)
+            for _, body in rows
         ]
         if len(rows) == _PAGE_ROWS:
             return Referred(blobs=found, next=(len(_TABLES), stream, rows[-1][0]))

@@ -507,6 +507,16 @@ END $$""",
             indexes=("session_id",),
         ),
     ),
+    # As kept_bytes, of projects; `owner`: the project.
+    (
+        Table(
+            "project_kept_bytes",
+            "owner text, counted text, counted_at real, sent int, asked int",
+            key="owner",
+            is_clustered=True,
+            in_backups=False,
+        ),
+    ),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from controlplane.history.sql.queries import change, page, select
-from controlplane.history.sql.user_storage import add_kept
+from controlplane.history.sql.user_storage import add_kept, add_project_kept
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -30,11 +30,18 @@ class SqlSent:
         self._database = database
 
     async def remember(
-        self, caller: str, digests: Collection[str], *, period: int, owner: str = "", size: int = 0
+        self,
+        caller: str,
+        digests: Collection[str],
+        *,
+        period: int,
+        owner: str = "",
+        project: str = "",
+        size: int = 0,
     ) -> int:
         """Note that a caller has sent blobs; how many were not noted for this period. On disk when this returns.
 
-        `size` bytes count as sent by `owner` (`Kept.all`), in the same transaction. Repeating it is harmless, but
+        `size` bytes count as sent by `owner`, and for `project` (`Kept.all`), in the same transaction. Repeating it is harmless, but
         that they count again until the next count.
         """
         # In order, so that two writers never wait for one another's rows crosswise.
@@ -54,6 +61,8 @@ class SqlSent:
                 ).rowcount
             if owner and size:
                 add_kept(connection, owner, sent=size)
+            if project and size:
+                add_project_kept(connection, project, sent=size)
             return new
 
         return await self._database.write(work)

@@ -1,33 +1,42 @@
-"""What the object store keeps for each user: the last count, what was sent since, and what was released."""
+"""What the object store keeps for each user and project: the last count, what was sent since, and what was released."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from controlplane.domain.identity import UserCaller
+from controlplane.domain.policy import ACT_FOR, ALLOW, SEE, Personal, may
 from controlplane.history.sql.fence import pass_fence
 from controlplane.history.sql.queries import select
+from controlplane.history.sql.visible import may_condition, viewer_parameters
 from controlplane.history.values import Item, KeptBytes, KeptKind, Release, RootKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
+    from controlplane.domain.identity import User
+    from controlplane.domain.values import Session
     from controlplane.history.sql.interface import Connection, Database
 
 _AT_ONCE: Final = 50_000
 
+_USERS: Final = "kept_bytes"
+_PROJECTS: Final = "project_kept_bytes"
+
 _ADD: Final = (
-    "INSERT INTO kept_bytes (owner, counted, counted_at, sent, asked) VALUES (?, '{}', 0, ?, ?)"
-    " ON CONFLICT (owner) DO UPDATE SET sent = kept_bytes.sent + excluded.sent,"
-    " asked = kept_bytes.asked + excluded.asked"
+    "INSERT INTO {table} (owner, counted, counted_at, sent, asked) VALUES (?, '{{}}', 0, ?, ?)"
+    " ON CONFLICT (owner) DO UPDATE SET sent = {table}.sent + excluded.sent,"
+    " asked = {table}.asked + excluded.asked"
 )
 _COUNT: Final = (
-    "INSERT INTO kept_bytes (owner, counted, counted_at, sent, asked) VALUES (?, ?, ?, 0, 0)"
+    "INSERT INTO {table} (owner, counted, counted_at, sent, asked) VALUES (?, ?, ?, 0, 0)"
     " ON CONFLICT (owner) DO UPDATE SET counted = excluded.counted, counted_at = excluded.counted_at"
 )
-_CORRECT: Final = "UPDATE kept_bytes SET sent = sent - ?, asked = asked - ? WHERE owner = ?"
+_CORRECT: Final = "UPDATE {table} SET sent = sent - ?, asked = asked - ? WHERE owner = ?"
 _RELEASE: Final = (
     "INSERT INTO released_roots (owner, session_id, root) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 )
@@ -40,7 +49,12 @@ _SIZES: Final = (
 
 def add_kept(connection: Connection, owner: str, *, sent: int = 0, asked: int = 0) -> None:
     """Count bytes that a user sent, or that a count was asked for; part of a larger transaction."""
-    connection.execute(_ADD, (owner, sent, asked))
+    connection.execute(_ADD.format(table=_USERS), (owner, sent, asked))
+
+
+def add_project_kept(connection: Connection, project: str, *, sent: int) -> None:
+    """Count bytes that were sent for a project; as `add_kept`."""
+    connection.execute(_ADD.format(table=_PROJECTS), (project, sent, 0))
 
 
 def release(connection: Connection, owner: str, session_id: str, roots: Collection[str]) -> None:
@@ -49,37 +63,50 @@ def release(connection: Connection, owner: str, session_id: str, roots: Collecti
         connection.execute(_RELEASE, (owner, session_id, root))
 
 
-class SqlKept:
-    """How much the object store keeps for each user: counted now and then, and corrected by what was sent since.
+class KeptFigures:
+    """How much the object store keeps for each holder, users or projects."""
 
-    So it is at least what is kept, but for what is referred to without being sent. No backup has these rows: after a
-    restore they are counted anew.
-    """
-
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, table: str) -> None:
         self._database = database
+        self._table = table
 
     async def all(self) -> dict[str, KeptBytes]:
-        """By user."""
+        """By name."""
         rows = await select(
             self._database,
-            "SELECT owner, counted, counted_at, sent, asked FROM kept_bytes",
+            f"SELECT owner, counted, counted_at, sent, asked FROM {self._table}",
             (),
             lambda row: (row[0], KeptBytes(json.loads(row[1]), *row[2:])),
         )
         return dict(rows)
 
     async def add(self, owner: str, *, sent: int = 0, asked: int = 0) -> None:
-        """Count bytes as sent by a user, or note that a count was asked for."""
+        """Count bytes as sent, or note that a count was asked for."""
+        statement = _ADD.format(table=self._table)
         await self._database.write(
-            lambda connection: add_kept(connection, owner, sent=sent, asked=asked)
+            lambda connection: connection.execute(statement, (owner, sent, asked))
         )
+
+
+class SqlKept(KeptFigures):
+    """How much the object store keeps for each user: counted now and then, and corrected by what was sent since.
+
+    So it is at least what is kept, but for what is referred to without being sent. No backup has these rows: after a
+    restore they are counted anew.
+
+    Attributes:
+        projects: the same for each project.
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, _USERS)
+        self.projects = KeptFigures(database, _PROJECTS)
 
     async def released(self) -> tuple[Release, ...]:
         """A page of what was released since the last count: the first so many."""
         return await select(
             self._database,
-            "SELECT r.owner, r.session_id, r.root, coalesce(s.owner, r.owner)"
+            "SELECT r.owner, r.session_id, r.root, coalesce(s.owner, r.owner), coalesce(s.project, '')"
             " FROM released_roots AS r LEFT JOIN sessions AS s ON s.id = r.session_id"
             " ORDER BY r.owner, r.session_id, r.root LIMIT ?",
             (_AT_ONCE,),
@@ -104,10 +131,11 @@ class SqlKept:
         before: Mapping[str, KeptBytes],
         released: Collection[Release],
         *,
+        projects: tuple[Mapping[str, Mapping[str, int]], Mapping[str, KeptBytes]] = ({}, {}),
         at: float,
         term: int,
     ) -> None:
-        """Store a count of everybody, in one transaction.
+        """Store a count of everybody, in one transaction; `projects`: what was counted for them, and `before`.
 
         Only the leader does; HistoryFenced as in SqlCatalogue.put_session. What was sent, asked and released until
         the count began (`before`, `released`) is in it.
@@ -116,12 +144,8 @@ class SqlKept:
 
         def work(connection: Connection) -> None:
             pass_fence(connection, dialect, term)
-            for owner in sorted({*counted, *before}):
-                figures = json.dumps(dict(counted.get(owner, {})))
-                connection.execute(_COUNT, (owner, figures, at))
-                known = before.get(owner)
-                if known is not None and (known.sent or known.asked):
-                    connection.execute(_CORRECT, (known.sent, known.asked, owner))
+            _store(connection, _USERS, counted, before, at)
+            _store(connection, _PROJECTS, *projects, at)
             for one in sorted(released):
                 connection.execute(
                     "DELETE FROM released_roots WHERE owner = ? AND session_id = ? AND root = ?",
@@ -138,14 +162,7 @@ class SqlKept:
         sizes = f"FROM ({_SIZES}) AS sizes"
 
         def work(connection: Connection) -> tuple[Item, ...]:
-            datasets = connection.execute(
-                "SELECT v.name, sum(coalesce(r.size_bytes, v.size_bytes)) AS bytes"
-                " FROM dataset_versions v LEFT JOIN dataset_roots r ON r.owner = v.owner"
-                f" AND r.name = v.name AND r.number = v.number AND r.kind = {int(RootKind.WHOLE)}"
-                " WHERE v.owner = ? AND v.removed_at = 0"
-                " GROUP BY v.name ORDER BY bytes DESC, v.name LIMIT ?",
-                (owner, limit),
-            ).fetchall()
+            datasets = _datasets(connection, owner)[:limit]
             ended = connection.execute(
                 f"SELECT name, sum(size_bytes) AS bytes {sizes}"
                 " JOIN sessions ON sessions.id = session_id WHERE owner = ?"
@@ -158,10 +175,12 @@ class SqlKept:
                 " GROUP BY session_id ORDER BY bytes DESC, session_id LIMIT :limit",
                 {"ids": dialect.many(sorted(live)), "limit": limit},
             ).fetchall()
-            found = [Item(name, KeptKind.DATASETS, int(size)) for name, size in datasets]
             # One that ends meanwhile is in both for a moment.
             sizes_live = {live[one]: size for one, size in running if live[one] not in dict(ended)}
-            found += [Item(name, KeptKind.CHECKPOINTS, int(size)) for name, size in ended]
+            found = [
+                *datasets,
+                *(Item(name, KeptKind.CHECKPOINTS, int(size)) for name, size in ended),
+            ]
             found += [
                 Item(name, KeptKind.CHECKPOINTS, int(size), is_live=True)
                 for name, size in sizes_live.items()
@@ -169,3 +188,84 @@ class SqlKept:
             return tuple(sorted(found, key=lambda one: (-one.bytes, one.name))[:limit])
 
         return await self._database.read(work)
+
+    async def of_project(
+        self, project: str, viewer: User, live: Iterable[Session], *, limit: int = 10
+    ) -> tuple[tuple[tuple[str, int], ...], tuple[Item, ...]]:
+        """By the sizes of files: what each user has in a project, the most first, and the largest things that the viewer may see.
+
+        `live`: its sessions that are not in the catalogue. The datasets of the user of that name are the project's, too.
+        """
+        dialect = self._database.dialect
+        sizes = f"FROM ({_SIZES}) AS sizes"
+        theirs = (
+            f"{sizes} JOIN sessions ON sessions.id = session_id"
+            " WHERE (project = :project OR (project = '' AND sessions.owner = :project))"
+        )
+        caller, by_id = UserCaller(user=viewer), {one.id: one for one in live}
+        is_own = may(caller, ACT_FOR, Personal(project)) is ALLOW
+
+        def work(connection: Connection) -> tuple[Counter[str], list[Item]]:
+            users: Counter[str] = Counter()
+            parameters = {"project": project, "limit": limit, **viewer_parameters(viewer)}
+            for owner, size in connection.execute(
+                f"SELECT sessions.owner, sum(size_bytes) {theirs} GROUP BY sessions.owner",
+                parameters,
+            ):
+                users[owner] += int(size)
+            ended = connection.execute(
+                f"SELECT name, sum(size_bytes) AS bytes {theirs}"
+                f" AND {may_condition('sessions', viewer, SEE)}"
+                " GROUP BY name ORDER BY bytes DESC, name LIMIT :limit",
+                parameters,
+            ).fetchall()
+            found = [Item(name, KeptKind.CHECKPOINTS, int(size)) for name, size in ended]
+            running = connection.execute(
+                f"SELECT session_id, sum(size_bytes) {sizes}"
+                f" WHERE {dialect.among('session_id', 'ids')} AND session_id NOT IN (SELECT id FROM sessions)"
+                " GROUP BY session_id",
+                {"ids": dialect.many(sorted(by_id))},
+            ).fetchall()
+            for session_id, size in running:
+                session = by_id[session_id]
+                users[session.owner] += int(size)
+                if may(caller, SEE, session) is ALLOW:
+                    found.append(Item(session.name, KeptKind.CHECKPOINTS, int(size), is_live=True))
+            datasets = _datasets(connection, project)
+            if datasets:
+                users[project] += sum(one.bytes for one in datasets)
+            return users, [*found, *(datasets if is_own else [])]
+
+        users, found = await self._database.read(work)
+        by_size = sorted(users.items(), key=lambda one: (-one[1], one[0]))
+        largest = sorted(found, key=lambda one: (-one.bytes, one.name))[:limit]
+        return tuple(by_size), tuple(largest)
+
+
+def _datasets(connection: Connection, owner: str) -> list[Item]:
+    """The datasets of a user, by the sizes of their files, largest first."""
+    rows = connection.execute(
+        "SELECT v.name, sum(coalesce(r.size_bytes, v.size_bytes)) AS bytes"
+        " FROM dataset_versions v LEFT JOIN dataset_roots r ON r.owner = v.owner"
+        f" AND r.name = v.name AND r.number = v.number AND r.kind = {int(RootKind.WHOLE)}"
+        " WHERE v.owner = ? AND v.removed_at = 0"
+        " GROUP BY v.name ORDER BY bytes DESC, v.name",
+        (owner,),
+    )
+    return [Item(name, KeptKind.DATASETS, int(size)) for name, size in rows]
+
+
+def _store(
+    connection: Connection,
+    table: str,
+    counted: Mapping[str, Mapping[str, int]],
+    before: Mapping[str, KeptBytes],
+    at: float,
+) -> None:
+    for owner in sorted({*counted, *before}):
+        figures = json.dumps(dict(counted.get(owner, {})))
+        connection.execute(_COUNT.format(table=table), (owner, figures, at))
+        known = before.get(owner)
+        if known is not None and (known.sent or known.asked):
+            statement = _CORRECT.format(table=table)
+            connection.execute(statement, (known.sent, known.asked, owner))

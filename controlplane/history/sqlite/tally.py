@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from controlplane.domain.errors import NsmlError
 from controlplane.history.values import KeptKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+H = TypeVar("H", bound=Hashable)
+"""For whom it counts."""
 
 Note = tuple[int, str, str]
 """Period, caller, and the first 32 digits of a digest."""
@@ -39,7 +43,7 @@ def _named() -> Iterator[None]:
         raise TallyFailed("temporary files cannot be written", why=str(error)) from error
 
 
-class Tally:
+class Tally(Generic[H]):
     """First everything that refers, then the notes of who has sent what, then the objects.
 
     Nothing here waits for others, but for the disk: it runs in a thread, one call at a time. Each may raise TallyFailed.
@@ -61,7 +65,7 @@ class Tally:
         )
         # One transaction, which never ends: what is cached is written where it has no room, not after each row.
         self._file.execute("BEGIN")
-        self._owners: dict[str, int] = {}
+        self._owners: dict[H, int] = {}
         self._sums: defaultdict[tuple[int, int], int] = defaultdict(int)
 
     def close(self) -> None:
@@ -69,17 +73,17 @@ class Tally:
         self._file.close()
 
     @_named()
-    def refer(self, owner: str, kind: KeptKind, digests: Iterable[str]) -> int:
+    def refer(self, owner: H, kind: KeptKind, digests: Iterable[str]) -> int:
         """Count blobs for an owner, each once, as the first kind it came as; how many came."""
         return self._add("refs", owner, kind, digests)
 
     @_named()
-    def release(self, owner: str, digests: Iterable[str]) -> int:
+    def release(self, owner: H, digests: Iterable[str]) -> int:
         """Blobs that an owner has let go of: what nothing else of theirs refers to was not sent, either."""
         return self._add("released", owner, KeptKind.UNUSED, digests)
 
     @_named()
-    def note(self, notes: Iterable[tuple[Note, str]]) -> list[Note]:
+    def note(self, notes: Iterable[tuple[Note, H]]) -> list[Note]:
         """Count what owners have sent and do not refer to; the notes of what they released.
 
         Args:
@@ -112,15 +116,15 @@ class Tally:
         ):
             self._sums[owner, kind] += size
 
-    def figures(self) -> Mapping[str, Mapping[str, int]]:
+    def figures(self) -> Mapping[H, Mapping[str, int]]:
         """The sums so far: bytes by owner and by the name of the kind."""
         names = {number: owner for owner, number in self._owners.items()}
-        found: dict[str, dict[str, int]] = {}
+        found: dict[H, dict[str, int]] = {}
         for (owner, kind), size in sorted(self._sums.items()):
             found.setdefault(names[owner], {})[KeptKind(kind).name] = size
         return found
 
-    def _add(self, table: str, owner: str, kind: KeptKind, digests: Iterable[str]) -> int:
+    def _add(self, table: str, owner: H, kind: KeptKind, digests: Iterable[str]) -> int:
         number, count = self._owners.setdefault(owner, len(self._owners)), 0
 
         def rows() -> Iterable[tuple[bytes, int, int]]:

@@ -93,7 +93,7 @@ ARGUMENTS = {
     "visdom": ["kim/mnist/1"],
     "dashboard": [],
     "media": ["kim/mnist/1"],
-    "usage": [],
+    "storage": [],
     "model ls": ["kim/mnist/1"],
     "model info": ["kim/mnist/1", "best"],
     "model pull": ["kim/mnist/1", "best"],

@@ -151,3 +151,10 @@ def test_the_record_says_everything(nsml, everything):
     assert (share["value"], share["lately_gpus"], share["half_life_s"]) == (5.5, 3.0, 604_800.0)
     header, _, row = nsml("project", "ls", "-o", "wide").stdout.splitlines()
     assert row[header.index("Share") :].split()[0] == "5.5"
+
+
+@pytest.mark.parametrize(("text", "kept_bytes"), [("2T", 2 * 10**12), ("none", 0)])
+def test_administrators_set_a_quota_of_stored_data(nsml, everything, state, text, kept_bytes):
+    shown = nsml("project", "set", "vision", "--kept", text).stdout
+    assert state.projects["vision"].settings.kept_bytes == kept_bytes
+    assert ("  stores    2.0 TB at most" in shown) == bool(kept_bytes)

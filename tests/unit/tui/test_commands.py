@@ -123,7 +123,7 @@ def test_a_line_is_completed_by_what_may_stand_there():
         )
 
     assert offers("")[: len(OWN)] == list(OWN)
-    assert offers("st") == ["stacks", "status", "stop"]
+    assert offers("st") == ["stacks", "status", "storage", "stop"]
     assert offers("status 18") == ["status kim/mnist/1842"]
     assert offers("diff kim/1/3 kin") == ["diff kim/1/3 'lee/kin 7/1'"]
     assert offers("diff kim/1/3 ") == ["diff kim/1/3 kim/mnist/1842", "diff kim/1/3 'lee/kin 7/1'"]

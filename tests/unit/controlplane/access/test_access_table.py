@@ -91,6 +91,8 @@ DECLARED = {
         "UpdateProject": "A",
         "DeleteProject": "A",
         "ChangeMembers": "u",
+        "GetProjectStorage": "u",
+        "ListProjectStorage": "u",
     },
     "nsml.v1.ViewService": {"OpenView": "u", "ListViews": "u", "StopView": "u"},
     "nsml.v1.WebhookService": {

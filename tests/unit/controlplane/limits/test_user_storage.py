@@ -1,4 +1,4 @@
-"""What the object store keeps for each user: the count is a model's, and a limit holds within what is stated."""
+"""What the object store keeps for each user and project: the count is a model's, and a limit holds within what is stated."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ from controlplane.content.user_storage_loop import FAILED_REST_S, LEAST_REST_S, 
 from controlplane.datasets.datasets import Datasets
 from controlplane.datasets.references import parse_dataset
 from controlplane.domain.errors import LimitReached, MissingBlobs
-from controlplane.domain.identity import User, UserCaller
+from controlplane.domain.identity import NodeCaller, User, UserCaller
 from controlplane.domain.limits import NO_LIMITS
-from controlplane.domain.values import Visibility
+from controlplane.domain.values import Project, Visibility
 from controlplane.history.errors import HistoryFenced
 from controlplane.history.sqlite import open_history, tally
 from controlplane.history.sqlite.tally import Tally, TallyFailed
 from controlplane.history.values import Checkpoint, CheckpointState, SessionRecord
 from controlplane.limits.admission import Admission
-from controlplane.limits.user_storage import UNKNOWN_BYTES, Kept, KeptUsages
+from controlplane.limits.user_storage import (
+    UNKNOWN_BYTES,
+    Kept,
+    KeptUsages,
+    ProjectKept,
+    ProjectUsages,
+)
 from controlplane.state.live_usage import LiveUsage
 from controlplane.stored import etcd_codec
 from nsml.common.clock import inline
@@ -44,6 +50,8 @@ from tests.unit.controlplane.workbench import HandClock
 GRACE = 86_400.0
 BLOB = 8 << 10
 LIMIT = 40 * BLOB
+NODE = "node-1"
+PROJECT_LIMIT = 60 * BLOB
 CALLERS = {name: UserCaller(user=User(name=name)) for name in ("eve", "kim", "lee")}
 
 
@@ -73,8 +81,16 @@ class Plane:
     def __init__(self, world: World, *, space: Any = None, **limits: Any) -> None:
         self._world = world
         self.kept = Kept(replace(NO_LIMITS, **limits), world.history, world.clock)
+        self.project_kept = ProjectKept(
+            world.history, world.clock, find=world.projects.get, every=world.projects.values
+        )
         self.admission = Admission(
-            NO_LIMITS, usage=LiveUsage(), clock=world.clock, kept=self.kept, space=space
+            NO_LIMITS,
+            usage=LiveUsage(),
+            clock=world.clock,
+            kept=self.kept,
+            project_kept=self.project_kept,
+            space=space,
         )
         self.admitted = AdmittedObjects(world.objects, self.admission, world.state)
         self.content = Content(
@@ -98,6 +114,18 @@ class Plane:
 
         await self.content.put(caller, parts())
 
+    async def save(self, session_id: str, blobs: dict[str, bytes]) -> None:
+        """What the agent of a session's node sends."""
+        agent = NodeCaller(node=NODE)
+        missing = await self.content.missing(agent, list(blobs), session_id=session_id)
+        self.admitted.count_for(agent, session_id)
+
+        async def parts() -> AsyncIterator[tuple[str, bytes, bool]]:
+            for digest in missing:
+                yield digest, blobs[digest], True
+
+        await self.content.put(agent, parts(), session_id=session_id)
+
     async def push(self, user: str, name: str, *files: str, to_all: bool = False) -> None:
         root, blobs = tree(*files)
         await self.send(user, blobs)
@@ -117,7 +145,13 @@ class World:
         self.objects = MemoryObjects(clock)
         self.live: dict[str, Any] = {}
         self.term = 1
-        self.state: Any = SimpleNamespace(sessions=self.live, allocations={}, session=self._session)
+        self.projects: dict[str, Project] = {}
+        self.state: Any = SimpleNamespace(
+            sessions=self.live,
+            allocations={},
+            session=self._session,
+            project=self.projects.get,
+        )
 
     def _session(self, session_id: str) -> Any:
         found = self.live.get(session_id)
@@ -132,7 +166,12 @@ class World:
             may=lambda: True,
             term=lambda: self.term,
             users=lambda: {name: name for name in CALLERS},
+            projects=self.projects.keys,
         )
+
+    async def counted_for(self, project: str) -> dict[str, int]:
+        known = (await self.history.kept.projects.all()).get(project)
+        return dict(known.counted) if known else {}
 
     async def counted(self, user: str) -> dict[str, int]:
         known = (await self.history.kept.all()).get(user)
@@ -152,9 +191,12 @@ class World:
             )
         )
 
-    async def end(self, session_id: str, owner: str, bundle: str = "") -> None:
+    async def end(self, session_id: str, owner: str, bundle: str = "", project: str = "") -> None:
         session = builders.session(
-            id=session_id, owner=owner, spec={"bundle_digest": bundle, "datasets": ()}
+            id=session_id,
+            owner=owner,
+            project=project,
+            spec={"bundle_digest": bundle, "datasets": ()},
         )
         self.live.pop(session_id, None)
         await self.history.catalogue.put_session(
@@ -162,6 +204,7 @@ class World:
                 id=session_id,
                 name=f"{owner}/None/{session_id}",
                 owner=owner,
+                project=project,
                 state="SUCCEEDED",
                 created_at=1.0,
                 ended_at=2.0,
@@ -171,13 +214,26 @@ class World:
             term=self.term,
         )
 
-    def run(self, session_id: str, owner: str, *datasets: str) -> None:
+    def run(self, session_id: str, owner: str, *datasets: str, project: str = "") -> None:
         session = builders.session(id=session_id, owner=owner)
         spec = SimpleNamespace(
-            bundle_digest="", datasets=[SimpleNamespace(digest=one) for one in datasets]
+            bundle_digest="",
+            datasets=[SimpleNamespace(digest=one) for one in datasets],
+            initial_checkpoint=None,
         )
         self.live[session_id] = SimpleNamespace(
-            value=SimpleNamespace(id=session_id, owner=owner, name=session.name, spec=spec)
+            value=SimpleNamespace(
+                id=session_id,
+                owner=owner,
+                project=project,
+                name=session.name,
+                spec=spec,
+                attempt=1,
+                attempts=(),
+                replicas=(SimpleNamespace(rank=0, node=NODE),),
+                visibility=Visibility.PRIVATE,
+                team="",
+            )
         )
 
 
@@ -251,10 +307,10 @@ async def test_over_the_limit_nothing_more_is_taken_of_this_user_alone(world: Wo
     await plane.push("eve", "data", *(f"e{number}" for number in range(39)))
     with pytest.raises(LimitReached) as caught:
         await plane.push("eve", "more", "x", "y")
-    assert "nsml usage" in (caught.value.attempt or "")
+    assert "nsml storage" in (caught.value.attempt or "")
     assert "user_kept_bytes" in caught.value.why
     assert plane.admission.refused["kept_bytes"] == 1
-    assert "nsml usage" in plane.kept.words("eve", is_own=True)
+    assert "nsml storage" in plane.kept.words("eve", is_own=True)
     assert not re.search("[0-9]", plane.kept.words("eve", is_own=False))
     assert not plane.kept.words("kim", is_own=True)
     await plane.push("kim", "data", *(f"k{number}" for number in range(39)))
@@ -474,7 +530,7 @@ async def test_users_are_shown_what_takes_most(world: World) -> None:
     assert use.used == 6 * BLOB + 2 * 4096
     assert [one.name for one in largest[:2]] == ["large", "small"]
     assert len(largest) == 4
-    assert [one.user for one in await usages.all()] == ["kim"]
+    assert [one.name for one in await usages.all()] == ["kim"]
 
 
 async def test_a_leader_counts_when_it_is_asked_to_and_rests_between(world: World) -> None:
@@ -532,6 +588,8 @@ class Life:
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
         self.random = random.Random(seed)
+        for project in ("vision", "kim"):
+            world.projects[project] = Project(name=project, kept_bytes=PROJECT_LIMIT)
         self.planes = [Plane(world, kept_bytes=LIMIT) for _ in range(2)]
         self.roots: dict[tuple[str, str, str], tuple[str, dict[str, bytes]]] = {}
         self.refused = 0
@@ -543,6 +601,7 @@ class Life:
         )
         for one in self.planes:
             await one.kept.look()
+            await one.project_kept.look()
         self.world.clock.now += self.random.choice((1, 60, 3600))
 
     def _files(self) -> list[str]:
@@ -563,15 +622,16 @@ class Life:
 
     async def save(self, plane: Plane, user: str) -> None:
         root, blobs = tree(*self._files())
-        session, name = f"{user}{self.random.randint(1, 2)}", self.random.choice("ab")
+        number, name = self.random.choice("12"), self.random.choice("ab")
+        session, project = f"{user}{number}", "vision" if number == "1" else ""
+        self.world.run(session, user, project=project)
         try:
-            await plane.send(user, blobs)
+            await plane.save(session, blobs)
         except LimitReached:
             self.refused += 1
             return
-        if await plane.content.is_incomplete(CALLERS[user], root):
+        if await plane.content.is_incomplete(NodeCaller(node=NODE), root):
             return
-        self.world.run(session, user)
         await self.world.save(session, name, root)
         self.roots[user, session, name] = root, blobs
 
@@ -599,6 +659,14 @@ class Life:
                 blobs |= some
         return size_of(blobs)
 
+    def model_of(self, project: str) -> int:
+        """Of everything of a project: the sessions numbered 1 are vision's, all else is its owner's own."""
+        blobs: dict[str, bytes] = {}
+        for (owner, session, _), (_, some) in self.roots.items():
+            if project == ("vision" if session.endswith("1") else owner):
+                blobs |= some
+        return size_of(blobs)
+
 
 @pytest.mark.parametrize("seed", range(examples(30)))
 async def test_the_count_is_a_models_and_the_limit_holds(seed: int) -> None:
@@ -612,7 +680,14 @@ async def test_the_count_is_a_models_and_the_limit_holds(seed: int) -> None:
                 used = life.planes[0].kept.use(one).used
                 assert life.model(one) <= used, one
                 assert used <= LIMIT, one
+            for project in world.projects:
+                used = life.planes[0].project_kept.use(project).used
+                assert life.model_of(project) <= used <= PROJECT_LIMIT, project
         await world.collector().count()
+        for project in world.projects:
+            kinds = await world.counted_for(project)
+            assert kinds.pop("UNUSED", 0) >= 0
+            assert sum(kinds.values()) == life.model_of(project), project
         for one in CALLERS:
             kinds = await world.counted(one)
             unused = kinds.pop("UNUSED", 0)
@@ -625,3 +700,107 @@ async def test_the_count_is_a_models_and_the_limit_holds(seed: int) -> None:
             await world.collector().look()
         for one in CALLERS:
             assert sum((await world.counted(one)).values()) == life.model(one)
+        for project in world.projects:
+            assert sum((await world.counted_for(project)).values()) == life.model_of(project)
+
+
+async def test_a_quota_is_of_one_project_alone_and_says_what_to_do(world: World) -> None:
+    world.projects["vision"] = Project(name="vision", kept_bytes=4 * BLOB)
+    plane = Plane(world)
+    world.run("s1", "kim", project="vision")
+    world.run("s2", "lee", project="vision")
+    world.run("s3", "kim")
+    root, blobs = tree("a", "b", "c")
+    await plane.save("s1", blobs)
+    await world.save("s1", "best", root)
+    _, more = tree("d", "e")
+    with pytest.raises(LimitReached, match="for project vision, and cannot keep") as caught:
+        await plane.save("s2", more)
+    assert "the quota of project vision is 32.8 kB of stored data" in caught.value.why
+    assert caught.value.attempt.startswith("nsml storage --project vision ")
+    await plane.save("s3", more)  # the same user, another project
+    world.projects["vision"] = Project(name="vision", kept_bytes=8 * BLOB)
+    await plane.save("s2", more)
+
+
+async def test_a_full_project_takes_no_run_and_no_push_and_tells_its_sessions(world: World) -> None:
+    world.projects["kim"] = Project(name="kim", kept_bytes=4 * BLOB - 8)
+    plane = Plane(world)
+    with pytest.raises(LimitReached, match="for project kim"):
+        await plane.push("kim", "data", *"abcde")
+    assert await world.history.catalogue.dataset("kim", "data") is None
+    await plane.push("kim", "data", "a", "b", "c")
+    await plane.push("lee", "data", *"abcde")  # without a quota
+    with pytest.raises(LimitReached):
+        plane.content.check_project_full("kim")
+    with pytest.raises(LimitReached):
+        plane.datasets.check(CALLERS["kim"], "other", None, "")
+    assert plane.project_kept.words("kim", is_own=False).endswith(
+        "its project is at its storage quota"
+    )
+    assert "for project kim (nsml storage --project kim)" in plane.project_kept.words(
+        "kim", is_own=True
+    )
+
+
+async def test_restoring_a_dataset_counts_for_its_project_again(world: World) -> None:
+    world.projects["kim"] = Project(name="kim", kept_bytes=7 * BLOB)
+    plane = Plane(world)
+    await plane.push("kim", "data", *"abc")
+    await plane.datasets.remove(CALLERS["kim"], parse_dataset("data"))
+    await world.collector().count()
+    assert await world.counted_for("kim") == {}
+    await plane.project_kept.look()
+    await plane.push("kim", "other", *"defg")
+    with pytest.raises(LimitReached, match="project kim"):
+        await plane.datasets.restore(CALLERS["kim"], parse_dataset("data"))
+    world.projects["kim"] = Project(name="kim", kept_bytes=20 * BLOB)
+    await plane.datasets.restore(CALLERS["kim"], parse_dataset("data"))
+    await world.collector().count()
+    found = await world.counted_for("kim")
+    assert found == {"DATASETS": 7 * BLOB + 2 * 4096}
+
+
+async def test_a_new_project_is_counted_at_once_and_an_old_figure_of_its_name_is_not_its(
+    world: World,
+) -> None:
+    plane = Plane(world)
+    await plane.push("kim", "data", "a")
+    assert not plane.project_kept.is_count_wanted
+    for _ in range(2):
+        world.clock.now += 10
+        world.projects["kim"] = Project(name="kim", created_at=await world.objects.now())
+        assert plane.project_kept.is_count_wanted
+        world.clock.now += 1
+        await world.collector().count()
+        await plane.project_kept.look()
+        assert not plane.project_kept.is_count_wanted
+        assert plane.project_kept.use("kim").used == BLOB + 4096
+        del world.projects["kim"]
+
+
+async def test_who_sees_a_project_sees_sizes_of_all_and_names_of_what_they_may_see(
+    world: World,
+) -> None:
+    world.projects["vision"] = Project(name="vision")
+    plane = Plane(world)
+    for session, owner in (("k", "kim"), ("l", "lee")):
+        root, blobs = tree(session)
+        world.run(session, owner, project="vision")
+        await plane.save(session, blobs)
+        await world.save(session, "best", root)
+    await world.end("k", "kim", project="vision")
+    await plane.push("kim", "data", "z")
+    await world.collector().count()
+    usages = ProjectUsages(kept=plane.project_kept, history=world.history, state=world.state)
+    for user, names in (("kim", {"kim/None/k"}), ("lee", {world.live["l"].value.name})):
+        use, users, largest = await usages.of(world.projects["vision"], User(name=user))
+        assert use.kept.counted == {"CHECKPOINTS": 2 * BLOB + 2 * 4096}
+        assert users == (("kim", 1), ("lee", 1))
+        assert {one.name for one in largest} == names
+    # The datasets of a user's own project are named to that user alone, among its members.
+    world.projects["kim"] = Project(name="kim", members=frozenset({"kim", "lee"}))
+    for user, names in (("kim", {"data"}), ("lee", set())):
+        _, users, largest = await usages.of(world.projects["kim"], User(name=user))
+        assert users == (("kim", BLOB),)
+        assert {one.name for one in largest} == names

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from controlplane.domain.identity import Role
@@ -418,3 +420,35 @@ async def test_what_was_used_is_found_again_by_a_control_plane_that_starts(rig: 
     [charge] = await rig.on.history.ledger.charges("vision", since=0.0)
     used = (await get(kim)).project.usage.gpu_seconds
     assert used == pytest.approx(charge.seconds, abs=0.002)
+
+
+async def test_what_is_stored_for_a_project_is_its_members_business(rig: Rig) -> None:
+    root = await admin(rig)
+    kim, eve = await rig.user("kim"), await rig.user("eve")
+    await create(root, members=("kim",), kept_bytes=1 << 30)
+    await create(root, "speech")
+    request = pb.GetProjectStorageRequest(name="vision")
+    for who in (root, kim):
+        found = (await who.projects.GetProjectStorage(request)).storage
+        assert (found.project, found.usage.limit_bytes) == ("vision", 1 << 30)
+    assert (await refused(eve.projects.GetProjectStorage(request)))[0] == "NOT_FOUND"
+    for who, names in ((root, {"vision", "speech"}), (kim, {"vision"}), (eve, set())):
+        listed = await who.projects.ListProjectStorage(pb.ListProjectStorageRequest())
+        assert {one.project for one in listed.storage} == names
+    assert (await refused(update(kim, kept_bytes=0)))[0] == "PERMISSION_DENIED"
+    assert (await refused(update(root, kept_bytes=1 << 63)))[0] == "INVALID_ARGUMENT"
+    assert not (await update(root, kept_bytes=0)).settings.HasField("kept_bytes")
+
+
+async def test_over_its_quota_a_project_takes_no_session(rig: Rig) -> None:
+    root = await admin(rig)
+    kim = await rig.user("kim")
+    await create(root, members=("kim",), kept_bytes=1 << 20)
+    rig.plane.core.project_kept.take("vision", 1 << 20)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await kim.submit(project="vision")
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "for project vision" in (caught.value.details() or "")
+    await kim.submit()
+    await update(root, kept_bytes=0)
+    await kim.submit(project="vision")

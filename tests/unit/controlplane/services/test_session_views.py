@@ -48,6 +48,7 @@ class Desk:
             waiting=self.made.append,
             usages=usages,
             kept=Kept(NO_LIMITS, self.history, clock),
+            project_kept=Kept(NO_LIMITS, self.history, clock),
             clock=clock,
         )
 

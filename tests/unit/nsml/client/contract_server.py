@@ -1553,6 +1553,24 @@ class Projects(projects_pb2_grpc.ProjectServiceServicer):
         answer.hidden_sessions = 2
         return answer
 
+    def GetProjectStorage(self, request, context):
+        storage = projects_pb2.ProjectStorage(project=self.known(request, context).name)
+        storage.usage.kept_bytes = 900
+        storage.usage.kinds.add(kind=accounts_pb2.KEPT_KIND_CHECKPOINTS, bytes=800)
+        storage.usage.largest.add(
+            name="kim/mnist/1", kind=accounts_pb2.KEPT_KIND_CHECKPOINTS, bytes=700
+        )
+        storage.usage.limit_bytes = 1000
+        storage.usage.counted_at.seconds = EPOCH + 86_100
+        storage.users.add(user="kim", bytes=700)
+        storage.users.add(user="lee", bytes=90)
+        return projects_pb2.GetProjectStorageResponse(storage=storage)
+
+    def ListProjectStorage(self, request, context):
+        storage = projects_pb2.ProjectStorage(project="vision")
+        storage.usage.kept_bytes = 900
+        return projects_pb2.ListProjectStorageResponse(storage=[storage])
+
     def ListProjects(self, request, context):
         found = [self.state.projects[name] for name in sorted(self.state.projects)]
         return projects_pb2.ListProjectsResponse(projects=found)

@@ -3,8 +3,8 @@
 import json
 
 
-def test_usage_names_what_takes_most_and_what_removes_it(nsml):
-    shown = nsml("usage").stdout
+def test_storage_names_what_takes_most_and_what_removes_it(nsml):
+    shown = nsml("storage").stdout
     assert (
         "kim has 900 Bytes of 1.0 kB in the object store, counted 5 minutes ago, and again soon"
         in shown
@@ -17,8 +17,8 @@ def test_usage_names_what_takes_most_and_what_removes_it(nsml):
     assert "nsml dataset rm mnist" in shown
 
 
-def test_usage_in_raw_values(nsml):
-    found = json.loads(nsml("usage", "-j").stdout)
+def test_storage_in_raw_values(nsml):
+    found = json.loads(nsml("storage", "-j").stdout)
     found = found.get("data", found)
     text = json.dumps(found)
     assert '"kept_bytes": 900' in text
@@ -27,10 +27,28 @@ def test_usage_in_raw_values(nsml):
 
 
 def test_administrators_list_everybody(nsml):
-    shown = nsml("usage", "--all").stdout
+    shown = nsml("storage", "--all").stdout
     assert "no limit (own)" in shown
-    assert "not counted yet" in nsml("usage", "--all", "-o", "wide").stdout
-    assert nsml("usage", "kim", "--all", check=False).code == 2
+    assert "not counted yet" in nsml("storage", "--all", "-o", "wide").stdout
+    assert nsml("storage", "kim", "--all", check=False).code == 2
+
+
+def test_a_project_is_shown_with_users_and_what_could_go(nsml, everything):
+    shown = nsml("storage", "--project", "vision").stdout
+    assert shown.startswith("project vision has 900 Bytes of 1.0 kB in the object store, counted ")
+    assert "by user, by the sizes of their files:\n  700 Bytes  kim\n   90 Bytes  lee\n" in shown
+    assert shown.endswith("  700 Bytes  nsml rm kim/mnist/1\n")
+    found = json.loads(nsml("storage", "--project", "vision", "-j").stdout)
+    found = found.get("data", found)
+    assert (found["project"], found["kept_bytes"], found["limit_bytes"]) == ("vision", 900, 1000)
+    assert found["users"] == [{"user": "kim", "bytes": 700}, {"user": "lee", "bytes": 90}]
+    assert nsml("storage", "--project", "nobodys", check=False).code == 5
+    assert nsml("storage", "--project", "vision", "--all", check=False).code == 2
+
+
+def test_projects_are_listed(nsml):
+    listed = nsml("storage", "--projects").stdout
+    assert listed.splitlines()[2].split()[:3] == ["vision", "900", "Bytes"]
 
 
 def test_a_dataset_is_removed_when_it_is_agreed_to(nsml, everything, state):
