@@ -43,6 +43,7 @@ from nodeagent.machine.addresses import is_port_free
 from nodeagent.machine.devices import DeviceWatch
 from nodeagent.peers.exchange import Exchange
 from nodeagent.reconcile import Replicas
+from nodeagent.repair_orders import RepairOrders
 from nodeagent.replica.assignments import BUNDLE, CHUNKS, DATASET, used_things
 from nodeagent.replica.environment_locks import LockHook, RecordLockHook
 from nodeagent.replica.orders import ProgramOrders
@@ -212,6 +213,14 @@ class Agent:
             kind=BUNDLE,
             **of_trees,  # type: ignore[arg-type]
         )
+        self._repair_orders = RepairOrders(
+            (self._datasets.cache, self._bundles.cache),
+            self._folders,
+            rpc=self._rpc,
+            answered=self._outbox.wake.set,
+            clock=parts.clock,
+            run_long=parts.run_long,
+        )
         self._chunks = ChunkCache(
             settings.data / "streamed" / "chunks",
             most_bytes=settings.stream_cache_bytes,
@@ -271,6 +280,7 @@ class Agent:
                 self._replicas,
                 self._image_orders or nullcontext(),
                 self._environment_orders or nullcontext(),
+                self._repair_orders,
                 TaskGroup() as group,
             ):
                 group.create_task(self._ingest.run())
@@ -355,6 +365,7 @@ class Agent:
                 pb.AGENT_ABILITY_STREAMED_DATASETS,
                 pb.AGENT_ABILITY_ENVIRONMENTS,
                 pb.AGENT_ABILITY_OUTPUTS,
+                pb.AGENT_ABILITY_REPAIRS,
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )
@@ -465,6 +476,14 @@ class Agent:
         """See control.Node."""
         orders = self._environment_orders
         return [] if orders is None else orders.take_answers()
+
+    def order_repair(self, order: pb.RepairOrder) -> None:
+        """See control.Node."""
+        self._repair_orders.obey(order)
+
+    def repair_reports(self) -> list[pb.RepairReport]:
+        """See control.Node."""
+        return self._repair_orders.take_answers()
 
     # Its inside.
 

@@ -1,8 +1,12 @@
-"""doctor storage: read all that the platform has stored, and say what is damaged."""
+"""doctor storage: read all that the platform has stored, say what is damaged, and repair it."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from cli.exits import ExitCode
 from cli.group import command, pass_app
@@ -11,9 +15,13 @@ from nsml.common.units import counted, size_text
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from cli.app import App
     from nsml.client.calls import Client
-    from nsml.v1.content_pb2 import BrokenContent, VerifyStorageResponse
+    from nsml.v1.content_pb2 import BrokenContent, RepairStorageResponse, VerifyStorageResponse
+
+    _Read = VerifyStorageResponse | RepairStorageResponse
 
 _TOLD_EVERY_S: Final = 5.0
 _MOST_NAMES: Final = 3
@@ -26,16 +34,40 @@ _ADVICE: Final = {
 }
 
 
-@command("storage", reads=True, examples=["nsml doctor storage", "nsml doctor storage -j"])
+@dataclass(slots=True)
+class _Found:
+    """Content that was broken: from what its blobs were put again, by digest, and what cannot be read still."""
+
+    broken: BrokenContent
+    sources: dict[str, str] = field(default_factory=dict)
+    lost: int = 0
+    lost_digests: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@command(
+    "storage",
+    reads=True,
+    examples=["nsml doctor storage", "nsml doctor storage --repair", "nsml doctor storage -j"],
+)
+@click.option(
+    "--repair",
+    "repairs",
+    is_flag=True,
+    help="Put damaged and missing parts again, from other packs and from nodes that have them.",
+)
 @pass_app
-def storage(app: App) -> int:
+def storage(app: App, *, repairs: bool) -> int:
     """Read everything that the platform has stored, and say what is damaged or missing. For administrators.
 
     Of datasets in place the newest versions are compared with their files, where this machine has them.
-    Nothing is changed, but that damaged parts count as missing: the next push of a folder that has them
-    sends them again. Exit code 1 when anything is damaged.
+    Without --repair nothing is changed, but that damaged parts count as missing: the next push of a folder
+    that has them sends them again. Exit code 1 when anything is damaged, and stays so.
     """
-    read, broken = app.call(lambda client: _verified(app, client))
+    read, broken = app.call(lambda client: _verified(app, client, repairs=repairs))
+    if repairs:
+        found = app.call(lambda client: _all_repaired(client, broken))
+        return _tell_repaired(app, read, found)
     broken += app.call(lambda client: _in_place(app, client))
     if app.is_for_people:
         app.say(f"read {counted(read.blobs, 'blob')}, {size_text(read.bytes)}")
@@ -55,12 +87,57 @@ def storage(app: App) -> int:
     return ExitCode.FAILED if broken or read.damaged else ExitCode.OK
 
 
-async def _verified(app: App, client: Client) -> tuple[VerifyStorageResponse, list[BrokenContent]]:
+def _tell_repaired(app: App, read: _Read, found: list[_Found]) -> int:
+    """Tell what was repaired and from what, and what still misses something; the exit code."""
+    left = [one for one in found if one.lost]
+    if app.is_for_people:
+        app.say(f"read {counted(read.blobs, 'blob')}, {size_text(read.bytes)}")
+    write_list(
+        app,
+        found,
+        columns=_REPAIR_COLUMNS,
+        record=_repair_record,
+        name="digest",
+        none="nothing that anything refers to is damaged or missing",
+    )
+    if app.is_for_people:
+        for one in left:
+            for reason in one.reasons:
+                app.say(f"  {one.broken.digest[:12]}: {reason}")
+        for kind in sorted({one.broken.kind for one in left} & _ADVICE.keys()):
+            app.say(f"  {kind}: {_ADVICE[kind]}")
+    return ExitCode.FAILED if left else ExitCode.OK
+
+
+async def _all_repaired(client: Client, broken: list[BrokenContent]) -> list[_Found]:
+    return [await _repaired(client, one) for one in broken]
+
+
+async def _repaired(client: Client, broken: BrokenContent) -> _Found:
+    """Have nodes put again what is lost, as long as they have something of it."""
+    found = _Found(broken, {one.digest: one.source for one in broken.repaired}, broken.lost)
+    while found.lost:
+        answer = await client.repair_content(broken.digest)
+        found.sources |= {one.digest: one.source for one in answer.repaired}
+        found.lost, found.lost_digests = answer.lost, tuple(answer.lost_digests)
+        found.reasons = tuple(answer.reasons)
+        if not (answer.repaired or answer.is_partial):
+            break
+    return found
+
+
+async def _verified(
+    app: App, client: Client, *, repairs: bool
+) -> tuple[_Read, list[BrokenContent]]:
     from nsml.v1.content_pb2 import VerifyStorageResponse
 
-    read, broken = VerifyStorageResponse(), []
+    read: _Read = VerifyStorageResponse()
+    broken = []
     told_at = app.clock.monotonic()
-    async for answer in client.verify_storage():
+    answers: AsyncGenerator[_Read, None] = (
+        client.repair_storage() if repairs else client.verify_storage()
+    )
+    async for answer in answers:
         if answer.HasField("broken"):
             broken.append(answer.broken)
             continue
@@ -104,6 +181,24 @@ async def _in_place(app: App, client: Client) -> list[BrokenContent]:
     return found
 
 
+def _sources(found: _Found) -> str:
+    """`3 from node node-1, 1 from pack 0f...`; `-` where nothing was repaired."""
+    by_source = Counter(found.sources.values())
+    texts = [f"{count:,} from {source}" for source, count in sorted(by_source.items())]
+    more = len(texts) - _MOST_NAMES
+    return ", ".join([*texts[:_MOST_NAMES], *([f"and {more} more"] if more > 0 else [])]) or "-"
+
+
+def _repair_record(found: _Found) -> dict[str, Any]:
+    return {
+        **_record(found.broken),
+        "lost": found.lost,
+        "lost_digests": list(found.lost_digests),
+        "repaired": [{"digest": one, "from": source} for one, source in found.sources.items()],
+        "reasons": list(found.reasons),
+    }
+
+
 def _names(one: BrokenContent) -> str:
     names = list(one.names[:_MOST_NAMES])
     more = len(one.names) - len(names)
@@ -125,4 +220,12 @@ _COLUMNS: tuple[Column[BrokenContent], ...] = (
     Column(key="of", title="Of", cell=lambda one, _: _names(one), is_name=True),
     Column(key="lost", title="Blobs lost", cell=lambda one, _: f"{one.lost:,}"),
     Column(key="digest", title="Content", cell=lambda one, _: one.digest[:12]),
+)
+
+_REPAIR_COLUMNS: tuple[Column[_Found], ...] = (
+    Column(key="kind", title="Kind", cell=lambda one, _: one.broken.kind),
+    Column(key="of", title="Of", cell=lambda one, _: _names(one.broken), is_name=True),
+    Column(key="repaired", title="Blobs repaired", cell=lambda one, _: _sources(one)),
+    Column(key="lost", title="Lost", cell=lambda one, _: f"{one.lost:,}"),
+    Column(key="digest", title="Content", cell=lambda one, _: one.broken.digest[:12]),
 )

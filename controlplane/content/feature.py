@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from controlplane.content.admitted_objects import AdmittedObjects
 from controlplane.content.content import Content
 from controlplane.content.direct import DirectReads
+from controlplane.content.node_repairs import NodeRepairs
 from controlplane.content.object_gc import Collector
 from controlplane.content.object_gc_loop import Collecting, Forgetting, Maintaining
 from controlplane.content.service import ContentServicer, add_content_service
@@ -50,6 +51,26 @@ def _check_paged(state: LiveState, node: str) -> None:
         raise too_old(node, stored.value.agent_version, Ability.PAGED_TREES)
 
 
+def verification(core: Core) -> Verification:
+    """What is damaged or missing."""
+    return Verification(
+        objects=core.objects, history=core.history, state=core.state, run=core.offload
+    )
+
+
+def node_repairs(core: Core) -> NodeRepairs:
+    """What nodes have of that."""
+    return NodeRepairs(
+        verification=core.shared(verification),
+        objects=core.objects,
+        history=core.history,
+        state=core.state,
+        contacts=core.contacts,
+        clock=core.clock,
+        random_bytes=core.random_bytes,
+    )
+
+
 def collector(core: Core) -> Collector:
     """The collector of objects that nothing refers to, which also counts them."""
     return Collector(
@@ -74,10 +95,13 @@ def wire(core: Core) -> Feature:
         collector=collects, kept=core.kept, clock=core.clock, project_kept=core.project_kept
     )
     forgetting = Forgetting(content=found, clock=core.clock)
-    verification = Verification(
-        objects=core.objects, history=core.history, state=core.state, run=core.offload
+    servicer = ContentServicer(
+        found,
+        core.shared(verification),
+        core.shared(node_repairs),
+        core.shared(admitted_objects),
+        leads=core.leads,
     )
-    servicer = ContentServicer(found, verification, core.shared(admitted_objects))
     return Feature(
         services=((add_content_service, servicer),),
         member_loops={"manifests": found.run},

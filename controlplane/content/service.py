@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+import structlog
 
-from controlplane.access.current import caller
+from controlplane.access.current import caller, require_user
 from controlplane.content.verification import ReadSoFar
+from controlplane.domain.errors import NotLeader
+from controlplane.domain.names import check_digest
 from controlplane.wire.errors import Context, answering, streaming
 from nsml.content.blob_messages import Blob, GetBlobsResponse, PutBlobsRequest
 from nsml.v1 import content_pb2 as pb
 from nsml.v1 import content_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterable,
+        AsyncIterator,
+        Callable,
+        Iterator,
+        Mapping,
+    )
 
     from controlplane.content.admitted_objects import AdmittedObjects
     from controlplane.content.content import Content, Part
+    from controlplane.content.node_repairs import NodeRepairs
     from controlplane.content.verification import Broken, Verification
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["ContentService"].full_name
 PART_BYTES: Final = 1 << 20
 MESSAGE_BYTES: Final = 1 << 20
+MOST_REPAIRED: Final = 10_000
+MOST_LOST: Final = 100
+"""Blobs that one answer names."""
+
+_log = structlog.get_logger()
 
 
 class ContentServicer(content_pb2_grpc.ContentServiceServicer):
@@ -33,10 +50,15 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         self,
         content: Content,
         verification: Verification,
+        repairs: NodeRepairs,
         admitted: AdmittedObjects | None = None,
+        *,
+        leads: Callable[[], bool],
     ) -> None:
         self._content = content
         self._verification = verification
+        self._repairs = repairs
+        self._leads = leads
         self._admitted = admitted
 
     @answering
@@ -120,6 +142,39 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
                 else:
                     yield pb.VerifyStorageResponse(broken=_broken(one))
 
+    @streaming
+    async def RepairStorage(  # noqa: N802
+        self, _request: pb.RepairStorageRequest, _: Context
+    ) -> AsyncGenerator[pb.RepairStorageResponse, None]:
+        """Everything that is stored is read, and put again from other packs where it is damaged."""
+        async with aclosing(self._verification.all(repairs=True)) as found:
+            async for one in found:
+                if isinstance(one, ReadSoFar):
+                    yield pb.RepairStorageResponse(
+                        blobs=one.blobs, bytes=one.stored_bytes, damaged=one.damaged
+                    )
+                else:
+                    broken = _broken(one)
+                    broken.repaired.extend(islice(_repaired(one.repaired), MOST_REPAIRED))
+                    yield pb.RepairStorageResponse(broken=broken)
+
+    @answering
+    async def RepairContent(  # noqa: N802
+        self, request: pb.RepairContentRequest, _: Context
+    ) -> pb.RepairContentResponse:
+        """Nodes put again what they have."""
+        if not self._leads():
+            raise NotLeader("")  # the leader alone speaks to agents
+        done = await self._repairs.repair(require_user().user.id, check_digest(request.digest))
+        _log.info("content.repaired", digest=request.digest, blobs=len(done.sources))
+        return pb.RepairContentResponse(
+            repaired=_repaired(done.sources),
+            lost=len(done.lost),
+            lost_digests=sorted(done.lost)[:MOST_LOST],
+            reasons=done.reasons,
+            is_partial=done.is_partial,
+        )
+
 
 class _Handlers:
     """In the place of a server: takes the handlers that the generated function would add to one."""
@@ -149,6 +204,10 @@ def add_content_service(servicer: ContentServicer, server: Any) -> None:
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
     server.add_registered_method_handlers(_SERVICE, handlers)
+
+
+def _repaired(sources: Mapping[str, str]) -> Iterator[pb.RepairedBlob]:
+    return (pb.RepairedBlob(digest=one, source=source) for one, source in sources.items())
 
 
 def _broken(one: Broken) -> pb.BrokenContent:

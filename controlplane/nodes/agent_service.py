@@ -19,6 +19,7 @@ from controlplane.nodes.convert_agents import (
     acknowledged_message,
     image_message,
     peers_message,
+    repair_message,
     stream_message,
     to_abilities,
     to_changed_offer,
@@ -47,6 +48,7 @@ from nsml.v1 import agents_pb2, agents_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 
+    from controlplane.content.node_repairs import NodeRepairs
     from controlplane.core.core import Core
     from controlplane.environments.node_environments import NodeEnvironments
     from controlplane.history.values import StreamKey
@@ -89,6 +91,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         tunnels: Tunnels,
         images: NodeImages,
         environments: NodeEnvironments,
+        repairs: NodeRepairs,
         secrets: UserSecrets,
         changes: ProgramChanges,
         peering: Peering,
@@ -100,6 +103,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         self._tunnels = tunnels
         self._images = images
         self._environments = environments
+        self._repairs = repairs
         self._secrets = secrets
         self._changes = changes
         self._peering = peering
@@ -254,6 +258,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 self._images.answered(link.node, answer.order_id, answer.status)
             case "environment_report":
                 self._environments.answered(link.node, request.environment_report)
+            case "repair_report":
+                self._repairs.answered(link.node, request.repair_report)
             case "change":
                 self._heard(link, request.change)
             case "stock":
@@ -372,6 +378,8 @@ def _news(link: AgentConnection) -> Iterator[agents_pb2.ControlResponse]:
         yield agents_pb2.ControlResponse(
             environment_order=agents_pb2.EnvironmentOrder(**order._asdict())
         )
+    while link.repair_orders:
+        yield repair_message(link.repair_orders.pop(0))
     if link.control_planes != link.told_control_planes:
         link.told_control_planes = link.control_planes
         yield _control_planes(link.control_planes)

@@ -53,7 +53,12 @@ from nsml.v1 import agents_pb2, peers_pb2, resources_pb2, sessions_pb2
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from controlplane.state.agent_connections import FoundPeers, ImageOrder, TunnelOrder
+    from controlplane.state.agent_connections import (
+        FoundPeers,
+        ImageOrder,
+        RepairOrder,
+        TunnelOrder,
+    )
     from controlplane.state.desired_replicas import Assignment, Orders
 
 Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret]]"
@@ -456,6 +461,18 @@ def image_message(order: ImageOrder) -> agents_pb2.ControlResponse:
             owner_id=order.owner_id,
         )
     )
+
+
+def repair_message(order: RepairOrder) -> agents_pb2.ControlResponse:
+    """What an agent is asked for that the object store has lost."""
+    message = agents_pb2.RepairOrder(
+        order_id=order.order_id, root=order.root, digests=order.digests, folder=order.folder
+    )
+    if order.session_id:
+        message.replica.session_id = order.session_id
+        message.replica.attempt = order.attempt
+        message.replica.rank = order.rank
+    return agents_pb2.ControlResponse(repair_order=message)
 
 
 def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:

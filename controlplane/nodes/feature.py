@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.accounts.feature import joining
 from controlplane.checkpoints.feature import retention
+from controlplane.content.feature import node_repairs
 from controlplane.core.feature import Feature
 from controlplane.environments.feature import node_environments
 from controlplane.leadership.feature import relay
@@ -100,6 +101,7 @@ def _agents(core: Core) -> AgentServicer:
         tunnels=core.shared(tunnels),
         images=core.shared(node_images),
         environments=core.shared(node_environments),
+        repairs=core.shared(node_repairs),
         secrets=core.shared(user_secrets),
         changes=core.shared(program_changes),
         peering=Peering(state=core.state, contacts=core.contacts, clock=core.clock),

@@ -89,6 +89,13 @@ class ObjectStore(Protocol):
         """Read everything, some blobs at a time. Those that are damaged are missing from then on."""
         ...
 
+    async def recover(self, digests: Collection[str]) -> dict[str, str]:
+        """Put blobs that are missing again where a copy of them is left; for people, from where, by digest.
+
+        Looks at everything that is stored. Each copy is verified.
+        """
+        ...
+
     async def maintain(self, may: Callable[[], bool]) -> None:
         """Do what the store needs now and then, and nobody asks for; the leader's, while `may` says so."""
         ...

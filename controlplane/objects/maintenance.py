@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,7 @@ from controlplane.objects.pack import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from controlplane.history.sql.packs import SqlPacks
     from controlplane.history.values import BlobPlace, ListedPack, PackEntry
@@ -69,6 +70,14 @@ class Maintained:
     copied: int = 0
     copied_bytes: int = 0
     removed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """Blobs that were found somewhere; `place`: where, for people."""
+
+    place: str
+    blobs: Mapping[str, bytes]
 
 
 class Maintenance:
@@ -150,6 +159,31 @@ class Maintenance:
             is_damaged = await self._files.run(partial(_is_damaged, loose.digest, framed))
             damaged_one = [loose.digest] if is_damaged else []
             yield VerifiedBlobs(count=1, stored_bytes=loose.size, damaged=damaged_one)
+
+    async def copies_of(self, digests: Collection[str]) -> AsyncIterator[Copies]:
+        """Blobs of any pack, or of none, that are what their names say, each once."""
+        left = set(digests)
+        async for file in self._files.list(PACKS):
+            name = name_of(file.key)
+            if not left or not _IS_NAME.fullmatch(name):
+                continue
+            try:
+                entries = await self._entries(file) or []
+            except PackDamaged:
+                continue
+            wanted = [one for one in entries if one.digest in left]
+            for start in range(0, len(wanted), AT_ONCE):
+                some = wanted[start : start + AT_ONCE]
+                ranges = [(one.start, one.stored) for one in some]
+                framed = await self._files.ranges(file.key, ranges)
+                read = partial(_whole, [one.digest for one in some], framed or [])
+                if blobs := await self._files.run(read):
+                    left -= blobs.keys()
+                    yield Copies(place=f"pack {name}", blobs=blobs)
+        for digest in sorted(left):
+            loose = await self._loose.read(digest)
+            if loose is not None and (blobs := _whole([digest], [loose])):
+                yield Copies(place="a file of its own", blobs=blobs)
 
     async def _adopt(self, name: str, file: FoundFile) -> bool:
         try:
@@ -248,6 +282,15 @@ async def _is_whole(files: Files, place: BlobPlace) -> bool:
     if not found:
         return False
     return not await files.run(partial(_is_damaged, place.digest, found[0]))
+
+
+def _whole(digests: Sequence[str], framed: Sequence[bytes]) -> dict[str, bytes]:
+    """Those of the blobs that are what their names say; of damaged ones nothing."""
+    found = {}
+    for digest, body in zip(digests, framed, strict=False):
+        with contextlib.suppress(BlobDamaged):
+            found[digest] = content_of(digest, body)
+    return found
 
 
 def _damaged(places: Sequence[BlobPlace], framed: Sequence[bytes]) -> list[BlobPlace]:

@@ -246,6 +246,21 @@ class PackedObjects:
             async for verified in self._maintenance.verify():
                 yield verified
 
+    async def recover(self, digests: Collection[str]) -> dict[str, str]:
+        """See ObjectStore: from any pack that has it, also where the index says that it is elsewhere."""
+        left = {check_digest(digest) for digest in digests}
+        found: dict[str, str] = {}
+        if not left:
+            return found
+        await self._files.check_there()
+        with _translated():
+            async for copy in self._maintenance.copies_of(left):
+                for digest in copy.blobs:
+                    found[digest] = copy.place
+                left -= copy.blobs.keys()
+                await self.put_many(copy.blobs)
+        return found
+
     async def maintain(self, may: Callable[[], bool]) -> None:
         """See ObjectStore."""
         async with self._maintaining:

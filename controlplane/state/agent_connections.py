@@ -47,6 +47,7 @@ class Ability(enum.Enum):
     STREAMED_DATASETS = "datasets that sessions stream"
     ENVIRONMENTS = "environments of the node"
     OUTPUTS = "files that sessions leave"
+    REPAIRS = "copies of what the object store has lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,18 @@ class EnvironmentOrder(NamedTuple):
     owner_id: str = ""
 
 
+class RepairOrder(NamedTuple):
+    """Blobs of a tree that the object store has lost, and where the agent may have that as a checkpoint."""
+
+    order_id: str
+    root: str
+    digests: tuple[str, ...]
+    session_id: str = ""
+    attempt: int = 0
+    rank: int = 0
+    folder: str = ""
+
+
 class AgentConnection:
     """One agent's Control stream: what is to be sent down next.
 
@@ -165,6 +178,7 @@ class AgentConnection:
         tunnels: those that the agent is to dial.
         image_orders: what the agent is asked about images.
         environment_orders: the same about environments.
+        repair_orders: what of the object store it is asked for.
         abilities: what it can be asked, as it said when it connected.
         boot_id: of its machine; empty until it is known.
         peer_offer: where it serves datasets to others; None: nowhere.
@@ -188,6 +202,7 @@ class AgentConnection:
         self.tunnels: list[TunnelOrder] = []
         self.image_orders: list[ImageOrder] = []
         self.environment_orders: list[EnvironmentOrder] = []
+        self.repair_orders: list[RepairOrder] = []
         self.abilities: frozenset[Ability] = frozenset()
         self.agent_version = ""
         self.boot_id = ""
@@ -232,6 +247,11 @@ class AgentConnection:
     def order_environment(self, order: EnvironmentOrder) -> None:
         """Ask the agent something about environments."""
         self.environment_orders.append(order)
+        self._wake.set()
+
+    def order_repair(self, order: RepairOrder) -> None:
+        """Ask the agent for what the object store has lost."""
+        self.repair_orders.append(order)
         self._wake.set()
 
     def check(self, ability: Ability) -> None:

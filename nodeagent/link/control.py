@@ -114,6 +114,14 @@ class Node(Protocol):
         """The answers to such orders that there are, each once."""
         ...
 
+    def order_repair(self, order: pb.RepairOrder) -> None:
+        """Send what the object store has lost; returns at once."""
+        ...
+
+    def repair_reports(self) -> list[pb.RepairReport]:
+        """The answers to such orders that there are, each once."""
+        ...
+
 
 @dataclass(slots=True)
 class _Stream:
@@ -302,6 +310,14 @@ class Control:
                     self._outbox.wake.set()
             case "acknowledged":
                 self._acknowledged(message.acknowledged)
+            case "control_planes":
+                await self._learn(message.control_planes)
+            case _:
+                self._pass_on(message)
+
+    def _pass_on(self, message: pb.ControlResponse) -> None:
+        """What the node does beside its orders."""
+        match message.WhichOneof("kind"):
             case "open_tunnel":
                 self._node.open_tunnel(message.open_tunnel)
             case "image_order":
@@ -310,8 +326,8 @@ class Control:
                 self._node.found_peers(message.found_peers)
             case "environment_order":
                 self._node.order_environment(message.environment_order)
-            case "control_planes":
-                await self._learn(message.control_planes)
+            case "repair_order":
+                self._node.order_repair(message.repair_order)
             case kind:
                 log.warning("control.unknown_message", kind=kind)
 
@@ -362,6 +378,7 @@ class Control:
         messages += [
             pb.ControlRequest(environment_report=one) for one in self._node.environment_reports()
         ]
+        messages += [pb.ControlRequest(repair_report=one) for one in self._node.repair_reports()]
         messages += [pb.ControlRequest(report=report) for report in self._outbox.take()]
         if stream.accepted is not None:
             messages.append(pb.ControlRequest(orders_accepted=stream.accepted))

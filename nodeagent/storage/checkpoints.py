@@ -12,11 +12,11 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -473,6 +473,28 @@ def _write_note(path: Path, pending: Sequence[SavedCheckpoint]) -> None:
 
 def _size(checkpoint: SavedCheckpoint) -> int:
     return sum(_FILE_BYTES + len(path) for path in (checkpoint.name, *checkpoint.files))
+
+
+@contextmanager
+def blobs_of(
+    folder: ReplicaFolder, checkpoint: str, root: str, wanted: Collection[str]
+) -> Iterator[Iterator[tuple[str, bytes]]]:
+    """Blobs of a checkpoint's folder, if that still is the tree `root`, each held against its digest. Blocking.
+
+    Raises CheckpointChanged where it is another tree; OSError, ValueError, ContentError.
+    """
+    saved = SavedCheckpoint(name=root, folder=checkpoint, saved_at=0.0, is_whole=True)
+    with opened(folder, checkpoint) as found:
+        owner = os.geteuid() if found.is_kept else folder.run.stat().st_uid
+        packed = _packed(found, saved, owner)
+        if packed.manifest.root.digest != root:
+            raise CheckpointChanged("its files are other ones now")
+        chunks = [name for name in packed.manifest.blobs() if name in wanted]
+        with (
+            closing(packed.source.batches(chunks, max_bytes=1)) as batches,
+            closing(packed.manifest.naming_blobs(wanted)) as naming,
+        ):
+            yield chain(chain.from_iterable(batches), naming)
 
 
 def _packed(found: Opened, checkpoint: SavedCheckpoint, owner: int) -> Packed:

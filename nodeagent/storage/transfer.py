@@ -88,6 +88,18 @@ async def put_tree(rpc: Rpc, packed: Packed, run: Offload, *, session_id: str = 
     return root.digest
 
 
+async def put_blobs(
+    rpc: Rpc, blobs: Iterator[tuple[str, bytes]], run: Offload, *, most: int
+) -> int:
+    """Send `most` of these at most, as of no session; how many, all durable."""
+    sender, sent = _Sender(rpc, ""), 0
+    while sent < most and (blob := await uninterrupted(run, lambda: next(blobs, None))) is not None:
+        await sender.add((blob,))
+        sent += 1
+    await sender.flush()
+    return sent
+
+
 async def get_manifest(rpc: Rpc, root: str, write: Callable[[bytes], Awaitable[object]]) -> None:
     """Give `write` the encoding of the manifest that `root` names, part by part, or page by page.
 

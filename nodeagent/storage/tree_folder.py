@@ -30,22 +30,23 @@ from nodeagent.folders import write_atomically
 from nodeagent.safe_paths import remove_tree
 from nodeagent.storage.attempts import STAGED, Attempts, Unfinished
 from nodeagent.storage.cached_content import MOST_TOLD
-from nodeagent.storage.donors import is_large, read_written
+from nodeagent.storage.donors import is_large, placed, read_chunk, read_written
 from nodeagent.storage.reservations import Kept, Size
-from nsml.content.digests import is_digest
+from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import PathRefused
 from nsml.content.manifest import ChunkRef
+from nsml.content.pages import Naming
 from nsml.content.paths import native_parts
 from nsml.content.safe_paths import ByDescriptor
+from nsml.content.stored_manifest import StoredManifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from nodeagent.machine.accounts import Accounts
     from nodeagent.storage.assembly import Assembly
     from nsml.common.clock import Clock
-    from nsml.content.stored_manifest import StoredManifest
     from nsml.v1.peers_pb2 import WantedChunk
 
 PARTIAL: Final = ".partial"
@@ -191,6 +192,33 @@ class TreeFolder:
         except (OSError, PathRefused):
             pass  # it is not here, or not so far
         return found
+
+    def blobs(self, root: str, wanted: Collection[str]) -> Generator[tuple[str, bytes], None, None]:
+        """Blobs of a tree that is here, each once, if it is what its digest says: of its list of files, then of its files.
+
+        Blocking. The tree stays while it is read. Raises OSError, ContentError.
+        """
+        with self._turn:
+            if root not in self._trees:
+                return
+            self._donating[root] += 1
+        try:
+            left, path = set(wanted), self.path / f"{root}{_MANIFEST}"
+            for digest, data in _naming(path, left):
+                left.discard(digest)
+                yield digest, data
+            with ByDescriptor(self.path / root) as tree, StoredManifest(path) as manifest:
+                for entry in manifest.entries if left else ():
+                    for ref, offset in placed(entry):
+                        if ref.digest not in left:
+                            continue
+                        chunk = _chunk_at(tree, entry.path, ref, offset)
+                        if chunk is not None:
+                            left.discard(ref.digest)
+                            yield ref.digest, chunk
+        finally:
+            with self._turn:
+                self._donating[root] -= 1
 
     def _place_of(self, root: str) -> Path:
         """Where a tree is, or is growing. FileNotFoundError: nowhere."""
@@ -396,6 +424,32 @@ def _read_at(tree: ByDescriptor, one: WantedChunk) -> bytes | None:
         return read_written(opened, ChunkRef(one.digest.hex(), one.size), one.offset)
     finally:
         os.close(opened)
+
+
+def _chunk_at(tree: ByDescriptor, path: str, ref: ChunkRef, offset: int) -> bytes | None:
+    """A chunk of a file of a whole tree; None where that is gone, or has other content."""
+    try:
+        opened = tree.open_file(native_parts(path))
+    except (OSError, PathRefused):
+        return None
+    try:
+        return read_chunk(opened, ref, offset)
+    finally:
+        os.close(opened)
+
+
+def _naming(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """The wanted ones among what names the tree with the encoding in this file: its pages, then its root."""
+    if not wanted:
+        return
+    with path.open("rb") as file:
+        naming = Naming(file)
+        while page := naming.read():
+            if (digest := digest_of(page)) in wanted:
+                yield digest, page
+    root = naming.root()
+    if root.pages and root.digest in wanted:
+        yield root.digest, root.data
 
 
 def _is_tree(path: Path) -> bool:

@@ -115,6 +115,22 @@ class Client:
         request = pb.VerifyStorageRequest()
         return self.rpc.stream("ContentService/VerifyStorage", request, pb.VerifyStorageResponse)
 
+    def repair_storage(self) -> AsyncGenerator[content.RepairStorageResponse, None]:
+        """As `verify_storage`, and what other packs have is put again."""
+        from nsml.v1 import content_pb2 as pb
+
+        request = pb.RepairStorageRequest()
+        return self.rpc.stream("ContentService/RepairStorage", request, pb.RepairStorageResponse)
+
+    async def repair_content(self, digest: str) -> content.RepairContentResponse:
+        """Have nodes put again what they have of some content, for some seconds."""
+        from nsml.v1 import content_pb2 as pb
+
+        request = pb.RepairContentRequest(digest=digest)
+        return await self.rpc.unary(
+            "ContentService/RepairContent", request, pb.RepairContentResponse, is_retried=True
+        )
+
 
 class Sessions:
     """SessionService. A `reference` is any form that the contract allows."""

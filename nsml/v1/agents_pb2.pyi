@@ -31,6 +31,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_STREAMED_DATASETS: _ClassVar[AgentAbility]
     AGENT_ABILITY_ENVIRONMENTS: _ClassVar[AgentAbility]
     AGENT_ABILITY_OUTPUTS: _ClassVar[AgentAbility]
+    AGENT_ABILITY_REPAIRS: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -69,6 +70,7 @@ AGENT_ABILITY_DATASET_FOLDERS: AgentAbility
 AGENT_ABILITY_STREAMED_DATASETS: AgentAbility
 AGENT_ABILITY_ENVIRONMENTS: AgentAbility
 AGENT_ABILITY_OUTPUTS: AgentAbility
+AGENT_ABILITY_REPAIRS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
@@ -95,7 +97,7 @@ class ReplicaId(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock", "image_report", "change", "find_peers", "environment_report")
+    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock", "image_report", "change", "find_peers", "environment_report", "repair_report")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +109,7 @@ class ControlRequest(_message.Message):
     CHANGE_FIELD_NUMBER: _ClassVar[int]
     FIND_PEERS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_REPORT_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_REPORT_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     report: ReplicaReport
@@ -118,7 +121,8 @@ class ControlRequest(_message.Message):
     change: ChangeReport
     find_peers: FindPeers
     environment_report: EnvironmentReport
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ..., image_report: _Optional[_Union[ImageReport, _Mapping]] = ..., change: _Optional[_Union[ChangeReport, _Mapping]] = ..., find_peers: _Optional[_Union[FindPeers, _Mapping]] = ..., environment_report: _Optional[_Union[EnvironmentReport, _Mapping]] = ...) -> None: ...
+    repair_report: RepairReport
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ..., image_report: _Optional[_Union[ImageReport, _Mapping]] = ..., change: _Optional[_Union[ChangeReport, _Mapping]] = ..., find_peers: _Optional[_Union[FindPeers, _Mapping]] = ..., environment_report: _Optional[_Union[EnvironmentReport, _Mapping]] = ..., repair_report: _Optional[_Union[RepairReport, _Mapping]] = ...) -> None: ...
 
 class FindPeers(_message.Message):
     __slots__ = ("root", "is_stream")
@@ -365,7 +369,7 @@ class OrdersAccepted(_message.Message):
     def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
-    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel", "control_planes", "image_order", "found_peers", "environment_order")
+    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel", "control_planes", "image_order", "found_peers", "environment_order", "repair_order")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
@@ -374,6 +378,7 @@ class ControlResponse(_message.Message):
     IMAGE_ORDER_FIELD_NUMBER: _ClassVar[int]
     FOUND_PEERS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ORDER_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_ORDER_FIELD_NUMBER: _ClassVar[int]
     registered: Registered
     orders: Orders
     acknowledged: ReportsAcknowledged
@@ -382,7 +387,8 @@ class ControlResponse(_message.Message):
     image_order: ImageOrder
     found_peers: FoundPeers
     environment_order: EnvironmentOrder
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., image_order: _Optional[_Union[ImageOrder, _Mapping]] = ..., found_peers: _Optional[_Union[FoundPeers, _Mapping]] = ..., environment_order: _Optional[_Union[EnvironmentOrder, _Mapping]] = ...) -> None: ...
+    repair_order: RepairOrder
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., image_order: _Optional[_Union[ImageOrder, _Mapping]] = ..., found_peers: _Optional[_Union[FoundPeers, _Mapping]] = ..., environment_order: _Optional[_Union[EnvironmentOrder, _Mapping]] = ..., repair_order: _Optional[_Union[RepairOrder, _Mapping]] = ...) -> None: ...
 
 class ImageOrder(_message.Message):
     __slots__ = ("order_id", "action", "image", "owner_id")
@@ -425,6 +431,30 @@ class EnvironmentReport(_message.Message):
     removed: bool
     words: str
     def __init__(self, order_id: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[_resources_pb2.NodeEnvironment, _Mapping]]] = ..., removed: _Optional[bool] = ..., words: _Optional[str] = ...) -> None: ...
+
+class RepairOrder(_message.Message):
+    __slots__ = ("order_id", "root", "digests", "replica", "folder")
+    ORDER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    order_id: str
+    root: str
+    digests: _containers.RepeatedScalarFieldContainer[str]
+    replica: ReplicaId
+    folder: str
+    def __init__(self, order_id: _Optional[str] = ..., root: _Optional[str] = ..., digests: _Optional[_Iterable[str]] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., folder: _Optional[str] = ...) -> None: ...
+
+class RepairReport(_message.Message):
+    __slots__ = ("order_id", "sent", "words")
+    ORDER_ID_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    order_id: str
+    sent: int
+    words: str
+    def __init__(self, order_id: _Optional[str] = ..., sent: _Optional[int] = ..., words: _Optional[str] = ...) -> None: ...
 
 class ControlPlanes(_message.Message):
     __slots__ = ("addresses",)

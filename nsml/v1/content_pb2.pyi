@@ -6,6 +6,50 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RepairStorageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RepairStorageResponse(_message.Message):
+    __slots__ = ("blobs", "bytes", "damaged", "broken")
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
+    blobs: int
+    bytes: int
+    damaged: int
+    broken: BrokenContent
+    def __init__(self, blobs: _Optional[int] = ..., bytes: _Optional[int] = ..., damaged: _Optional[int] = ..., broken: _Optional[_Union[BrokenContent, _Mapping]] = ...) -> None: ...
+
+class RepairContentRequest(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    def __init__(self, digest: _Optional[str] = ...) -> None: ...
+
+class RepairContentResponse(_message.Message):
+    __slots__ = ("repaired", "lost", "lost_digests", "reasons", "is_partial")
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    LOST_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    IS_PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    repaired: _containers.RepeatedCompositeFieldContainer[RepairedBlob]
+    lost: int
+    lost_digests: _containers.RepeatedScalarFieldContainer[str]
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    is_partial: bool
+    def __init__(self, repaired: _Optional[_Iterable[_Union[RepairedBlob, _Mapping]]] = ..., lost: _Optional[int] = ..., lost_digests: _Optional[_Iterable[str]] = ..., reasons: _Optional[_Iterable[str]] = ..., is_partial: _Optional[bool] = ...) -> None: ...
+
+class RepairedBlob(_message.Message):
+    __slots__ = ("digest", "source")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    source: str
+    def __init__(self, digest: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
+
 class VerifyStorageRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -23,18 +67,20 @@ class VerifyStorageResponse(_message.Message):
     def __init__(self, blobs: _Optional[int] = ..., bytes: _Optional[int] = ..., damaged: _Optional[int] = ..., broken: _Optional[_Union[BrokenContent, _Mapping]] = ...) -> None: ...
 
 class BrokenContent(_message.Message):
-    __slots__ = ("kind", "owner", "names", "digest", "lost")
+    __slots__ = ("kind", "owner", "names", "digest", "lost", "repaired")
     KIND_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
     kind: str
     owner: str
     names: _containers.RepeatedScalarFieldContainer[str]
     digest: str
     lost: int
-    def __init__(self, kind: _Optional[str] = ..., owner: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., digest: _Optional[str] = ..., lost: _Optional[int] = ...) -> None: ...
+    repaired: _containers.RepeatedCompositeFieldContainer[RepairedBlob]
+    def __init__(self, kind: _Optional[str] = ..., owner: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., digest: _Optional[str] = ..., lost: _Optional[int] = ..., repaired: _Optional[_Iterable[_Union[RepairedBlob, _Mapping]]] = ...) -> None: ...
 
 class FindMissingBlobsRequest(_message.Message):
     __slots__ = ("digests", "root", "bases", "session_id")

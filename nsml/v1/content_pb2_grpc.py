@@ -62,6 +62,16 @@ class ContentServiceStub:
                 request_serializer=nsml_dot_v1_dot_content__pb2.VerifyStorageRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_content__pb2.VerifyStorageResponse.FromString,
                 _registered_method=True)
+        self.RepairStorage = channel.unary_stream(
+                '/nsml.v1.ContentService/RepairStorage',
+                request_serializer=nsml_dot_v1_dot_content__pb2.RepairStorageRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_content__pb2.RepairStorageResponse.FromString,
+                _registered_method=True)
+        self.RepairContent = channel.unary_unary(
+                '/nsml.v1.ContentService/RepairContent',
+                request_serializer=nsml_dot_v1_dot_content__pb2.RepairContentRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_content__pb2.RepairContentResponse.FromString,
+                _registered_method=True)
 
 
 class ContentServiceServicer:
@@ -120,6 +130,24 @@ class ContentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RepairStorage(self, request, context):
+        """As VerifyStorage, and puts what is damaged or missing again where another pack has it, verified. For what is broken then,
+        ask RepairContent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RepairContent(self, request, context):
+        """Have nodes put blobs of some content again that are damaged or missing: nodes that have the dataset version, or the files
+        of the checkpoint. Nothing is believed that they send but what its digest names. Works for some
+        seconds; worth repeating as long as something is repaired.
+        Errors: UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ContentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -147,6 +175,16 @@ def add_ContentServiceServicer_to_server(servicer, server):
                     servicer.VerifyStorage,
                     request_deserializer=nsml_dot_v1_dot_content__pb2.VerifyStorageRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_content__pb2.VerifyStorageResponse.SerializeToString,
+            ),
+            'RepairStorage': grpc.unary_stream_rpc_method_handler(
+                    servicer.RepairStorage,
+                    request_deserializer=nsml_dot_v1_dot_content__pb2.RepairStorageRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_content__pb2.RepairStorageResponse.SerializeToString,
+            ),
+            'RepairContent': grpc.unary_unary_rpc_method_handler(
+                    servicer.RepairContent,
+                    request_deserializer=nsml_dot_v1_dot_content__pb2.RepairContentRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_content__pb2.RepairContentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -287,6 +325,60 @@ class ContentService:
             '/nsml.v1.ContentService/VerifyStorage',
             nsml_dot_v1_dot_content__pb2.VerifyStorageRequest.SerializeToString,
             nsml_dot_v1_dot_content__pb2.VerifyStorageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepairStorage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nsml.v1.ContentService/RepairStorage',
+            nsml_dot_v1_dot_content__pb2.RepairStorageRequest.SerializeToString,
+            nsml_dot_v1_dot_content__pb2.RepairStorageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepairContent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.ContentService/RepairContent',
+            nsml_dot_v1_dot_content__pb2.RepairContentRequest.SerializeToString,
+            nsml_dot_v1_dot_content__pb2.RepairContentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -194,6 +194,16 @@ class SqlCatalogue(SqlDatasets):
         )
         return await select(self._database, *query, _CHECKPOINT.read)
 
+    async def checkpoints_of(self, digest: str) -> tuple[Checkpoint, ...]:
+        """Those of any session with this content, newest first; a few of them where there are many."""
+        return await select(
+            self._database,
+            f"SELECT {_CHECKPOINT.columns} FROM checkpoints WHERE digest = ?"
+            " ORDER BY saved_at DESC, session_id, name LIMIT 100",
+            (digest,),
+            _CHECKPOINT.read,
+        )
+
     async def newest_durable(self, session_id: str) -> Checkpoint | None:
         """The last saved one with content, of the latest attempt that has one."""
         return await select_one(

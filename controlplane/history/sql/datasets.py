@@ -439,6 +439,17 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         )
         return int(count)
 
+    async def versions_of(self, digest: str, *, limit: int) -> tuple[str, ...]:
+        """OWNER/NAME@VERSION of the versions of datasets that a manifest is of, or is a part of, also of removed ones."""
+        return await select(
+            self._database,
+            "SELECT owner, name, number FROM dataset_versions WHERE digest = ?"
+            " UNION SELECT owner, name, number FROM dataset_roots WHERE digest = ?"
+            " ORDER BY owner, name, number LIMIT ?",
+            (digest, digest, limit),
+            lambda row: f"{row[0]}/{row[1]}@{row[2]}",
+        )
+
     async def versions_among(self, digests: Collection[str]) -> set[str]:
         """Those of the digests that name a version of any dataset, or a part of it, which is not removed."""
         wanted, dialect = sorted(digests), self._database.dialect

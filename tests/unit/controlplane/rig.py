@@ -275,6 +275,10 @@ class Agent:
             Callable[[agents_pb2.EnvironmentOrder], agents_pb2.EnvironmentReport] | None
         ) = None
         """What it answers to orders about environments; None: nothing."""
+        self.about_repairs: (
+            Callable[[agents_pb2.RepairOrder], Awaitable[agents_pb2.RepairReport]] | None
+        ) = None
+        """What it answers to orders to repair, once that is done; None: nothing."""
         self.error: grpc.aio.AioRpcError | None = None
         self.runs_at_once = False
         self.further: Metadata = ()
@@ -321,6 +325,9 @@ class Agent:
                     case "environment_order" if self.about_environments is not None:
                         answer = self.about_environments(response.environment_order)
                         await self.say(agents_pb2.ControlRequest(environment_report=answer))
+                    case "repair_order" if self.about_repairs is not None:
+                        done = await self.about_repairs(response.repair_order)
+                        await self.say(agents_pb2.ControlRequest(repair_report=done))
         except grpc.aio.AioRpcError as error:
             self.error = error
 

@@ -72,6 +72,8 @@ DECLARED = {
         "GetBlobs": "un",
         "LocateBlobs": "n",
         "VerifyStorage": "A",
+        "RepairStorage": "A",
+        "RepairContent": "A",
     },
     "nsml.v1.DatasetService": {
         "CreateDatasetVersion": "u",

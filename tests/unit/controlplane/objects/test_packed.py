@@ -180,6 +180,50 @@ async def test_damage_within_a_pack_is_that_of_one_blob_and_is_known_to_all(worl
     assert await world.objects.get(digest_of(bad)) == bad
 
 
+def damage(path: Path, data: bytes) -> None:
+    body = bytearray(path.read_bytes())
+    body[body.index(data) + 500] ^= 1
+    path.write_bytes(body)
+
+
+async def test_what_is_damaged_is_taken_from_any_other_pack_that_has_it(world: World) -> None:
+    twice, once, lost = (noise(1_000, seed) for seed in range(3))
+    await world.objects.put_many(named(twice, lost))
+    [first] = world.packs()
+    await world.objects.put_many(named(twice, once))
+    [second] = set(world.packs()) - {first}
+    for data in (twice, lost):
+        damage(first, data)
+    first.with_name("0" * 32).write_bytes(b"no pack at all")
+    assert [one.damaged async for one in world.objects.verify() if one.damaged]
+    wanted = named(twice, lost)
+    assert await world.objects.has_missing(wanted) == set(wanted)
+    assert await world.objects.recover(wanted) == {
+        digest_of(twice): f"pack {second.parent.name}{second.name}"
+    }
+    assert await world.objects.get(digest_of(twice)) == twice
+    assert await world.objects.has_missing(wanted) == {digest_of(lost)}
+    damage(second, twice)
+    for path in set(world.packs()) - {first, second}:
+        if path.stat().st_size > 500:
+            damage(path, twice)
+    with pytest.raises(BlobDamaged):
+        await world.objects.get(digest_of(twice))
+    assert await world.objects.recover(named(twice)) == {}
+
+
+async def test_what_a_pack_had_that_is_gone_is_taken_from_another(world: World) -> None:
+    data, other = noise(1_000, 1), noise(1_000, 2)
+    await world.objects.put_many(named(data))
+    [first] = world.packs()
+    await world.objects.put_many(named(data, other))
+    first.unlink()
+    await world.objects.prepare()
+    assert await world.objects.has_missing(named(data)) == set(named(data))
+    assert set(await world.objects.recover(named(data))) == set(named(data))
+    assert await world.objects.get(digest_of(data)) == data
+
+
 async def test_blobs_of_earlier_versions_are_read_and_moved_into_packs(world: World) -> None:
     some = [noise(1_000, seed) for seed in range(5)]
     for data in some[:3]:

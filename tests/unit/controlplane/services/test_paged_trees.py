@@ -113,7 +113,7 @@ async def test_damaged_pages_are_named_and_sent_again(rig: Rig) -> None:
     await lose(rig, pages[1])
     [found] = await verified(root)
     assert (found.kind, found.lost, found.digest) == ("datasets", 1, manifest.digest)
-    assert list(found.names) == ["kim/copy", "kim/many"]
+    assert list(found.names) == ["kim/copy@1", "kim/many@1"]
     # Of a chunk that a page lists which can be read it is known, too.
     await lose(rig, digest_of(b"7"))
     assert [one.lost for one in await verified(root)] == [2]

@@ -119,6 +119,9 @@ class Node:
     def environment_reports(self) -> list[pb.EnvironmentReport]:
         return []
 
+    def repair_reports(self) -> list[pb.RepairReport]:
+        return []
+
     def image_reports(self) -> list[pb.ImageReport]:
         return []
 

@@ -1,0 +1,173 @@
+"""Blobs that the object store has lost, asked of nodes that have the dataset version or the checkpoint.
+
+An agent reads its own tree, holds each blob against its digest, and sends it as it sends all others: the object store takes
+nothing that is not what its name says. What an agent says of it is not believed, but looked up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import NsmlError
+from controlplane.state.agent_connections import Ability, RepairOrder
+from controlplane.state.agent_questions import AgentQuestions
+from controlplane.state.lru import LruDict
+from nsml.v1 import agents_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from controlplane.content.verification import Verification
+    from controlplane.history.sql.history import History
+    from controlplane.history.values import Checkpoint
+    from controlplane.objects.interface import ObjectStore
+    from controlplane.state.agent_connections import AgentConnection, AgentConnections
+    from controlplane.state.live_state import LiveState
+    from nsml.common.clock import Clock
+
+ANSWER_WITHIN_S: Final = 15.0
+"""How long an agent has for an order."""
+WORK_S: Final = 10.0
+"""After so long no further order is given in one call."""
+MOST_ASKED: Final = 128
+"""Blobs of one order: 128 MiB at most."""
+MOST_NODES: Final = 16
+"""That are asked for one content without having said that they have it."""
+VAIN_FOR_S: Final = 30.0
+"""How long a node is not asked again for what it did not send: a slow one must not keep others from being asked."""
+_REMEMBERED: Final = 1_024
+_MOST_WORDS: Final = 300
+_MOST_REASONS: Final = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Repaired:
+    """What one call has done.
+
+    Attributes:
+        sources: from what each blob was put again, for people, by digest.
+        lost: what cannot be read still.
+        reasons: why nodes gave nothing.
+        is_partial: further nodes are to be asked, in another call.
+    """
+
+    sources: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    reasons: list[str] = field(default_factory=list)
+    is_partial: bool = False
+
+
+class NodeRepairs:
+    """Asks agents; on the control plane that leads."""
+
+    def __init__(
+        self,
+        *,
+        verification: Verification,
+        objects: ObjectStore,
+        history: History,
+        state: LiveState,
+        contacts: AgentConnections,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+        answer_within_s: float = ANSWER_WITHIN_S,
+    ) -> None:
+        self._questions = AgentQuestions[agents_pb2.RepairReport](
+            contacts=contacts,
+            random_bytes=random_bytes,
+            subject="repairs",
+            ability=Ability.REPAIRS,
+        )
+        self._verification = verification
+        self._objects = objects
+        self._history = history
+        self._state = state
+        self._contacts = contacts
+        self._clock = clock
+        self._within_s = answer_within_s
+        self._vain: LruDict[tuple[str, tuple[str, ...]], tuple[float, str]] = LruDict(_REMEMBERED)
+
+    def answered(self, node: str, report: agents_pb2.RepairReport) -> None:
+        """An agent has answered; see AgentQuestions."""
+        self._questions.answered(node, report.order_id, report)
+
+    async def repair(self, user_id: str, root: str) -> Repaired:
+        """Have what is lost of some content put again, for a while."""
+        done = Repaired(lost=await self._verification.lost(root))
+        if not done.lost:
+            return done
+        until, is_asked = self._clock.monotonic() + WORK_S, False
+        saved = await self._history.catalogue.checkpoints_of(root)
+        for node, checkpoint in self._holders(root, saved):
+            wanted = sorted(done.lost)
+            for start in range(0, len(wanted), MOST_ASKED):
+                some = tuple(wanted[start : start + MOST_ASKED])
+                words = self._in_vain(node, some)
+                if not words:
+                    if is_asked and self._clock.monotonic() > until:
+                        done.is_partial = True
+                        return done
+                    is_asked = True
+                    words = await self._ask(user_id, node, root, some, checkpoint)
+                put = set(some) - await self._objects.has_missing(some)
+                done.sources.update(dict.fromkeys(put, f"node {node}"))
+                done.lost -= put
+                if not put:
+                    words = words or "it sent nothing that it was asked for"
+                    self._vain.keep((node, some), (self._clock.monotonic(), words))
+                    if len(done.reasons) < _MOST_REASONS:
+                        done.reasons.append(f"{node}: {words}")
+                    break
+            if not done.lost:
+                # A root or a page that is there again may list more that is lost.
+                done.lost = await self._verification.lost(root)
+                break
+        return done
+
+    def _in_vain(self, node: str, digests: tuple[str, ...]) -> str:
+        """Why a node gave nothing of these a moment ago; "" where it was not asked."""
+        at, words = self._vain.get((node, digests)) or (-VAIN_FOR_S, "")
+        return words if self._clock.monotonic() - at < VAIN_FOR_S else ""
+
+    async def _ask(
+        self,
+        user_id: str,
+        node: str,
+        root: str,
+        digests: tuple[str, ...],
+        checkpoint: Checkpoint | None,
+    ) -> str:
+        """Why it did not send all of them; "" where it says that it did."""
+
+        def send(link: AgentConnection, order_id: str) -> None:
+            order = RepairOrder(order_id, root, digests)
+            if checkpoint is not None:
+                order = order._replace(
+                    session_id=checkpoint.session_id,
+                    attempt=checkpoint.attempt,
+                    rank=checkpoint.rank,
+                    folder=checkpoint.folder,
+                )
+            link.order_repair(order)
+
+        try:
+            report = await self._questions.ask(user_id, node, send, within_s=self._within_s)
+        except NsmlError as error:
+            return error.message
+        return report.words[:_MOST_WORDS]
+
+    def _holders(
+        self, root: str, saved: tuple[Checkpoint, ...]
+    ) -> Iterator[tuple[str, Checkpoint | None]]:
+        """Nodes that have it, or may have it, each with the checkpoint that it would be there."""
+        linked = {one.node for one in self._contacts.links() if Ability.REPAIRS in one.abilities}
+        for checkpoint in saved:
+            if checkpoint.node in linked:
+                yield checkpoint.node, checkpoint
+        holders = {node for node in linked if root in self._state.stock(node).things}
+        for node in sorted(holders):
+            yield node, None
+        # A node tells no more than the versions used last, and of code nothing.
+        for node in sorted(linked - holders)[:MOST_NODES]:
+            yield node, None

@@ -1,0 +1,138 @@
+"""Blobs that the object store has lost, sent again from trees and checkpoints of this node. No order is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+import structlog
+
+from nodeagent.folders import ReplicaId
+from nodeagent.storage.checkpoints import blobs_of
+from nodeagent.storage.transfer import put_blobs, uninterrupted
+from nsml.client.errors import ClientError
+from nsml.common.concurrency import TaskGroup
+from nsml.content.digests import is_digest
+from nsml.content.errors import ContentError
+from nsml.v1 import agents_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from nodeagent.folders import ReplicaFolders
+    from nodeagent.storage.tree_folder import TreeFolder
+    from nsml.client.rpc import Rpc
+    from nsml.common.clock import Clock, Offload
+
+MOST_BLOBS: Final = 128
+MOST_WAITING: Final = 16
+"""Orders that wait for their turn; more are refused."""
+WANTED_FOR_S: Final = 15.0
+"""How long the control plane waits: an order that has waited longer is not carried out."""
+
+log = structlog.get_logger()
+
+
+class RepairOrders:
+    """Carries out the orders, one after the other. A context manager: leaving it gives up what is not done.
+
+    Args:
+        trees: of this node.
+        folders: of its replicas.
+        rpc: gives the connection of the moment.
+        answered: called when there is an answer.
+    """
+
+    def __init__(
+        self,
+        trees: Sequence[TreeFolder],
+        folders: ReplicaFolders,
+        *,
+        rpc: Callable[[], Rpc],
+        answered: Callable[[], object],
+        clock: Clock,
+        run_long: Offload,
+    ) -> None:
+        self._trees = trees
+        self._folders = folders
+        self._rpc = rpc
+        self._answered = answered
+        self._clock = clock
+        self._run_long = run_long
+        self._waiting: deque[tuple[pb.RepairOrder, float]] = deque()
+        self._answers: list[pb.RepairReport] = []
+        self._group = TaskGroup()
+        self._working: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        """Give up."""
+        if self._working is not None:
+            self._working.cancel()
+        await self._group.__aexit__(None, None, None)
+
+    def obey(self, order: pb.RepairOrder) -> None:
+        """Begin to carry out an order; returns at once."""
+        if len(self._waiting) >= MOST_WAITING:
+            self._answer(pb.RepairReport(order_id=order.order_id, words="too many orders wait"))
+            return
+        self._waiting.append((order, self._clock.monotonic()))
+        if self._working is None or self._working.done():
+            self._working = self._group.create_task(self._work())
+
+    def take_answers(self) -> list[pb.RepairReport]:
+        """Return the answers since the last call."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _answer(self, report: pb.RepairReport) -> None:
+        self._answers.append(report)
+        self._answered()
+
+    async def _work(self) -> None:
+        while self._waiting:
+            order, since = self._waiting.popleft()
+            if self._clock.monotonic() - since > WANTED_FOR_S:
+                continue
+            report = pb.RepairReport(order_id=order.order_id)
+            try:
+                report.sent = await self._carried_out(order)
+            except (OSError, ValueError, ContentError, ClientError) as error:
+                report.words = str(error)
+            else:
+                if not report.sent:
+                    report.words = "it has nothing of that"
+            log.info("repair.sent", root=order.root[:16], blobs=report.sent, reason=report.words)
+            self._answer(report)
+
+    async def _carried_out(self, order: pb.RepairOrder) -> int:
+        """How many blobs were sent, each verified."""
+        wanted = {one for one in order.digests[:MOST_BLOBS] if is_digest(one)}
+        for trees in self._trees:
+            if trees.get(order.root) is not None:
+                with closing(trees.blobs(order.root, wanted)) as blobs:
+                    sent = await self._send(blobs, len(wanted))
+                if sent:
+                    return sent
+        if not order.HasField("replica"):
+            return 0
+        replica_id = ReplicaId(
+            session_id=order.replica.session_id,
+            attempt=order.replica.attempt,
+            rank=order.replica.rank,
+        )
+        folder = self._folders.of(replica_id)
+        with ExitStack() as stack:
+            opening = blobs_of(folder, order.folder, order.root, wanted)
+            saved = await uninterrupted(self._run_long, partial(stack.enter_context, opening))
+            return await self._send(saved, len(wanted))
+
+    async def _send(self, blobs: Iterator[tuple[str, bytes]], most: int) -> int:
+        return await put_blobs(self._rpc(), blobs, self._run_long, most=most)
