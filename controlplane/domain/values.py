@@ -151,6 +151,17 @@ class After:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedFrom:
+    """The session of another platform that one was restored from, as text; `restored_at` in Unix seconds."""
+
+    platform: str
+    session_id: str
+    name: str
+    owner: str
+    restored_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GitFacts:
     """The commit of a session's code, as its user's client said. `is_dirty` None: not known."""
 
@@ -553,6 +564,7 @@ class Session:
     origin: Origin | None = None
     changes: tuple[ProgramChange, ...] = ()
     git: GitFacts | None = None
+    imported: ImportedFrom | None = None
 
     @property
     def change(self) -> ProgramChange | None:

@@ -87,6 +87,13 @@ class EnvironmentLocks:
         await self._history.environment_locks.note_lock(session.id, lock)
         return replace(lock, content="")
 
+    async def restore(self, session_id: str, content: str) -> None:
+        """Note the packages that a session of a backup ran with. Raises as `record`, but NotFound."""
+        if len(content) > MOST_LOCK_BYTES:
+            raise TooLarge(f"a lock has at most {MOST_LOCK_BYTES} bytes")
+        lock = await self._run(partial(_read, content))
+        await self._history.environment_locks.note_lock(session_id, lock)
+
 
 def _read(content: str) -> EnvironmentLock:
     try:

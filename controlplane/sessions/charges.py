@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def charges_of(session: Session) -> tuple[AttemptCharge, ...]:
-    """One row an ended attempt."""
+    """One row an ended attempt; none of a session that ran on another platform."""
+    if session.imported is not None:
+        return ()
     return tuple(
         AttemptCharge(
             session_id=session.id,

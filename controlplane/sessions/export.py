@@ -76,7 +76,7 @@ class Exporter:
     async def _notices(self, sessions: Sequence[Session]) -> dict[str, Notice] | None:
         """What is to be told of them, by id; None: the store does not answer."""
         try:
-            return await self._outbox.of_ends(sessions)
+            return await self._outbox.of_ends(one for one in sessions if one.imported is None)
         except StoreError as error:
             _log.warning("export.failed", reason=str(error))
             return None
@@ -117,7 +117,11 @@ def _removal(session: Session, notice: Notice | None) -> Callable[[Draft], None]
 
 def uses_of(session: Session) -> tuple[DatasetUse, ...]:
     """The versions of datasets that a session used."""
-    return tuple(DatasetUse(one.owner, one.name, one.version) for one in session.spec.datasets)
+    return tuple(
+        DatasetUse(one.owner, one.name, one.version)
+        for one in session.spec.datasets
+        if one.digest  # of a restored session: a dataset of another platform has none here
+    )
 
 
 def row_of(session: Session) -> SessionRecord:

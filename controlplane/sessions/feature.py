@@ -68,6 +68,20 @@ def program_changes(core: Core) -> ProgramChanges:
     )
 
 
+def presenter(core: Core) -> Presenter:
+    """What users see of sessions."""
+    return Presenter(
+        state=core.state,
+        history=core.history,
+        reports=core.shared(last_reports),
+        waiting=core.shared(scheduling).waiting,
+        usages=core.shared(usages),
+        kept=core.kept,
+        project_kept=core.project_kept,
+        clock=core.clock,
+    )
+
+
 def wire(core: Core) -> Feature:
     """Offer SessionService; the leader schedules, and moves what has ended to the history."""
     submitter = _submitter(core)
@@ -80,16 +94,6 @@ def wire(core: Core) -> Feature:
         ended=core.shared(retention).changed,
     )
     exporting = Exporting(state=core.state, exporter=exporter, clock=core.clock)
-    presenter = Presenter(
-        state=core.state,
-        history=core.history,
-        reports=core.shared(last_reports),
-        waiting=core.shared(scheduling).waiting,
-        usages=core.shared(usages),
-        kept=core.kept,
-        project_kept=core.project_kept,
-        clock=core.clock,
-    )
     idle_limits = IdleLimits(
         state=core.state,
         history=core.history,
@@ -101,7 +105,7 @@ def wire(core: Core) -> Feature:
     after_others = AfterOthers(
         state=core.state, history=core.history, committer=core.committer, clock=core.clock
     )
-    servicer = SessionServicer(core, _operations(core, submitter), presenter)
+    servicer = SessionServicer(core, _operations(core, submitter), core.shared(presenter))
     return Feature(
         services=((sessions_pb2_grpc.add_SessionServiceServicer_to_server, servicer),),
         leader_loops=(

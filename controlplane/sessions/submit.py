@@ -43,18 +43,14 @@ from controlplane.limits.admission import Batch
 from controlplane.projects.projects import check_entitled, check_keep, within_quota
 from controlplane.scheduler import MaxCapacity, request_of
 from controlplane.sessions.after import unmet_words
+from controlplane.sessions.new_sessions import put_sessions
 from controlplane.sessions.validation import Submission, validated
 from controlplane.state.live_usage import record_size
 from controlplane.store.interface import (
     MAX_OPERATIONS,
     CommitUnknown,
-    Get,
     InvalidTransaction,
-    Put,
     StoreUnavailable,
-    Transaction,
-    absent,
-    unchanged,
 )
 from controlplane.stored import etcd_codec
 from nsml.common.units import size_text
@@ -67,7 +63,7 @@ if TYPE_CHECKING:
     from controlplane.content.content import Content
     from controlplane.datasets.datasets import Datasets
     from controlplane.domain.identity import User
-    from controlplane.domain.values import Allocation, DatasetVersion, SecretUse
+    from controlplane.domain.values import DatasetVersion, SecretUse
     from controlplane.environments.locks import EnvironmentLocks
     from controlplane.history.sql.history import History
     from controlplane.limits.admission import Admission
@@ -519,48 +515,10 @@ class Submitter:
         last: dict[str, int],
         entitled: Collection[Compare],
     ) -> bool:
-        counters = {key: self._state.counters.get(key) for key in last}
-        compares = [
-            unchanged(key, known.revision if known else 0) for key, known in counters.items()
-        ]
-        compares += [absent(etcd_codec.request_key(*key)) for key in sessions]
-        compares += sorted(entitled, key=lambda one: (one.key, str(one.operand)))
-        puts = [
-            Put(key=key, value=etcd_codec.encode_counter(number)) for key, number in last.items()
-        ]
-        written: dict[bytes, Session | Allocation] = {}
-        for key, session in sessions.items():
-            pointer = etcd_codec.encode_pointer(session.id)
-            value = etcd_codec.encode_session(session)
-            written[value] = session
-            puts += [
-                Put(key=etcd_codec.session_key(session.id), value=value),
-                Put(key=etcd_codec.name_key(session.name), value=pointer),
-                Put(key=etcd_codec.request_key(*key), value=pointer),
-            ]
-        transaction = Transaction(
-            compares=tuple(compares),
-            success=tuple(puts),
-            failure=tuple(Get(key=compare.key) for compare in compares),
-        )
-        with self._state.expecting(written):
-            result = await self._store.commit(transaction)
-        if not result.succeeded:
-            for compare, response in zip(compares, result.responses, strict=True):
-                if response.item is None:
-                    self._state.delete(compare.key, result.revision)
-                else:
-                    item = response.item
-                    self._state.put(item.key, item.value, item.mod_revision)
-            # A request that exists is looked for again: its session is known by then.
-            await self._state.reached(result.revision)
-            return False
-        for counter, number in last.items():
-            self._state.put_counter(counter, number, result.revision)
-        for session in sessions.values():
-            self._state.put_session(session, result.revision)
-        self._log.info("submission.committed", sessions=len(sessions), revision=result.revision)
-        return True
+        revision = await put_sessions(self._store, self._state, sessions.values(), last, entitled)
+        if revision:
+            self._log.info("submission.committed", sessions=len(sessions), revision=revision)
+        return bool(revision)
 
 
 def _key(initial: InitialCheckpoint) -> tuple[str, str, str]:

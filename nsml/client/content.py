@@ -190,7 +190,7 @@ async def download(
         async with open_tree(client, root, shown_by=shown_by) as whole:
             with _part_of(whole, below, absent) if below else nullcontext(whole) as tree:
                 _refuse_without_room(tree.size, target)
-                chunks = _chunks(client, root, tree, progress, shown_by)
+                chunks = tree_chunks(client, root, tree, progress=progress, shown_by=shown_by)
                 async with aclosing(chunks):
                     await extract_stream(tree, chunks, target, limits=None)
                 return tree.extent
@@ -253,14 +253,15 @@ def _refuse_without_room(size: int, target: Path) -> None:
         )
 
 
-async def _chunks(
+async def tree_chunks(
     client: Client,
     root: str,
     tree: StoredManifest,
-    progress: Callable[[Transfer], None] | None,
-    shown_by: Callable[[], Awaitable[object]] | None,
+    *,
+    progress: Callable[[Transfer], None] | None = None,
+    shown_by: Callable[[], Awaitable[object]] | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks of all files in order, repeats included, few thousand a call."""
+    """The chunks of all files in order, repeats included, few thousand a call; not held against their digests."""
     refs = tree.refs()
     received, total = 0, tree.size
     while asked := [ref.digest for ref in islice(refs, _FETCHED_AT_ONCE)]:

@@ -231,6 +231,9 @@ def _held_causes(session: Session) -> Iterable[str]:
 
 def _origins(session: Session) -> Iterable[str]:
     """The session that it came from: `kim/mnist/3`, `mnist/3`, its id; and how: `rerun`, `rerun of kim/mnist/3`."""
+    if session.HasField("imported"):
+        text = origin_text(session)
+        return (session.imported.name, session.imported.platform, text, text.partition(" ")[0])
     if not session.HasField("origin"):
         return ()
     name = session.origin.name

@@ -228,6 +228,9 @@ def checkpoints_text(session: Session) -> str:
 
 def origin_text(session: Session) -> str:
     """Which session it came from, and how: `rerun of kim/mnist/3`; "" where it came from none."""
+    if session.HasField("imported"):
+        one = session.imported
+        return f"restored from {one.name} of platform {one.platform} (owner {one.owner})"
     if not session.HasField("origin"):
         return ""
     return f"{_origin_word(session)} of {session.origin.name or session.origin.session}"
@@ -287,6 +290,19 @@ def _origin(session: Session) -> dict[str, Any] | None:
         "kind": enum_name(sessions_pb2.OriginKind, origin.kind, "ORIGIN_KIND_"),
         "session": origin.name or None,
         "id": origin.session,
+    }
+
+
+def _imported(session: Session) -> dict[str, Any] | None:
+    if not session.HasField("imported"):
+        return None
+    one = session.imported
+    return {
+        "platform": one.platform,
+        "session": one.name,
+        "id": one.session_id,
+        "owner": one.owner,
+        "restored_at": moment_of(one, "restored_at"),
     }
 
 
@@ -1055,6 +1071,7 @@ def record(session: Session) -> dict[str, Any]:
         "waiting": session.waiting or None,
         "held_cause": held_cause_name(session) or None,
         "origin": _origin(session),
+        "imported": _imported(session),
         "initial_checkpoint": _initial(session),
         "git": _git(session),
         "made_datasets": [f"{one.name}@{one.version}" for one in session.made_datasets],

@@ -51,6 +51,20 @@ class SqlArtifacts:
 
         await self._database.write(work, touches={one.session_id for one in told})
 
+    async def restore(self, artifacts: Sequence[Artifact]) -> None:
+        """Store versions of a session that is being restored, with their numbers and states."""
+
+        def work(connection: Connection) -> None:
+            for one in artifacts:
+                connection.execute(_PUT, _ARTIFACT.values(one))
+                connection.execute(_LOCK, (one.session_id, one.name))
+                connection.execute(
+                    "UPDATE artifact_names SET numbered = ? WHERE session_id = ? AND name = ? AND numbered < ?",
+                    (one.version, one.session_id, one.name, one.version),
+                )
+
+        await self._database.write(work, touches={one.session_id for one in artifacts})
+
     async def settle(self, settled: Artifact) -> Artifact | None:
         """Store that one is DURABLE, with the next version of its name, or LOST; what stands, None: there is no room.
 

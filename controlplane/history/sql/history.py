@@ -30,6 +30,7 @@ from controlplane.history.sql.media import SqlMedia
 from controlplane.history.sql.packs import SqlPacks
 from controlplane.history.sql.portable import Snapshots
 from controlplane.history.sql.queries import change, select
+from controlplane.history.sql.restores import SqlRestores
 from controlplane.history.sql.series import SERIES_A_NAME, SqlSeries
 from controlplane.history.sql.streams import SqlStreams
 from controlplane.history.sql.telemetry import SqlTelemetry
@@ -70,6 +71,7 @@ class History:
         self.sent = SqlSent(database)
         self.packs = SqlPacks(database, clock)
         self.kept = SqlKept(database)
+        self.restores = SqlRestores(database)
 
     async def mark(self, fresh: str = "") -> str:
         """The mark that says whose this database is; "" while it has none.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,16 @@ class SqlStreams:
             lambda connection: Appending(connection, dialect, now, most).run(chunks),
             touches={chunk.stream.session_id for chunk in chunks},
         )
+
+    async def append_as_of(self, chunks: Sequence[tuple[Chunk, float]]) -> None:
+        """Store chunks as if each had been received at its time (Unix seconds), in one transaction."""
+        dialect, most = self._database.dialect, self._metric_names
+
+        def work(connection: Connection) -> None:
+            for at, some in groupby(chunks, key=itemgetter(1)):
+                Appending(connection, dialect, at, most).run([chunk for chunk, _ in some])
+
+        await self._database.write(work, touches={one.stream.session_id for one, _ in chunks})
 
     async def cursors(self, session_id: str, attempt: int) -> dict[StreamKey, int]:
         """The first wanted position of every stream of an attempt."""

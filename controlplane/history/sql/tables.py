@@ -517,6 +517,15 @@ END $$""",
             in_backups=False,
         ),
     ),
+    # Sessions that are being restored from backups; see history.sql.restores.
+    (
+        Table(
+            "session_restores",
+            "session_id text, begun_at real",
+            key="session_id",
+            is_clustered=True,
+        ),
+    ),
 )
 """What follows. The version of a database counts its own steps before these: see each `migration.py`."""
 

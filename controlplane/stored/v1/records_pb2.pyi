@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SessionRecord(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids", "usage", "episodes", "owner_id", "resume", "durable", "held_cause", "origin", "changes", "git")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids", "usage", "episodes", "owner_id", "resume", "durable", "held_cause", "origin", "changes", "git", "imported")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class SessionRecord(_message.Message):
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     GIT_FIELD_NUMBER: _ClassVar[int]
+    IMPORTED_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -78,7 +79,8 @@ class SessionRecord(_message.Message):
     origin: OriginRecord
     changes: _containers.RepeatedCompositeFieldContainer[ChangeRecord]
     git: GitFactsRecord
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[UsageRecord, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeRecord, _Mapping]]] = ..., owner_id: _Optional[str] = ..., resume: _Optional[_Union[ResumeRecord, _Mapping]] = ..., durable: _Optional[_Union[DurableRecord, _Mapping]] = ..., held_cause: _Optional[str] = ..., origin: _Optional[_Union[OriginRecord, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ChangeRecord, _Mapping]]] = ..., git: _Optional[_Union[GitFactsRecord, _Mapping]] = ...) -> None: ...
+    imported: ImportedFromRecord
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[UsageRecord, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeRecord, _Mapping]]] = ..., owner_id: _Optional[str] = ..., resume: _Optional[_Union[ResumeRecord, _Mapping]] = ..., durable: _Optional[_Union[DurableRecord, _Mapping]] = ..., held_cause: _Optional[str] = ..., origin: _Optional[_Union[OriginRecord, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ChangeRecord, _Mapping]]] = ..., git: _Optional[_Union[GitFactsRecord, _Mapping]] = ..., imported: _Optional[_Union[ImportedFromRecord, _Mapping]] = ...) -> None: ...
 
 class KnobRecord(_message.Message):
     __slots__ = ("name", "value", "at", "counter")
@@ -178,6 +180,20 @@ class OriginRecord(_message.Message):
     session_id: str
     name: str
     def __init__(self, kind: _Optional[str] = ..., session_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ImportedFromRecord(_message.Message):
+    __slots__ = ("platform", "session_id", "name", "owner", "restored_at")
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_AT_FIELD_NUMBER: _ClassVar[int]
+    platform: str
+    session_id: str
+    name: str
+    owner: str
+    restored_at: float
+    def __init__(self, platform: _Optional[str] = ..., session_id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., restored_at: _Optional[float] = ...) -> None: ...
 
 class GitFactsRecord(_message.Message):
     __slots__ = ("commit", "branch", "remote", "dirty")

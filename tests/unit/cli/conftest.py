@@ -1,4 +1,5 @@
 import io
+import json
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from cli.app import App
 from cli.main import run
 from nsml.content.packing import pack
+from nsml.content.session_archives import ArchiveWriter, Header
 from nsml.v1 import (
     artifacts_pb2,
     checkpoints_pb2,
@@ -104,6 +106,7 @@ def home(tmp_path):
     folder.mkdir()
     (folder / "token").write_text(TOKEN + "\n")
     (folder / "token").chmod(0o600)
+    write_backup(tmp_path / "old.tar.zst")
     (tmp_path / "desktop.pub").write_text(LAPTOP.replace("laptop", "desktop"))
     return folder
 
@@ -133,6 +136,17 @@ def project(tmp_path, monkeypatch):
     (folder / "main.py").write_text("print('hello')\n")
     monkeypatch.chdir(folder)
     return Path(folder)
+
+
+def write_backup(path, name="kim/mnist/1", memo=""):
+    """An archive of a session that printed a line."""
+    header = Header("c1", "0.2", "2026-11-28T20:00:00Z", "kim", (name,))
+    session = {"id": "sold", "name": name, "memo": memo, "state": "SESSION_STATE_SUCCEEDED"}
+    with path.open("wb") as file, ArchiveWriter(file, header, now=EPOCH) as archive:
+        archive.add("sessions/1/logs/1-0.log", b"hello\n")
+        archive.add("sessions/1/logs/1-0.jsonl", b'{"first": 0, "last": 5, "received_at": 5}\n')
+        archive.add("sessions/1/session.json", json.dumps({"session": session}).encode())
+        archive.finish()
 
 
 def vision():

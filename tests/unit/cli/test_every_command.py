@@ -102,6 +102,7 @@ ARGUMENTS = {
     "artifact pull": ["kim/mnist/1", "report@1"],
     "pull": ["kim/mnist/1"],
     "download": ["kim/mnist/1"],
+    "restore": ["../old.tar.zst"],
     "dataset pull": ["mnist"],
     "dataset push": ["digits", "."],
     "dataset add": ["digits", "--in-place", "."],
@@ -216,6 +217,7 @@ def test_examples_parse(name, example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mnist").mkdir()
     (tmp_path / "lab.pem").touch()
+    (tmp_path / "mnist.tar.zst").touch()
     (tmp_path / ".env").touch()
     words = shlex.split(example)
     place = words.index("nsml") if "nsml" in words else None

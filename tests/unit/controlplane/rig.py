@@ -38,6 +38,7 @@ from nsml.v1 import (
     projects_pb2_grpc,
     resources_pb2,
     secrets_pb2_grpc,
+    session_backups_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
     ssh_keys_pb2_grpc,
@@ -65,6 +66,9 @@ class Stubs:
             environments_pb2_grpc.EnvironmentServiceStub(channel), self.metadata
         )
         self.backups = _As(backups_pb2_grpc.BackupServiceStub(channel), self.metadata)
+        self.session_backups = _As(
+            session_backups_pb2_grpc.SessionBackupServiceStub(channel), self.metadata
+        )
         self.artifacts = _As(artifacts_pb2_grpc.ArtifactServiceStub(channel), self.metadata)
         self.media = _As(media_pb2_grpc.MediaServiceStub(channel), self.metadata)
         self.telemetry = _As(telemetry_pb2_grpc.TelemetryServiceStub(channel), self.metadata)

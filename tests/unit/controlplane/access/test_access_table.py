@@ -124,6 +124,7 @@ DECLARED = {
         "OpenNodeTunnel": "A",
         "GetCluster": "u",
     },
+    "nsml.v1.SessionBackupService": {"ReadSessionStreams": "u", "RestoreSession": "u"},
     "nsml.v1.SessionService": {
         "CreateSession": "u",
         "GetSession": "u",

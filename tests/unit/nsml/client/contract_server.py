@@ -56,6 +56,8 @@ from nsml.v1 import (
     resources_pb2,
     secrets_pb2,
     secrets_pb2_grpc,
+    session_backups_pb2,
+    session_backups_pb2_grpc,
     sessions_pb2_grpc,
     ssh_keys_pb2,
     ssh_keys_pb2_grpc,
@@ -132,6 +134,8 @@ class State:
         """Contents of locks by the ids of sessions."""
         self.removed_checkpoints = 0
         self.artifacts: dict[str, list[artifacts_pb2.Artifact]] = {}
+        self.restored: dict[str, pb.Session] = {}
+        self.restoring: list[session_backups_pb2.RestoreSessionRequest] = []
         self.removed_artifacts: dict[str, list[str]] = defaultdict(list)
         self.media: dict[str, list[media_pb2.Media]] = {}
         self.is_full_of_media = False
@@ -1205,6 +1209,33 @@ class Artifacts(artifacts_pb2_grpc.ArtifactServiceServicer):
         return artifacts_pb2.RemoveArtifactsResponse()
 
 
+class SessionBackups(session_backups_pb2_grpc.SessionBackupServiceServicer):
+    """Sessions that print a line, and that were restored before, or end as those of the platform."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def ReadSessionStreams(self, request, context):
+        session = self.state.find(request.session, context)
+        if session.state == pb.SESSION_STATE_RUNNING:
+            text = f"{session.name} has not ended"
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, text, "STATE_CONFLICT")
+        part = session_backups_pb2.StreamPart(attempt=1, is_log=True, last=5, data=b"hello\n")
+        yield session_backups_pb2.ReadSessionStreamsResponse(part=part)
+
+    def RestoreSession(self, requests, context):
+        first, *rest = requests
+        session = first.session.session
+        if first.session.validate_only:
+            known = self.state.restored.get(session.id)
+            return session_backups_pb2.RestoreSessionResponse(
+                session=known, was_there=known is not None
+            )
+        self.state.restored[session.id] = session
+        self.state.restoring += rest
+        return session_backups_pb2.RestoreSessionResponse(session=session)
+
+
 class Media(media_pb2_grpc.MediaServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -1782,6 +1813,9 @@ class ContractServer:
             Environments(self.state), self.server
         )
         artifacts_pb2_grpc.add_ArtifactServiceServicer_to_server(Artifacts(self.state), self.server)
+        session_backups_pb2_grpc.add_SessionBackupServiceServicer_to_server(
+            SessionBackups(self.state), self.server
+        )
         media_pb2_grpc.add_MediaServiceServicer_to_server(Media(self.state), self.server)
         nodes_pb2_grpc.add_NodeServiceServicer_to_server(Nodes(self.state), self.server)
         accounts_pb2_grpc.add_AccountServiceServicer_to_server(Accounts(self.state), self.server)

@@ -1,0 +1,249 @@
+"""Sessions of backups as sessions of this platform. A backup may be anybody's work: nothing in it is believed.
+
+What decides here (nodes, charges, times ahead of our clock, digests of data) is left out; what people read is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from controlplane.checkpoints.lost_uploads import plain
+from controlplane.domain.errors import InvalidRequest, TooLarge
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.limits import NO_TIME_LIMITS
+from controlplane.domain.names import NO_DATASET, check_digest
+from controlplane.domain.values import (
+    Cause,
+    DatasetVersion,
+    Device,
+    End,
+    EndedAttempt,
+    ImportedFrom,
+    Replica,
+    Session,
+    Usage,
+    Visibility,
+)
+from controlplane.sessions.convert import CAUSES, to_submission
+from controlplane.sessions.validation import validated
+from controlplane.wire.times import time_of
+from nsml.spec.dataset_names import is_dataset_name
+from nsml.v1 import sessions_pb2
+
+if TYPE_CHECKING:
+    from controlplane.domain.identity import User
+    from controlplane.domain.values import SessionSpec
+    from controlplane.sessions.validation import Submission
+    from nsml.v1 import session_backups_pb2 as pb
+
+MOST_ATTEMPTS: Final = 10_000
+MOST_REPLICAS: Final = 10_000
+MOST_DEVICES: Final = 64
+"""Of a replica."""
+_MOST_CHARS: Final = 256
+_MOST_REASON: Final = 2_048
+_NO_CODE: Final = "0" * 64
+_ENDED: Final = {
+    sessions_pb2.SESSION_STATE_SUCCEEDED: SessionState.SUCCEEDED,
+    sessions_pb2.SESSION_STATE_FAILED: SessionState.FAILED,
+    sessions_pb2.SESSION_STATE_STOPPED: SessionState.STOPPED,
+}
+_CAUSES_BACK: Final = {sessions_pb2.Cause.Value(name): cause for cause, name in CAUSES.items()}
+
+
+def request_id_of(message: pb.RestoredSession) -> str:
+    """The same each time that a session of a platform is restored, so that there is no second one."""
+    where = f"{message.platform}\n{message.session.id}".encode(errors="replace")
+    return f"restore-{hashlib.sha256(where).hexdigest()[:48]}"
+
+
+def restored(
+    message: pb.RestoredSession,
+    owner: User,
+    datasets: tuple[DatasetVersion, ...],
+    *,
+    id: str,  # noqa: A002
+    now: float,
+) -> Session:
+    """The session, but for its number, which is 0. `now` in Unix seconds.
+
+    Raises:
+        InvalidRequest, TooLarge: it cannot be one.
+    """
+    source = message.session
+    request_id = request_id_of(message)
+    if source.attempt > MOST_ATTEMPTS or len(source.attempts) > MOST_ATTEMPTS:
+        raise TooLarge(f"a restored session has at most {MOST_ATTEMPTS:,} attempts")
+    if len(source.replicas) > MOST_REPLICAS:
+        raise TooLarge(f"a restored session has at most {MOST_REPLICAS:,} replicas")
+    state = _ENDED.get(source.state)
+    if state is None:
+        raise InvalidRequest("the backup has a session that had not ended")
+    spec, asked = _asked(message, owner)
+    created_at = _by(time_of(source.created_at), now) or now
+    ended_at = max(_by(time_of(source.ended_at), now), created_at)
+    imported = ImportedFrom(
+        platform=_text(message.platform),
+        session_id=_text(source.id),
+        name=_text(source.name),
+        owner=_text(source.owner),
+        restored_at=now,
+    )
+    return Session(
+        id=id,
+        name=f"{owner.name}/{_dataset(source, datasets)}/0",
+        owner=owner.name,
+        owner_id="" if owner.id == owner.name else owner.id,
+        spec=replace(spec, datasets=datasets),
+        created_at=created_at,
+        project=owner.name,
+        team=owner.team,
+        visibility=Visibility.PRIVATE,
+        state=state,
+        attempt=source.attempt,
+        replicas=tuple(_replica(one, rank) for rank, one in enumerate(source.replicas)),
+        started_at=_by(time_of(source.started_at), now),
+        ended_at=ended_at,
+        end=_end(source.end) if source.HasField("end") else None,
+        memo=plain(asked.memo),
+        command=tuple(map(plain, asked.command)),
+        request_id=request_id,
+        request_digest=hashlib.sha256(request_id.encode()).digest(),
+        attempts=tuple(_attempt(one, now) for one in source.attempts),
+        usage=_usage(source.usage),
+        git=asked.git,
+        imported=imported,
+    )
+
+
+def foreign_dataset(message: sessions_pb2.DatasetReference, source_owner: str) -> DatasetVersion:
+    """A version that is not here: by name and number, without content."""
+    owner, slash, name = message.name.rpartition("/")
+    if not is_dataset_name(name):
+        raise InvalidRequest(f"{message.name[:80]!r} is not the name of a dataset")
+    folder = message.folder if is_dataset_name(message.folder) else ""
+    return DatasetVersion(
+        owner=_text(owner if slash else source_owner),
+        name=name,
+        version=message.version,
+        digest="",
+        streamed=message.streamed,
+        folder=folder,
+    )
+
+
+def _asked(message: pb.RestoredSession, owner: User) -> tuple[SessionSpec, Submission]:
+    """What was asked for, held to the rules of new sessions."""
+    source = message.session
+    request = sessions_pb2.CreateSessionRequest(
+        request_id=request_id_of(message),
+        spec=source.spec,
+        memo=source.memo,
+        command=source.command,
+    )
+    if source.HasField("git"):
+        request.git.CopyFrom(source.git)
+    spec = request.spec
+    # Of another platform, or not of use to a session that has ended.
+    for field in ("datasets", "after", "initial_checkpoint", "no_queue"):
+        spec.ClearField(field)
+    if spec.environment_lock:
+        check_digest(spec.environment_lock)
+        spec.environment_lock = ""
+    code = spec.bundle_digest
+    # Its code may not be in the backup.
+    spec.bundle_digest = code or _NO_CODE
+    submission = to_submission(request, owner)
+    return replace(validated(submission, NO_TIME_LIMITS), bundle_digest=code), submission
+
+
+def _dataset(source: sessions_pb2.Session, datasets: tuple[DatasetVersion, ...]) -> str:
+    """The middle part of its name."""
+    if datasets:
+        return datasets[0].name
+    parts = source.name.split("/")
+    if len(parts) == 3 and parts[1] != NO_DATASET and is_dataset_name(parts[1]):
+        return parts[1]
+    return NO_DATASET
+
+
+def _replica(message: sessions_pb2.Replica, rank: int) -> Replica:
+    """Its node is named as none can be: a node of that name here has no part in it."""
+    devices = tuple(
+        Device(
+            uuid=_text(one.uuid),
+            index=min(one.index, 1 << 16),
+            model=_text(one.model),
+            memory_bytes=min(one.memory_bytes, (1 << 53) - 1),
+            simulated=one.simulated,
+        )
+        for one in message.devices[:MOST_DEVICES]
+    )
+    return Replica(
+        rank=rank,
+        node=f"{_text(message.node)} (elsewhere)",
+        devices=devices,
+        image=_text(message.image),
+    )
+
+
+def _attempt(message: sessions_pb2.EndedAttempt, now: float) -> EndedAttempt:
+    """Without its nodes, whose agents may send records of it, and without what it would be charged for."""
+    return EndedAttempt(
+        number=message.number,
+        cause=_cause(message.cause),
+        placed_at=_by(time_of(message.placed_at), now),
+        ended_at=_by(time_of(message.ended_at), now),
+        gpu_thousandths=0,
+        held_s=0.0,
+        reason=_text(message.reason, _MOST_REASON),
+        gpu_models={
+            _text(model): min(share, 1 << 30)
+            for model, share in list(message.gpu_models.items())[:MOST_DEVICES]
+        },
+    )
+
+
+def _end(message: sessions_pb2.SessionEnd) -> End:
+    return End(
+        cause=_cause(message.cause),
+        exit_code=message.exit_code,
+        rank=message.rank,
+        message=_text(message.message, _MOST_REASON),
+    )
+
+
+def _cause(number: int) -> Cause:
+    if (cause := _CAUSES_BACK.get(number)) is None:
+        raise InvalidRequest(f"the backup has an end of a cause that is not known here: {number}")
+    return cause
+
+
+def _usage(message: sessions_pb2.SessionUsage) -> Usage:
+    return Usage(
+        device_seconds=_amount(message.device_seconds),
+        utilization=(
+            min(_amount(message.utilization_percent), 100.0)
+            if message.HasField("utilization_percent")
+            else None
+        ),
+        utilization_peak=min(_amount(message.utilization_peak_percent), 100.0),
+        memory_peak=_amount(message.memory_peak_bytes),
+        watt_hours=_amount(message.watt_hours),
+    )
+
+
+def _amount(number: float) -> float:
+    return number if math.isfinite(number) and number > 0 else 0.0
+
+
+def _by(at: float, now: float) -> float:
+    """A time that is not ahead of our clock, by which is decided."""
+    return min(at, now)
+
+
+def _text(text: str, most: int = _MOST_CHARS) -> str:
+    return plain(text)[:most]

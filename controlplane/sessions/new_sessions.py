@@ -1,0 +1,77 @@
+"""New sessions into the coordination store: record, name, number and request id in one transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.store.interface import Get, Put, Transaction, absent, unchanged
+from controlplane.stored import etcd_codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from controlplane.domain.values import Allocation, Session
+    from controlplane.state.live_state import LiveState
+    from controlplane.store.interface import Compare, KeyValueStore
+
+
+async def put_sessions(
+    store: KeyValueStore,
+    state: LiveState,
+    sessions: Iterable[Session],
+    last: Mapping[str, int],
+    further: Iterable[Compare] = (),
+) -> int:
+    """Write sessions whose requests have made none; the revision, or 0 when somebody wrote in between.
+
+    What is in the store then is known here afterwards.
+
+    Args:
+        store: the coordination store.
+        state: what is known of it.
+        sessions: each with a name and a request id of its own.
+        last: the numbers given last with these, by the key of the counter.
+        further: conditions under which they may be written.
+
+    Raises:
+        InvalidTransaction: together they are too large.
+        CommitUnknown, StoreUnavailable: they may be written all the same, or not.
+    """
+    made = list(sessions)
+    counters = {key: state.counters.get(key) for key in last}
+    compares = [unchanged(key, known.revision if known else 0) for key, known in counters.items()]
+    compares += [absent(etcd_codec.request_key(one.owner, one.request_id)) for one in made]
+    compares += sorted(further, key=lambda one: (one.key, str(one.operand)))
+    puts = [Put(key=key, value=etcd_codec.encode_counter(number)) for key, number in last.items()]
+    written: dict[bytes, Session | Allocation] = {}
+    for session in made:
+        pointer = etcd_codec.encode_pointer(session.id)
+        value = etcd_codec.encode_session(session)
+        written[value] = session
+        puts += [
+            Put(key=etcd_codec.session_key(session.id), value=value),
+            Put(key=etcd_codec.name_key(session.name), value=pointer),
+            Put(key=etcd_codec.request_key(session.owner, session.request_id), value=pointer),
+        ]
+    transaction = Transaction(
+        compares=tuple(compares),
+        success=tuple(puts),
+        failure=tuple(Get(key=compare.key) for compare in compares),
+    )
+    with state.expecting(written):
+        result = await store.commit(transaction)
+    if not result.succeeded:
+        for compare, response in zip(compares, result.responses, strict=True):
+            if response.item is None:
+                state.delete(compare.key, result.revision)
+            else:
+                item = response.item
+                state.put(item.key, item.value, item.mod_revision)
+        # A request that exists is looked for again: its session is known by then.
+        await state.reached(result.revision)
+        return 0
+    for counter, number in last.items():
+        state.put_counter(counter, number, result.revision)
+    for session in made:
+        state.put_session(session, result.revision)
+    return result.revision

@@ -1,0 +1,328 @@
+"""Sessions into an archive: their records, what they reported and printed, and their files, as a stream."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from nsml.client.content import open_tree, tree_chunks
+from nsml.client.errors import ClientError, NotFound, Unavailable
+from nsml.content.digests import verify
+from nsml.spec.folders import folder_name, session_folder
+from nsml.spec.output_datasets import KEPT_FILES
+from nsml.v1 import session_backups_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from google.protobuf.message import Message
+
+    from nsml.client.calls import Client
+    from nsml.content.session_archives import ArchiveWriter
+    from nsml.v1.media_pb2 import Media
+    from nsml.v1.sessions_pb2 import DatasetReference, Session
+
+LOST: Final = "nsml.lost"
+"""Kind of the line that stands for records that are lost: `first` and `last` are their positions."""
+_PIECE_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Backed:
+    """What of one session is in an archive. `left_out`: what is not, and why, a line each."""
+
+    session: str
+    bytes: int = 0
+    files: int = 0
+    left_out: list[str] = field(default_factory=list)
+
+
+def message_dict(message: Message) -> dict[str, Any]:
+    """A message as JSON, with the contract's own names."""
+    from google.protobuf.json_format import MessageToDict
+
+    found: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    return found
+
+
+class SessionBackup:
+    """Writes sessions into one archive, one after the other.
+
+    Args:
+        client: of the platform that has them.
+        archive: what is written.
+        with_checkpoints: with the files of checkpoints; else only what is said of them.
+        with_datasets: with the files of the datasets that they used.
+        progress: is told how many bytes of files and records are in it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        archive: ArchiveWriter,
+        *,
+        with_checkpoints: bool,
+        with_datasets: bool,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._client = client
+        self._archive = archive
+        self._with_checkpoints = with_checkpoints
+        self._with_datasets = with_datasets
+        self._progress = progress
+        self._folders: set[str] = set()
+        self._trees: dict[str, str] = {}
+        """Folders of the archive by the digests of what they have: the same code is in it once."""
+
+    async def size_of(self, session: Session) -> int:
+        """About how many bytes of files it has: checkpoints and artifacts."""
+        checkpoints = await self._client.checkpoints.every(session.id)
+        artifacts = await self._client.artifacts.every(session.id)
+        sizes = {one.digest: one.size_bytes for one in artifacts}
+        if self._with_checkpoints:
+            sizes |= {one.digest: one.size_bytes for one in checkpoints}
+        sizes.pop("", None)
+        return sum(sizes.values())
+
+    async def add(self, session: Session) -> Backed:
+        """Add one that has ended. Raises ClientError, ContentError, OSError: the archive cannot be finished then."""
+        backed = Backed(session.name)
+        before = self._archive.bytes
+        if self._with_datasets:
+            for reference in session.spec.datasets:
+                await self._add_dataset(reference, backed)
+        folder = self._new_folder("sessions", session_folder(session.name))
+        code = await self._add_code(session, folder, backed)
+        checkpoints = await self._add_checkpoints(session, folder, backed)
+        artifacts = await self._add_artifacts(session, folder, backed)
+        media = await self._add_media(session, folder, backed)
+        for name, rows in (
+            ("checkpoints", checkpoints),
+            ("artifacts", artifacts),
+            ("media", media),
+        ):
+            if rows:
+                self._archive.add(f"{folder}/{name}.jsonl", b"".join(map(_line, rows)))
+        await self._add_lock(session, folder)
+        await self._add_streams(session, folder)
+        record = {"session": message_dict(session), "code": code, "left_out": backed.left_out}
+        self._archive.add(f"{folder}/session.json", json.dumps(record, indent=2).encode() + b"\n")
+        backed.bytes = self._archive.bytes - before
+        return backed
+
+    def _new_folder(self, above: str, name: str) -> str:
+        """A folder that nothing else in the archive has."""
+        folder, number = f"{above}/{name}", 1
+        while folder in self._folders:
+            number += 1
+            folder = f"{above}/{name}-{number}"
+        self._folders.add(folder)
+        return folder
+
+    async def _add_tree(
+        self, path: str, root: str, backed: Backed, shown_by: Callable[[], Awaitable[object]]
+    ) -> str:
+        """The folder of the archive that has a tree, which is added unless it is there."""
+        if root in self._trees:
+            return self._trees[root]
+        async with AsyncExitStack() as stack:
+            client = self._client
+            tree = await stack.enter_async_context(open_tree(client, root, shown_by=shown_by))
+            chunks = await stack.enter_async_context(
+                aclosing(tree_chunks(client, root, tree, shown_by=shown_by))
+            )
+            for entry in tree.entries:
+                adding = self._archive.adding(
+                    f"{path}/{entry.path}", entry.size, is_executable=bool(entry.mode & 0o111)
+                )
+                with adding as write:
+                    for ref in entry.chunks:
+                        data = await anext(chunks)
+                        verify(ref.digest, data)
+                        write(data)
+                        self._progress(self._archive.bytes)
+                backed.files += 1
+        self._trees[root] = path
+        return path
+
+    async def _add_code(self, session: Session, folder: str, backed: Backed) -> str | None:
+        if not (root := session.spec.bundle_digest):
+            return None
+        shown_by = partial(self._client.sessions.get, session.id)
+        try:
+            return await self._add_tree(f"{folder}/code", root, backed, shown_by)
+        except NotFound as error:
+            backed.left_out.append(f"the code: {error.why or error.message}")
+            return None
+
+    async def _add_checkpoints(
+        self, session: Session, folder: str, backed: Backed
+    ) -> list[dict[str, Any]]:
+        rows = []
+        left_out = 0
+        for one in await self._client.checkpoints.every(session.id):
+            path: str | None = None
+            if one.digest and self._with_checkpoints:
+                shown_by = partial(self._client.checkpoints.get, session.id, one.name)
+                # A checkpoint's content may be read once it was asked for by its name.
+                found = await shown_by()
+                place = f"{folder}/checkpoints/{folder_name(one.name)}"
+                path = await self._add_tree(place, found.digest, backed, shown_by)
+            elif one.digest:
+                left_out += 1
+            else:
+                backed.left_out.append(f"checkpoint {one.name}: {one.why_lost or 'not durable'}")
+            rows.append({"checkpoint": message_dict(one), "path": path})
+        if left_out:
+            backed.left_out.append(f"files of {left_out} checkpoints (--no-checkpoints)")
+        return rows
+
+    async def _add_artifacts(
+        self, session: Session, folder: str, backed: Backed
+    ) -> list[dict[str, Any]]:
+        rows = []
+        for one in await self._client.artifacts.every(session.id):
+            path: str | None = None
+            if one.digest:
+                shown_by = partial(self._client.artifacts.every, session.id, one.name)
+                place = (
+                    f"{folder}/files/{one.attempt}"
+                    if one.name == KEPT_FILES
+                    else f"{folder}/artifacts/{folder_name(f'{one.name}@{one.version}')}"
+                )
+                path = await self._add_tree(place, one.digest, backed, shown_by)
+            elif one.name == KEPT_FILES:
+                backed.left_out.append(f"files of attempt {one.attempt}: {one.why_lost}")
+            else:
+                backed.left_out.append(f"artifact {one.name}: {one.why_lost}")
+            rows.append({"artifact": message_dict(one), "path": path})
+        return rows
+
+    async def _add_media(
+        self, session: Session, folder: str, backed: Backed
+    ) -> list[dict[str, Any]]:
+        from nsml.client.media import contents, pages
+        from nsml.v1.media_pb2 import ListMediaRequest
+
+        rows = []
+        async with aclosing(pages(self._client, ListMediaRequest(session=session.id))) as found:
+            async for page in found:
+                async with aclosing(
+                    contents(self._client, page.media, shown_by=page.shown_by)
+                ) as files:
+                    async for one, data in files:
+                        tree = _media_tree(folder, one)
+                        self._archive.add(f"{tree}/{one.file}", data)
+                        self._progress(self._archive.bytes)
+                        backed.files += 1
+                for one in page.media:
+                    path = _media_tree(folder, one) if one.root else None
+                    rows.append({"media": message_dict(one), "path": path})
+                    if path is None:
+                        backed.left_out.append(f"media {one.name}: {one.why_lost or 'not durable'}")
+        return rows
+
+    async def _add_lock(self, session: Session, folder: str) -> None:
+        try:
+            lock = await self._client.environments.lock(session.id)
+        except NotFound:
+            return
+        self._archive.add(f"{folder}/environment.lock", lock.content.encode())
+
+    async def _add_streams(self, session: Session, folder: str) -> None:
+        request = pb.ReadSessionStreamsRequest(session=session.id)
+        answers = self._client.rpc.stream(
+            "SessionBackupService/ReadSessionStreams", request, pb.ReadSessionStreamsResponse
+        )
+        stream: _Stream | None = None
+        async with aclosing(answers):
+            async for answer in answers:
+                part = answer.part
+                key = (part.is_log, part.attempt, part.rank, part.writer)
+                if stream is None or stream.key != key:
+                    if stream is not None:
+                        stream.add_to(self._archive, folder)
+                    stream = _Stream(key)
+                stream.take(part)
+                self._progress(self._archive.bytes)
+        if stream is not None:
+            stream.add_to(self._archive, folder)
+
+    async def _add_dataset(self, reference: DatasetReference, backed: Backed) -> None:
+        """Add the version that a session used, where it can be read; once for all sessions."""
+        if not reference.digest or reference.digest in self._trees:
+            return
+        label = f"dataset {reference.name}@{reference.version}"
+        shown_by = partial(self._client.datasets.get, reference.name, reference.version)
+        try:
+            found = await shown_by()
+        except ClientError as error:
+            if isinstance(error, Unavailable):
+                raise
+            backed.left_out.append(f"{label}: {error.message}")
+            return
+        if found.in_place or found.digest != reference.digest:
+            why = "it is in place" if found.in_place else "its content or its rights have changed"
+            backed.left_out.append(f"{label}: {why}")
+            return
+        name = folder_name(f"{found.owner}_{found.name}@{found.version}")
+        folder = self._new_folder("datasets", name)
+        await self._add_tree(folder, found.digest, backed, shown_by)
+        record = {"dataset": message_dict(found), "path": folder}
+        self._archive.add(f"{folder}.json", json.dumps(record, indent=2).encode() + b"\n")
+
+
+class _Stream:
+    """One stream on its way: in a temporary file, since a member of an archive begins with its size."""
+
+    def __init__(self, key: tuple[bool, int, int, int]) -> None:
+        self.key = key
+        self._is_log = key[0]
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `add_to`
+        self._index = tempfile.TemporaryFile()  # noqa: SIM115 - as above
+
+    def take(self, part: pb.StreamPart) -> None:
+        """The next part."""
+        if self._is_log:
+            line: dict[str, Any] = {"first": part.first, "last": part.last}
+            line |= (
+                {"lost": True}
+                if part.is_lost
+                else {"received_at": part.received_at.ToNanoseconds() / 1e9}
+            )
+            self._index.write(_line(line))
+            self._file.write(part.data)
+        elif part.is_lost:
+            self._file.write(_line({"kind": LOST, "first": part.first, "last": part.last}))
+        else:
+            # A line end in JSON stands between its words, and means nothing.
+            self._file.writelines(record.replace(b"\n", b" ") + b"\n" for record in part.records)
+
+    def add_to(self, archive: ArchiveWriter, folder: str) -> None:
+        """Add it to an archive."""
+        _, attempt, rank, writer = self.key
+        with self._file, self._index:
+            if self._is_log:
+                _add_file(archive, f"{folder}/logs/{attempt}-{rank}.log", self._file)
+                _add_file(archive, f"{folder}/logs/{attempt}-{rank}.jsonl", self._index)
+            else:
+                path = f"{folder}/records/{attempt}-{rank}-{writer}.jsonl"
+                _add_file(archive, path, self._file)
+
+
+def _add_file(archive: ArchiveWriter, path: str, file: IO[bytes]) -> None:
+    size = file.tell()
+    file.seek(0)
+    archive.add_pieces(path, size, iter(partial(file.read, _PIECE_BYTES), b""))
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _media_tree(folder: str, one: Media) -> str:
+    return f"{folder}/media/{one.attempt}-{one.rank}"

@@ -1,0 +1,584 @@
+"""Sessions from an archive: all of it is checked before the first byte is sent, then one session after the other."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+
+from nsml.client.errors import NotFound
+from nsml.client.session_backups import LOST
+from nsml.client.uploads import find_missing, upload
+from nsml.common.clock import in_thread
+from nsml.content.extract import naming
+from nsml.content.packing import pack_files
+from nsml.content.paths import native_parts
+from nsml.content.safe_paths import beneath
+from nsml.content.session_archives import HEADER, SUMS, ArchiveRefused, check, json_of, members
+from nsml.v1 import artifacts_pb2, checkpoints_pb2, datasets_pb2, media_pb2, sessions_pb2
+from nsml.v1 import session_backups_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from nsml.client.calls import Client
+    from nsml.content.session_archives import Header, Member
+
+MOST_SESSIONS: Final = 100_000
+MOST_LOCK_BYTES: Final = 4 << 20
+_MOST_BYTES: Final = 1 << 62
+_PIECE_BYTES: Final = 1 << 20
+_PART_RECORDS: Final = 1_000
+_MOST_DEPTH: Final = 50
+_LARGEST: Final = 1 << 53
+_STREAM: Final = re.compile(
+    r"(?P<folder>sessions/[^/]+)/(?:records/(?P<record>[0-9]+-[0-9]+-[0-9]+)\.jsonl"
+    r"|logs/(?P<log>[0-9]+-[0-9]+)\.(?P<kind>log|jsonl))"
+)
+
+M = TypeVar(
+    "M",
+    sessions_pb2.Session,
+    checkpoints_pb2.Checkpoint,
+    artifacts_pb2.Artifact,
+    media_pb2.Media,
+    datasets_pb2.Dataset,
+)
+
+
+@dataclass(slots=True)
+class Inside:
+    """A session of an archive.
+
+    Attributes:
+        folder: its folder there.
+        code: the folder with its code; "": it is not in the archive.
+        trees: the folders with its files, its code among them.
+        left_out: what is not in the archive, a line each.
+    """
+
+    folder: str
+    session: sessions_pb2.Session = field(default_factory=sessions_pb2.Session)
+    code: str = ""
+    trees: set[str] = field(default_factory=set)
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an archive has, checked. `bytes`: of all its files together."""
+
+    header: Header
+    sessions: dict[str, Inside]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A session that is there. `was`: its name in the archive."""
+
+    session: sessions_pb2.Session
+    was: str
+    was_there: bool
+    left_out: tuple[str, ...] = ()
+
+
+def read_contents(file: Path, progress: Callable[[int], None] = lambda _: None) -> Contents:
+    """Check an archive. Blocking; nothing is written. Raises ArchiveRefused, OSError."""
+    looking = _Looking(progress)
+    header = check(file, looking.look)
+    looking.check()
+    return Contents(header, looking.sessions, looking.bytes)
+
+
+class _Looking:
+    """Reads what is said of each session, and which trees there are."""
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        self._progress = progress
+        self._trees: set[str] = set()
+        self.sessions: dict[str, Inside] = {}
+        self._referring: dict[str, set[str]] = {}
+        self.bytes = 0
+
+    def look(self, member: Member) -> None:
+        self.bytes += member.size
+        self._progress(self.bytes)
+        if member.tree:
+            self._trees.add(member.tree)
+            return
+        folder, name = _placed(member.path)
+        if name == "session.json":
+            if len(self.sessions) == MOST_SESSIONS:
+                raise ArchiveRefused(f"it has more than {MOST_SESSIONS:,} sessions")
+            inside = _inside(folder, member)
+            inside.trees |= self._referring.pop(folder, set())
+            self.sessions[folder] = inside
+        elif name in _ROWS:
+            if folder in self.sessions:
+                raise ArchiveRefused(f"{member.path!r} is behind the record of its session")
+            trees = self._referring.setdefault(folder, set())
+            for row in _rows(member, *_ROWS[name]):
+                if row.path and not row.is_empty:
+                    trees.add(row.path)
+        elif folder in self.sessions:
+            raise ArchiveRefused(f"{member.path!r} is behind the record of its session")
+
+    def check(self) -> None:
+        """Raise ArchiveRefused where something is named that is not there."""
+        if self._referring:
+            raise ArchiveRefused(f"{next(iter(self._referring))!r} has no record of a session")
+        for inside in self.sessions.values():
+            if lacks := inside.trees - self._trees:
+                name = inside.session.name[:200]
+                raise ArchiveRefused(f"{min(lacks)[:200]!r}, files of {name!r}, is not in it")
+
+
+async def restore(
+    client: Client,
+    file: Path,
+    contents: Contents,
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+    restored: Callable[[Restored], None] = lambda _: None,
+) -> None:
+    """Have the sessions of an archive on a platform; `restored` is told of each. What was restored before is not sent again.
+
+    Raises ClientError, ContentError, OSError: the sessions before are there, and the same again goes on behind them.
+    """
+    with tempfile.TemporaryDirectory(prefix="nsml-restore-") as scratch:
+        restoring = _Restoring(client, contents, Path(scratch), restored)
+        if await restoring.look():
+            await restoring.send(file, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A checkpoint, an artifact or a media file; `path`: the folder of the archive with its files, "" for none."""
+
+    message: checkpoints_pb2.Checkpoint | artifacts_pb2.Artifact | media_pb2.Media
+    path: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no files, so that its folder is not in the archive."""
+        return not isinstance(self.message, media_pb2.Media) and not self.message.file_count
+
+
+_ROWS: Final = {
+    "checkpoints.jsonl": ("checkpoint", checkpoints_pb2.Checkpoint),
+    "artifacts.jsonl": ("artifact", artifacts_pb2.Artifact),
+    "media.jsonl": ("media", media_pb2.Media),
+}
+
+
+class _Restoring:
+    """The second reading of an archive, in which everything is sent."""
+
+    def __init__(
+        self,
+        client: Client,
+        contents: Contents,
+        scratch: Path,
+        restored: Callable[[Restored], None],
+    ) -> None:
+        self._client = client
+        self._contents = contents
+        self._scratch = scratch
+        self._restored = restored
+        self._wanted: set[str] = set()
+        self._left: dict[str, Inside] = {}
+        self._roots: dict[str, str] = {}
+        self._datasets: dict[str, tuple[str, int, str]] = {}
+        """Name, version and digest here by the digest there."""
+        self._streams: dict[str, _Kept] = {}
+        self._tree: _Tree | None = None
+
+    async def look(self) -> bool:
+        """Ask what is there already; whether anything is left to do."""
+        for folder, inside in self._contents.sessions.items():
+            request = pb.RestoreSessionRequest(session=self._session(inside, is_check=True))
+            answer = await self._call([request])
+            if answer.was_there:
+                self._restored(Restored(answer.session, inside.session.name, was_there=True))
+            else:
+                self._left[folder] = inside
+                self._wanted |= inside.trees
+        return bool(self._left)
+
+    async def send(self, file: Path, progress: Callable[[int], None]) -> None:
+        """Send the rest."""
+        done = 0
+        try:
+            for member in members(file):
+                await self._send(member)
+                progress(done := done + member.size)
+        finally:
+            if self._tree is not None:
+                self._tree.remove()
+            for kept in self._streams.values():
+                kept.close()
+
+    async def _send(self, member: Member) -> None:
+        if self._tree is not None and member.tree != self._tree.path:
+            tree, self._tree = self._tree, None
+            await self._push(tree)
+        if member.tree in self._wanted or member.tree.startswith("datasets/"):
+            if self._tree is None:
+                self._tree = _Tree(member.tree, self._scratch)
+            member.check_path()
+            await in_thread(partial(self._tree.add, member))
+        elif not member.tree and member.path not in {HEADER, SUMS}:
+            await self._take(member)
+
+    async def _push(self, tree: _Tree) -> None:
+        """Send what the platform lacks of a tree, and note its digest."""
+        try:
+            self._roots[tree.path] = await self._pushed(tree.folder, tree.names)
+        finally:
+            tree.remove()
+
+    async def _pushed(self, folder: Path, names: list[str]) -> str:
+        packed = await in_thread(partial(pack_files, folder, names, max_bytes=_MOST_BYTES))
+        root = packed.manifest.digest
+        if await find_missing(self._client, [root], root=root):
+            await upload(self._client, packed)
+        return root
+
+    async def _root(self, row: _Row) -> str:
+        """The digest of its files here; "": they are not in the archive."""
+        if not row.path:
+            return ""
+        if row.path not in self._roots and row.is_empty:
+            empty = self._scratch / "empty"
+            empty.mkdir(exist_ok=True)
+            self._roots[row.path] = await self._pushed(empty, [])
+        if row.path not in self._roots:
+            raise ArchiveRefused(f"{row.path[:200]!r} is not in it any more")
+        return self._roots[row.path]
+
+    async def _take(self, member: Member) -> None:
+        """A file that is no file of a tree: kept until the record of its session, or of its dataset, comes."""
+        folder, name = _placed(member.path)
+        if folder.startswith("datasets/"):
+            await self._make_dataset(folder, member)
+        elif folder not in self._left:
+            return
+        elif name == "session.json":
+            await self._make_session(self._left[folder])
+        else:
+            kept = self._streams.setdefault(folder, _Kept(self._scratch))
+            await in_thread(partial(kept.add, name, member))
+
+    async def _make_dataset(self, folder: str, member: Member) -> None:
+        """Have the version among the user's own datasets; under another name where theirs has other content."""
+        found = _parsed(
+            json_of(member.read(), member.path).get("dataset"), datasets_pb2.Dataset, member
+        )
+        if folder not in self._roots:
+            return
+        root = self._roots[folder]
+        for name in (found.name, f"{found.name}.restored"):
+            try:
+                known = await self._client.datasets.versions(name)
+            except NotFound:
+                known = []
+            same = [one.version for one in known if one.digest == root]
+            if same or not known:
+                break
+        if not same:
+            made = await self._client.datasets.create_version(
+                datasets_pb2.CreateDatasetVersionRequest(
+                    name=name, digest=root, message=found.message
+                )
+            )
+            same = [made.dataset.version]
+        self._datasets[found.digest] = (name, same[0], root)
+
+    async def _make_session(self, inside: Inside) -> None:
+        kept = self._streams.pop(inside.folder, None) or _Kept(self._scratch)
+        try:
+            answer = await self._call(self._requests(inside, kept))
+        finally:
+            kept.close()
+        self._restored(
+            Restored(answer.session, inside.session.name, answer.was_there, inside.left_out)
+        )
+
+    def _session(
+        self, inside: Inside, *, lock: str = "", is_check: bool = False
+    ) -> pb.RestoredSession:
+        made = pb.RestoredSession(
+            session=inside.session,
+            platform=self._contents.header.platform,
+            environment_lock=lock,
+            validate_only=is_check,
+        )
+        made.session.spec.bundle_digest = "" if is_check else self._roots.get(inside.code, "")
+        for one in made.session.spec.datasets:
+            if one.digest in self._datasets:
+                one.name, one.version, one.digest = self._datasets[one.digest]
+        return made
+
+    async def _requests(
+        self, inside: Inside, kept: _Kept
+    ) -> AsyncIterator[pb.RestoreSessionRequest]:
+        lock = kept.text("environment.lock", MOST_LOCK_BYTES)
+        yield pb.RestoreSessionRequest(session=self._session(inside, lock=lock))
+        for name, (kind, message) in _ROWS.items():
+            for line in kept.lines(name):
+                row = _row(line, name, kind, message)
+                root = await self._root(row)
+                if isinstance(row.message, media_pb2.Media):
+                    row.message.root = root
+                    yield pb.RestoreSessionRequest(media=row.message)
+                else:
+                    row.message.digest = root
+                    made = pb.RestoreSessionRequest()
+                    getattr(made, kind).CopyFrom(row.message)
+                    yield made
+        for part in kept.parts(inside.folder):
+            yield pb.RestoreSessionRequest(part=part)
+        yield pb.RestoreSessionRequest(is_whole=True)
+
+    async def _call(
+        self, requests: AsyncIterator[pb.RestoreSessionRequest] | list[pb.RestoreSessionRequest]
+    ) -> pb.RestoreSessionResponse:
+        given = _each(requests) if isinstance(requests, list) else requests
+        return await self._client.rpc.upload(
+            "SessionBackupService/RestoreSession", given, pb.RestoreSessionResponse
+        )
+
+
+async def _each(
+    requests: list[pb.RestoreSessionRequest],
+) -> AsyncIterator[pb.RestoreSessionRequest]:
+    for one in requests:
+        yield one
+
+
+class _Tree:
+    """A tree of the archive, laid out in a folder of its own that nobody else can write in."""
+
+    def __init__(self, path: str, scratch: Path) -> None:
+        self.path = path
+        self.names: list[str] = []
+        self.folder = scratch / "tree"
+        self.folder.mkdir()
+        self._made: set[tuple[str, ...]] = set()
+        self._stack = ExitStack()
+        self._root = self._stack.enter_context(beneath(self.folder))
+
+    def add(self, member: Member) -> None:
+        """Write a file. Raises ExtractRefused where this file system has no such name."""
+        parts = native_parts(member.name)
+        with naming(member.name):
+            for depth in range(1, len(parts)):
+                if parts[:depth] not in self._made:
+                    self._root.make_folder(parts[:depth])
+                    self._made.add(parts[:depth])
+            opened = self._root.create_file(parts)
+        try:
+            for piece in member.pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(opened, view) :]
+            os.fchmod(opened, 0o755 if member.is_executable else 0o644)
+        finally:
+            os.close(opened)
+        self.names.append(member.name)
+
+    def remove(self) -> None:
+        """Remove it; harmless when it is."""
+        self._stack.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _Kept:
+    """Small files and streams of a session in temporary files, until its record comes."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._files: dict[str, IO[bytes]] = {}
+
+    def add(self, name: str, member: Member) -> None:
+        """Keep one."""
+        file = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115 - closed by `close`
+        self._files[name] = file
+        file.writelines(member.pieces)
+
+    def close(self) -> None:
+        """Let go of all."""
+        for file in self._files.values():
+            file.close()
+
+    def text(self, name: str, most: int) -> str:
+        """A small one; "": there is none. Raises ArchiveRefused for more than `most` bytes, or no UTF-8."""
+        if name not in self._files:
+            return ""
+        self._files[name].seek(0)
+        data = self._files[name].read(most + 1)
+        if len(data) > most:
+            raise ArchiveRefused(f"{name!r} has more than {most:,} bytes")
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise ArchiveRefused(f"{name!r} is no text") from error
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """The lines of one, without their ends; none of one that is not there."""
+        if name not in self._files:
+            return
+        file = self._files[name]
+        file.seek(0)
+        for line in file:
+            yield line.removesuffix(b"\n")
+
+    def parts(self, folder: str) -> Iterator[pb.StreamPart]:
+        """All streams, each in its order."""
+        for name in sorted(self._files):
+            found = _STREAM.fullmatch(f"{folder}/{name}")
+            if found is None:
+                continue
+            if found["record"]:
+                attempt, rank, writer = map(int, found["record"].split("-"))
+                yield from _record_parts(self.lines(name), _stream(attempt, rank, writer))
+            elif found["kind"] == "log":
+                attempt, rank = map(int, found["log"].split("-"))
+                index = self.lines(f"logs/{attempt}-{rank}.jsonl")
+                file = self._files[name]
+                file.seek(0)
+                yield from _log_parts(file, index, _stream(attempt, rank, is_log=True))
+
+
+def _stream(attempt: int, rank: int, writer: int = 0, *, is_log: bool = False) -> pb.StreamPart:
+    if not (0 < attempt < 1 << 32 and rank < 1 << 32 and writer < 1 << 63):
+        raise ArchiveRefused(f"it has a stream of attempt {attempt}, rank {rank}")
+    return pb.StreamPart(attempt=attempt, rank=rank, writer=writer, is_log=is_log)
+
+
+def _record_parts(lines: Iterator[bytes], stream: pb.StreamPart) -> Iterator[pb.StreamPart]:
+    """Records by their places; a line may stand for those that are lost."""
+    first = 1
+    batch: list[bytes] = []
+    size = 0
+
+    def part(last: int, **fields: Any) -> pb.StreamPart:
+        made = pb.StreamPart(first=first, last=last, **fields)
+        made.MergeFrom(stream)
+        return made
+
+    for line in lines:
+        lost = _lost(line, first + len(batch))
+        if batch and (lost or size + len(line) > _PIECE_BYTES or len(batch) == _PART_RECORDS):
+            yield part(first + len(batch) - 1, records=batch)
+            first, batch, size = first + len(batch), [], 0
+        if lost:
+            yield part(lost, is_lost=True)
+            first = lost + 1
+        else:
+            batch.append(line)
+            size += len(line)
+    if batch:
+        yield part(first + len(batch) - 1, records=batch)
+
+
+def _lost(line: bytes, first: int) -> int:
+    """The last position of those that are lost from `first` on; 0: the line is a record."""
+    if LOST.encode() not in line:
+        return 0
+    try:
+        found = json_of(line, "a record")
+    except ArchiveRefused:
+        return 0
+    last = found.get("last")
+    is_mark = found.get("kind") == LOST and found.get("first") == first
+    return last if is_mark and type(last) is int and first <= last < _LARGEST else 0
+
+
+def _log_parts(
+    file: IO[bytes], index: Iterator[bytes], stream: pb.StreamPart
+) -> Iterator[pb.StreamPart]:
+    """Bytes of a log with the times at which they came."""
+    wanted = 0
+    for line in index:
+        found = json_of(line, "the index of a log")
+        first, last = found.get("first"), found.get("last")
+        if (
+            type(first) is not int
+            or type(last) is not int
+            or not wanted <= first <= last < _LARGEST
+        ):
+            raise ArchiveRefused("the index of a log is not in order")
+        wanted = last + 1
+        made = pb.StreamPart(first=first, last=last)
+        made.MergeFrom(stream)
+        if found.get("lost") is True:
+            made.is_lost = True
+            yield made
+            continue
+        at = found.get("received_at")
+        if isinstance(at, int | float) and 0 < at < 1 << 33:
+            made.received_at.FromNanoseconds(round(at * 1e9))
+        while first <= last:
+            data = file.read(min(last - first + 1, _PIECE_BYTES))
+            if not data:
+                raise ArchiveRefused("a log is shorter than its index says")
+            made.first, made.last, made.data = first, first + len(data) - 1, data
+            yield made
+            first += len(data)
+
+
+def _placed(path: str) -> tuple[str, str]:
+    """The folder of the session, or of the dataset, that a file belongs to, and its name there."""
+    kind, _, rest = path.partition("/")
+    if kind == "datasets":
+        return path.removesuffix(".json"), "dataset.json"
+    folder, _, name = rest.partition("/")
+    return f"{kind}/{folder}", name
+
+
+def _inside(folder: str, member: Member) -> Inside:
+    found = json_of(member.read(), member.path)
+    code, left_out = found.get("code"), found.get("left_out", [])
+    if not isinstance(code, str | None) or not isinstance(left_out, list):
+        raise ArchiveRefused(f"{member.path!r} is not what nsml writes")
+    session = _parsed(found.get("session"), sessions_pb2.Session, member)
+    if not session.id or not session.name:
+        raise ArchiveRefused(f"{member.path!r} is the record of no session")
+    trees = {code} if code else set()
+    return Inside(folder, session, code or "", trees, tuple(str(one) for one in left_out))
+
+
+def _rows(member: Member, kind: str, message: type[Any]) -> Iterator[_Row]:
+    for line in member.lines():
+        yield _row(line, member.path, kind, message)
+
+
+def _row(line: bytes, what: str, kind: str, message: type[Any]) -> _Row:
+    found = json_of(line, what)
+    path = found.get("path")
+    if not isinstance(path, str | None):
+        raise ArchiveRefused(f"{what!r} is not what nsml writes")
+    return _Row(_parsed(found.get(kind), message, what), path or "")
+
+
+def _parsed(value: Any, message: type[M], member: Member | str) -> M:
+    """A message of the contract from JSON; fields that are not known here are of a newer version, and left out."""
+    from google.protobuf.json_format import ParseDict, ParseError
+
+    path = member if isinstance(member, str) else member.path
+    if not isinstance(value, dict):
+        raise ArchiveRefused(f"{path!r} is not what nsml writes")
+    made = message()
+    try:
+        ParseDict(value, made, ignore_unknown_fields=True, max_recursion_depth=_MOST_DEPTH)
+    except (ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ArchiveRefused(f"{path!r} is not what nsml writes: {str(error)[:200]}") from error
+    return made

@@ -1,0 +1,80 @@
+"""backup and restore of sessions, as far as one platform in memory goes; tests/e2e/test_session_backup.py has two."""
+
+import json
+import subprocess
+
+import pytest
+
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.cli.conftest import write_backup
+from tests.unit.nsml.client.contract_server import EPOCH
+
+
+@pytest.fixture
+def ended(state):
+    made = state.add("kim/mnist/3", pb.SESSION_STATE_SUCCEEDED)
+    made.ended_at.seconds = EPOCH + 60
+    return made
+
+
+def test_the_archive_is_named_after_its_session(nsml, ended, project):
+    result = nsml("backup", "kim/mnist/3")
+    assert result.stdout == "kim_mnist_3.tar.zst\n"
+    assert "1 session in kim_mnist_3.tar.zst" in result.stderr
+    listed = subprocess.run(
+        ["tar", "--zstd", "-tf", "kim_mnist_3.tar.zst"], capture_output=True, check=True, text=True
+    ).stdout.split()
+    assert listed == [
+        "nsml-backup.json",
+        "sessions/kim_mnist_3/logs/1-0.log",
+        "sessions/kim_mnist_3/logs/1-0.jsonl",
+        "sessions/kim_mnist_3/session.json",
+        "SHA256SUMS",
+    ]
+    again = nsml("backup", "kim/mnist/3", check=False)
+    assert (again.code, "is there already" in again.stderr) == (6, True)
+
+
+def test_what_still_runs_is_refused_and_nothing_is_written(nsml, state, ended, project):
+    state.add("kim/mnist/4")
+    result = nsml("backup", "kim/mnist/3", "kim/mnist/4", "-o", "both.tar.zst", check=False)
+    assert (result.code, "kim/mnist/4 has not ended" in result.stderr) == (6, True)
+    assert [path.name for path in project.iterdir()] == ["main.py"]
+
+
+def test_what_is_not_kept_any_more_is_named(nsml, ended, project):
+    ended.spec.bundle_digest = "0" * 64
+    result = nsml("backup", "kim/mnist/3", "-j")
+    assert "kim/mnist/3: without the code" in result.stderr
+    [why] = json.loads(result.stdout)["left_out"]["kim/mnist/3"]
+    assert why.startswith("the code: ")
+
+
+def test_a_restore_is_sent_to_its_end_and_once(nsml, state, project):
+    first = json.loads(nsml("restore", "../old.tar.zst", "-j").stdout)["items"]
+    assert [(one["was"], one["was_there"]) for one in first] == [("kim/mnist/1", False)]
+    log, end = state.restoring
+    assert (log.part.data, log.part.received_at.seconds) == (b"hello\n", 5)
+    assert end.is_whole
+    again = json.loads(nsml("restore", "../old.tar.zst", "-j").stdout)["items"]
+    assert [one["was_there"] for one in again] == [True]
+    assert len(state.restoring) == 2
+
+
+def test_what_is_in_one_is_shown_without_a_platform(nsml, project):
+    result = nsml("restore", "--check", "../old.tar.zst", NSML_SERVER="127.0.0.1:1")
+    assert "whole, 1 session" in result.stdout
+    assert "kim/mnist/1" in result.stdout
+
+
+def test_hostile_text_of_an_archive_is_shown_and_not_obeyed(nsml, project, tmp_path):
+    write_backup(tmp_path / "evil.tar.zst", name="\x1b[2Jevil\r\n", memo="\x1b]0;x\x07")
+    for words in (("restore", "--check"), ("restore",)):
+        result = nsml(*words, "../evil.tar.zst", terminal=True)
+        assert "\x1b[2J" not in result.stdout + result.stderr
+
+
+def test_a_file_that_is_none_is_refused(nsml, project):
+    result = nsml("restore", "main.py", check=False)
+    assert result.code == 1
+    assert "cannot be decompressed" in result.stderr
