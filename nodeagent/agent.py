@@ -540,6 +540,7 @@ class Agent:
             shm_bytes=settings.shm_bytes,
             disk_bytes=settings.disk_bytes,
             process_count=settings.processes or max(_PROCESSES, _PROCESSES_PER_CORE * cores),
+            keep_files_bytes=settings.keep_files_bytes,
         )
 
     def _at_ports_before(self, replica_id: ReplicaId) -> list[ReplicaId]:

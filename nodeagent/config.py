@@ -266,6 +266,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The unit of systemd beside the agent's own that replicas get their control groups in; it must not
     be restarted with the agent's. `deploy/systemd/nsml-agent.service` sets it. Empty: there is none."""
 
+    keep_files_bytes: int = 1 << 30
+    """How many bytes of the files in its working folder are kept of an attempt (`nsml run --keep-files`); what is over
+    that is named."""
+
     node_shell: bool = False
     """Whether administrators of the platform may start shells and programs on this machine, as the agent's account
     (`nsml node sh`)."""

@@ -17,6 +17,7 @@ from nsml.common.text import visible
 from nsml.common.units import counted, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from typing import Any
 
     from nsml.client.calls import Client
@@ -76,36 +77,18 @@ def cp(app: App, *, source: str, target: str) -> int:
     lead out of a local copy; the exit code is then 9. Own sessions; administrators all.
     """
     there, here = _sides(source, target)
-    from cli.progress import Progress
     from nsml.client.files import FILES
 
     _check_home(there.path)
-    progress = Progress(app, "copying")
 
-    came = (0, 0)
+    async def copy(client: Client, shown: Callable[[int, int], None]) -> Report:
+        from nsml.client.errors import NotFound
 
-    def shown(done: int, total: int) -> None:
-        nonlocal came
-        came = done, total
-        progress.update(min(done, total), total)
-
-    async def copy(client: Client) -> Report:
-        from nsml.client.errors import ConnectionLost, NotFound
-        from nsml.common.c_memory import keep_freed_memory
-
-        keep_freed_memory()
         session, rank, path = there
         try:
             if source is here:
                 return await client.sessions.copy_in(session, here, path, rank=rank, progress=shown)
             return await client.sessions.copy_out(session, path, here, rank=rank, progress=shown)
-        except ConnectionLost as error:
-            raise CommandError(
-                error.message,
-                code=ExitCode.UNAVAILABLE,
-                why=visible(error.why),
-                advice=_GOES_ON,
-            ) from error
         except NotFound as error:
             if error.reason == FILES and source is not here and _PATTERN.search(path):
                 error.advice = (
@@ -114,12 +97,49 @@ def cp(app: App, *, source: str, target: str) -> int:
             raise
 
     began_at = app.clock.monotonic()
+    report = carried_out(app, copy, here, "read" if source is here else "written")
+    elapsed_s = app.clock.monotonic() - began_at
+    write_one(app, _record(source, target, report, elapsed_s), [], name="target")
+    return judged(app, report, source if source is here else there.path)
+
+
+def carried_out(
+    app: App,
+    copy: Callable[[Client, Callable[[int, int], None]], Awaitable[Report]],
+    here: str,
+    done: str,
+) -> Report:
+    """What came of a copy, which is told its progress; what was copied is said. `here` is the local side, which is `done`."""
+    from cli.progress import Progress
+
+    progress = Progress(app, "copying")
+    came = (0, 0)
+
+    def shown(size: int, total: int) -> None:
+        nonlocal came
+        came = size, total
+        progress.update(min(size, total), total)
+
+    async def call(client: Client) -> Report:
+        from nsml.client.errors import ConnectionLost
+        from nsml.common.c_memory import keep_freed_memory
+
+        keep_freed_memory()
+        try:
+            return await copy(client, shown)
+        except ConnectionLost as error:
+            raise CommandError(
+                error.message,
+                code=ExitCode.UNAVAILABLE,
+                why=visible(error.why),
+                advice=_GOES_ON,
+            ) from error
+
     try:
-        report = app.call(copy, waits=False)
+        report = app.call(call, waits=False)
     except OSError as error:
-        what = "read" if source is here else "written"
         reason = error.strerror or str(error)
-        raise CommandError(f"{here!r} cannot be {what}", why=reason) from error
+        raise CommandError(f"{here!r} cannot be {done}", why=reason) from error
     except KeyboardInterrupt:
         progress.close()
         app.say(_left(*came))
@@ -127,9 +147,7 @@ def cp(app: App, *, source: str, target: str) -> int:
     finally:
         progress.close()
     app.say(_words(report))
-    elapsed_s = app.clock.monotonic() - began_at
-    write_one(app, _record(source, target, report, elapsed_s), [], name="target")
-    return _judged(app, report, source if source is here else there.path)
+    return report
 
 
 def _sides(source: str, target: str) -> tuple[_Remote, str]:
@@ -211,7 +229,7 @@ def _words(report: Report) -> str:
     return f"{words}, {report.skipped} {'was' if report.skipped == 1 else 'were'} there already"
 
 
-def _judged(app: App, report: Report, whole: str) -> int:
+def judged(app: App, report: Report, whole: str) -> int:
     """The exit code; names what is not there. `whole`: what was to be copied."""
     if not report.failed:
         return ExitCode.OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
     from nsml.v1.artifacts_pb2 import Artifact
+    from nsml.v1.sessions_pb2 import Session
 
 _APP = "/app"
 
@@ -55,31 +57,41 @@ def _below(_context: click.Context, _parameter: click.Parameter, text: str) -> s
     help="Only this file or folder.",
 )
 @pass_app
-def download(app: App, *, session: str, path: Path, below: str) -> None:
-    """Fetch the files that an ended session made to PATH/USER_DATASET_N/files.
+def download(app: App, *, session: str, path: Path, below: str) -> int:
+    """Fetch the files that a session made to PATH/USER_DATASET_N/files.
 
-    Of sessions with --keep-files: what the last attempt made or changed in its working folder, without links and names
+    Of ended sessions with --keep-files: what the last attempt made or changed in its working folder, without links and names
     that begin with a dot, as far as 1 GiB and 10,000 files go. What was left out is named. If its files
-    are lost, those of an earlier attempt are fetched. They are kept as long as the session is (nsml
-    artifact rm SESSION /app removes them). nsml cp copies from running sessions.
+    are lost, those of an earlier attempt are fetched. They are kept as long as the session, or as the platform says (nsml
+    artifact rm SESSION /app removes them).
+
+    Of a running session of yours: its working folder on rank 0 as it is now, code included, as nsml cp copies it. The
+    same command again fetches what has changed.
     """
     from nsml.client import artifacts
     from nsml.common.units import size_text
+    from nsml.v1.sessions_pb2 import SESSION_STATE_PAUSED, SESSION_STATE_RUNNING
 
     async def fetch(
         client: Client, progress: Callable[[Transfer], None]
-    ) -> tuple[Artifact, str, int, int]:
-        found, lost = await _kept(client, session)
+    ) -> tuple[Artifact, str, int, int] | Session:
+        of = await client.sessions.get(session)
+        if of.state in {SESSION_STATE_RUNNING, SESSION_STATE_PAUSED}:
+            return of
+        found, lost = await _kept(client, of)
         with target_errors(artifacts.files_of(found.session, path)):
             extent = await artifacts.pull_files(client, found, path, below=below, progress=progress)
         return found, lost, extent.files, extent.size
 
-    found, lost, count, size = fetched(app, fetch)
+    answer = fetched(app, fetch)
+    if not isinstance(answer, tuple):
+        return _copy(app, answer, path, below)
+    found, lost, count, size = answer
     target = artifacts.files_of(found.session, path)
     remember(app, [target.parent])
     of = f"{visible(found.session)}, attempt {found.attempt}"
     app.say(f"files of {of}: {files_text(count)} ({size_text(size)})")
-    for text in filter(None, (lost, found.note)):
+    for text in filter(None, (lost, found.note, expiry_words(found))):
         app.say(visible(text))
     record = {
         "session": found.session,
@@ -88,9 +100,51 @@ def download(app: App, *, session: str, path: Path, below: str) -> None:
         "files": count,
     }
     write_one(app, {**record, "left_out": found.note or None}, [str(target)], name="path")
+    return ExitCode.OK
 
 
-async def _kept(client: Client, session: str) -> tuple[Artifact, str]:
+def expiry_words(found: Artifact) -> str:
+    """Until when these files are kept; "" where that is as long as their session."""
+    from nsml.view.artifacts import expiry_text
+
+    text = expiry_text(found)
+    return text and f"kept {text}: then the platform removes them"
+
+
+def _copy(app: App, of: Session, path: Path, below: str) -> int:
+    """Copy the working folder of a running session, or what is `below` in it, as it is now."""
+    from cli.sessions.cp import carried_out, judged
+    from nsml.client import artifacts
+
+    target = artifacts.files_of(of.name, path)
+    place = (target / below).parent if below else target
+    made = [one for one in (place, *place.parents) if not one.exists()]
+    with target_errors(place):
+        place.mkdir(parents=True, exist_ok=True)
+    try:
+        report = carried_out(
+            app,
+            lambda client, shown: client.sessions.copy_out(
+                of.id, below or ".", str(place), progress=shown
+            ),
+            str(place),
+            "written",
+        )
+    except BaseException:
+        # What was copied is gone on with; of a copy of nothing no folders stay.
+        for one in made:
+            with suppress(OSError):
+                one.rmdir()
+        raise
+    remember(app, [target.parent])
+    app.say(f"files of {visible(of.name)}, which is running, as they are now")
+    record = {"session": of.name, "attempt": of.attempt, "path": str(target)}
+    files = report.files + report.skipped
+    write_one(app, {**record, "files": files, "left_out": None}, [str(target)], name="path")
+    return judged(app, report, below or ".")
+
+
+async def _kept(client: Client, of: Session) -> tuple[Artifact, str]:
     """What its last attempt left, or the last one whose files are not lost, and which are; raises CommandError: nothing."""
     from nsml.client.streams import ENDED_STATES
     from nsml.spec.output_datasets import KEPT_FILES
@@ -98,7 +152,6 @@ async def _kept(client: Client, session: str) -> tuple[Artifact, str]:
     from nsml.v1.sessions_pb2 import SESSION_STATE_FINALIZING
     from nsml.view.artifacts import is_lost
 
-    of = await client.sessions.get(session)
     found = await client.artifacts.every(of.id, KEPT_FILES)
     durable = [one for one in found if one.state == ARTIFACT_STATE_DURABLE and one.version]
     newest = max(durable, key=lambda one: one.version, default=None)
@@ -117,16 +170,19 @@ async def _kept(client: Client, session: str) -> tuple[Artifact, str]:
         )
     is_live = of.state not in ENDED_STATES
     if is_live:
-        why = "the session has not ended"
-        advice = f"nsml cp {shell_word(f'{of.name}:.')} ."
+        why = "it has not ended, and does not run now"
+        advice = f"nsml status --explain {shell_word(of.name)}"
     elif found:
         why, advice = found[-1].why_lost, f"nsml artifact ls {shell_word(of.name)}"
     elif of.spec.keep_files:
-        is_removed = await client.artifacts.count_removed(of.id, KEPT_FILES)
-        why = "they were removed (nsml artifact rm)" if is_removed else "it made none"
+        removed, expired = await client.artifacts.count_removed(of.id, KEPT_FILES)
+        why = "they were removed (nsml artifact rm)" if removed else "it made none"
+        if expired:
+            why = "they had been kept as long as this platform keeps them (keep_files_s)"
         advice = f"nsml artifact ls {shell_word(of.name)}"
     else:
-        why = "it was started without --keep-files"
+        word = "with --no-keep-files" if of.spec.no_keep_files else "without --keep-files"
+        why = f"it was started {word}"
         advice = f"nsml artifact ls {shell_word(of.name)}\nnsml pull {shell_word(of.name)}"
     raise CommandError(
         f"no files of {of.name} are kept",

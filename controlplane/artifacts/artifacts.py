@@ -58,6 +58,10 @@ class Artifacts:
         """How many versions of one session are not listed any more."""
         return await self._history.artifacts.count_removed(session.id, name)
 
+    async def count_expired(self, session: Session, *, name: str) -> int:
+        """How many of these had been kept as long as the platform keeps them."""
+        return await self._history.artifacts.count_expired(session.id, name)
+
     async def remove(self, session: Session, versions: Sequence[tuple[str, int]]) -> None:
         """Remove versions by name and number.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.artifacts.artifacts import Artifacts
+from controlplane.artifacts.expiry_loop import KeptFilesExpiry
 from controlplane.artifacts.output_datasets import OutputDatasets
 from controlplane.artifacts.service import ArtifactServicer
 from controlplane.content.feature import content
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def wire(core: Core) -> Feature:
-    """Offer ArtifactService."""
+    """Offer ArtifactService; the leader removes kept files that have expired."""
     outputs = OutputDatasets(
         history=core.history,
         datasets=core.shared(datasets),
@@ -27,5 +28,12 @@ def wire(core: Core) -> Feature:
     artifacts = Artifacts(
         history=core.history, content=core.shared(content), rights=core.rights, outputs=outputs
     )
-    servicer = ArtifactServicer(artifacts, core.references, core.shared(content), core.reading)
-    return Feature(services=((artifacts_pb2_grpc.add_ArtifactServiceServicer_to_server, servicer),))
+    keep_s = core.config.keep_files_s
+    servicer = ArtifactServicer(
+        artifacts, core.references, core.shared(content), core.reading, keep_files_s=keep_s
+    )
+    expiry = KeptFilesExpiry(history=core.history, clock=core.clock, keep_s=keep_s)
+    return Feature(
+        services=((artifacts_pb2_grpc.add_ArtifactServiceServicer_to_server, servicer),),
+        leader_loops=(expiry.run,) if keep_s else (),
+    )

@@ -14,6 +14,7 @@ from controlplane.domain.errors import InvalidRequest
 from controlplane.history.values import Artifact, ArtifactKey, ArtifactState
 from controlplane.wire.errors import Context, answering
 from controlplane.wire.times import time_of, timestamp
+from nsml.spec.output_datasets import KEPT_FILES, KEPT_FOLDER
 from nsml.v1 import artifacts_pb2 as pb
 from nsml.v1 import artifacts_pb2_grpc
 
@@ -28,8 +29,15 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
     """Artifacts, as users see them and nodes bring them."""
 
     def __init__(
-        self, artifacts: Artifacts, references: References, content: Content, reading: Turns
+        self,
+        artifacts: Artifacts,
+        references: References,
+        content: Content,
+        reading: Turns,
+        *,
+        keep_files_s: float = 0.0,
     ) -> None:
+        self._keep_files_s = keep_files_s
         self._artifacts = artifacts
         self._references = references
         self._content = content
@@ -47,16 +55,19 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
             found = await self._artifacts.page(
                 session, name=request.name, after=after, limit=size + 1
             )
-            removed = 0
+            removed = expired = 0
             if after is None:
                 removed = await self._artifacts.count_removed(session, name=request.name)
+            if removed and request.name == KEPT_FILES:
+                expired = await self._artifacts.count_expired(session, name=request.name)
         shown = found[:size]
         for digest in dict.fromkeys(one.digest for one in shown if one.digest):
             self._content.show(who, digest)
         return pb.ListArtifactsResponse(
-            artifacts=[_message(one, session.name) for one in shown],
+            artifacts=[_message(one, session.name, self._keep_files_s) for one in shown],
             next_cursor=json.dumps(_key_of(shown[-1])) if len(found) > size else "",
             removed=removed,
+            expired=expired,
         )
 
     @answering
@@ -97,7 +108,8 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
         return pb.CommitArtifactResponse(version=version)
 
 
-def _message(one: Artifact, session: str) -> pb.Artifact:
+def _message(one: Artifact, session: str, keep_files_s: float) -> pb.Artifact:
+    expires = keep_files_s and one.folder == KEPT_FOLDER and one.state is ArtifactState.DURABLE
     return pb.Artifact(
         name=one.name,
         version=one.version,
@@ -113,6 +125,7 @@ def _message(one: Artifact, session: str) -> pb.Artifact:
         node=one.node,
         why_lost=one.why_lost,
         note=one.note,
+        expires_at=timestamp(one.saved_at + keep_files_s) if expires else None,
     )
 
 

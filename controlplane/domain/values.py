@@ -287,7 +287,7 @@ class SessionSpec:
     `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all. `environment_lock`: digest of the packages that are
     installed; "": what the requirements lead to. `output_datasets`: see nsml.spec.output_datasets. `allow_changed_data`:
     it starts although files of a dataset in place have changed. `keep_files`: what its attempts leave in their
-    working folder becomes an artifact.
+    working folder becomes an artifact; `no_keep_files`: it does not, whatever the platform's default is.
     """
 
     entry: str = ""
@@ -321,6 +321,7 @@ class SessionSpec:
     output_datasets: tuple[str, ...] = ()
     allow_changed_data: bool = False
     keep_files: bool = False
+    no_keep_files: bool = False
 
     @property
     def may_be_preempted(self) -> bool:

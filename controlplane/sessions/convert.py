@@ -150,6 +150,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         environment_lock=spec.environment_lock,
         output_datasets=tuple(spec.output_datasets),
         keep_files=spec.keep_files,
+        no_keep_files=spec.no_keep_files,
         initial_checkpoint=(
             _to_initial(spec.initial_checkpoint) if spec.HasField("initial_checkpoint") else None
         ),

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from controlplane.domain.errors import NsmlError
+from controlplane.domain.values import Cause
 from controlplane.history.errors import HistoryFenced
-from controlplane.history.values import DatasetUse, SessionRecord
+from controlplane.history.values import Artifact, ArtifactState, DatasetUse, SessionRecord
 from controlplane.sessions.charges import charges_of
 from controlplane.sessions.session_listing import searched_text
 from controlplane.state.committer import Deposed
 from controlplane.store.interface import StoreError
 from controlplane.stored import etcd_codec
+from nsml.spec.output_datasets import KEPT_FILES, KEPT_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,6 +99,8 @@ class Exporter:
                 uses_of(session),
                 term=term,
             )
+            if lost := lost_files(session):
+                await self._history.artifacts.tell(lost)
         except HistoryFenced as error:
             _log.warning("export.fenced", session=session.name, reason=str(error))
             raise Deposed from error
@@ -122,6 +126,30 @@ def uses_of(session: Session) -> tuple[DatasetUse, ...]:
         for one in session.spec.datasets
         if one.digest  # of a restored session: a dataset of another platform has none here
     )
+
+
+def lost_files(session: Session) -> list[Artifact]:
+    """The files of its attempts that went with their nodes, as nobody else reports them.
+
+    A node that comes back and still has some makes them durable all the same.
+    """
+    if not session.spec.keep_files or session.imported is not None:
+        return []
+    return [
+        Artifact(
+            session_id=session.id,
+            attempt=one.number,
+            rank=0,
+            folder=KEPT_FOLDER,
+            name=KEPT_FILES,
+            saved_at=one.ended_at,
+            node=one.nodes[0] if one.nodes else "",
+            state=ArtifactState.LOST,
+            why_lost=f"the attempt was lost with its node {one.nodes[0] if one.nodes else ''}".rstrip(),
+        )
+        for one in session.attempts
+        if one.cause in {Cause.NODE_LOST, Cause.LOST_AFTER}
+    ]
 
 
 def row_of(session: Session) -> SessionRecord:

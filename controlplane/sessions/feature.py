@@ -135,6 +135,7 @@ def _submitter(core: Core) -> Submitter:
         answers=core.shared(scheduling).known,
         time_limits=core.config.time_limits,
         keep_checkpoints=core.config.keep_checkpoints,
+        keep_files=core.config.keep_files,
         admission=core.admission,
     )
 

@@ -114,6 +114,7 @@ class Submitter:
         new_id: gives a fresh session id.
         index: what is free and who waits; None where another control plane leads.
         keep_checkpoints: of sessions that name nothing, and whose projects do not.
+        keep_files: whether sessions that ask for nothing keep the files of their working folder.
     """
 
     def __init__(
@@ -133,9 +134,11 @@ class Submitter:
         answers: Callable[[], QueueQueries | None],
         time_limits: TimeLimits = NO_TIME_LIMITS,
         keep_checkpoints: str = "",
+        keep_files: bool = False,
         admission: Admission | None = None,
     ) -> None:
         self._keep_checkpoints = keep_checkpoints
+        self._keep_files = keep_files
         self._store = store
         self._admission = admission
         self._state = state
@@ -188,6 +191,7 @@ class Submitter:
                 initial_checkpoint=initial,
                 after=await self._after(submission),
                 keep_checkpoints=self._kept(submission),
+                keep_files=spec.keep_files or (self._keep_files and not spec.no_keep_files),
             )
             await self._secrets.check(submission.owner, spec.secrets)
             await self._check_content(submission.owner, spec, source)

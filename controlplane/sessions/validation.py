@@ -138,6 +138,8 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
     _check_after(spec.after)
     if spec.environment_lock:
         check_digest(spec.environment_lock)
+    if spec.keep_files and spec.no_keep_files:
+        raise InvalidRequest("its files are to be kept, and not to be kept")
     if spec.image and not is_reference(spec.image):
         raise InvalidRequest(f"{spec.image[:80]!r} is not the name of an image", why=RULE)
     if spec.image and (why := why_never_pulled(spec.image)):

@@ -310,6 +310,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Which durable checkpoints of a session are kept, where neither `nsml run --keep` nor its project says so, such as
     `"best:3:val/acc:max last:2"`. Nothing: all. The same on every control plane."""
 
+    keep_files: bool = False
+    """Whether sessions keep the files that they made in their working folder (`nsml run --keep-files`) where their users
+    say nothing; `--no-keep-files` keeps none. The same on every control plane. Agents of 0.1.0 do not run such sessions."""
+
+    keep_files_s: float = 0.0
+    """How long such files are kept, whoever asked for it: after that the leader removes them, within an hour. At least
+    an hour; 0: as long as their sessions. Files of restored sessions stay."""
+
     in_place_roots: tuple[str, ...] = ()
     """Folders of a shared file system below which every user may add datasets in place (`nsml dataset add --in-place`),
     which sessions of whoever sees the dataset read, with the rights of the node's agent: name none that has what some user
@@ -590,6 +598,11 @@ def _retention_rules(settings: Settings) -> tuple[_Rule, ...]:
             "0 (for good), or as long as keep_points_s at least, which has to be set",
         ),
         ("keep_checkpoints", not (why := _keep_error(settings.keep_checkpoints)), why),
+        (
+            "keep_files_s",
+            settings.keep_files_s == 0 or 3600 <= settings.keep_files_s <= 1e9,
+            "0 (as long as their sessions), or an hour to 30 years",
+        ),
         (
             "in_place_roots",
             all(map(is_plain, settings.in_place_roots)),

@@ -85,6 +85,8 @@ class Defaults:
     shm_bytes: int = 1 << 30
     disk_bytes: int = 0
     process_count: int = 0
+    keep_files_bytes: int = 1 << 30
+    """Of the files that are kept of an attempt."""
 
 
 Collect = Callable[
@@ -421,7 +423,11 @@ class Runner:
             outputs = [output_dataset(one) for one in spec.output_datasets]
             found += await self.place.run_long(partial(take_outputs, self.folder, outputs, at=at))
         if spec.keep_files:
-            kept = await self.place.run_long(partial(keep_files, self.folder, at=at))
+            kept = await self.place.run_long(
+                partial(
+                    keep_files, self.folder, at=at, most_bytes=self.place.defaults.keep_files_bytes
+                )
+            )
             found += [kept] if kept is not None else []
         return found
 

@@ -15,15 +15,19 @@ from nodeagent.folders import ReplicaFolder
 from nodeagent.safe_paths import open_folder, path_of
 from nodeagent.storage.checkpoints import SavedCheckpoint
 from nodeagent.storage.file_lists import count_files
-from nsml._checkpoints import ARTIFACT
 from nsml._path_text import path_text
 from nsml.common.units import size_text
 from nsml.content.paths import MAX_DEPTH
-from nsml.spec.output_datasets import KEPT_FILES, OutputDataset, artifact_folder
+from nsml.spec.output_datasets import (
+    KEPT_ENTRY,
+    KEPT_FILES,
+    KEPT_FOLDER,
+    OutputDataset,
+    artifact_folder,
+)
 
 _MODEL = "model"
-_KEPT_ENTRY = f"09-{ARTIFACT}"
-_KEPT_BYTES, _KEPT_FILES = 1 << 30, 10_000
+_KEPT_FILES = 10_000
 _LOOKED_AT = 1_000_000
 """Files of a working folder that are looked at."""
 _NAMED = 3
@@ -40,7 +44,9 @@ def take_outputs(
     return [_take(folder, number, one, at) for number, one in enumerate(outputs)]
 
 
-def keep_files(folder: ReplicaFolder, *, at: float) -> SavedCheckpoint | None:
+def keep_files(
+    folder: ReplicaFolder, *, at: float, most_bytes: int = 1 << 30
+) -> SavedCheckpoint | None:
     """Move what the program has made or changed since its shim began, as far as the limits go; None: nothing.
 
     Links, special files, what belongs to others, and what begins with a dot, as tokens and caches do, are not kept.
@@ -49,13 +55,13 @@ def keep_files(folder: ReplicaFolder, *, at: float) -> SavedCheckpoint | None:
     lost, left_out = "", ""
     count = 0
     try:
-        with open_folder(folder.run, ["checkpoints", _KEPT_ENTRY, _MODEL], create=True) as target:
+        with open_folder(folder.run, ["checkpoints", KEPT_ENTRY, _MODEL], create=True) as target:
             since_ns = folder.shim.stat().st_ctime_ns
-            chosen, over = _chosen(folder, target, since_ns, owner)
+            chosen, over = _chosen(folder, target, since_ns, owner, most_bytes)
             for parts in chosen:
                 _move_file(folder, parts, target)
             count = count_files(target)
-            left_out = _left_out(over)
+            left_out = _left_out(over, most_bytes)
     except OSError as error:
         lost = f"its working folder cannot be read: {error.strerror or error}"
     except ValueError as error:
@@ -64,7 +70,7 @@ def keep_files(folder: ReplicaFolder, *, at: float) -> SavedCheckpoint | None:
         return None
     return SavedCheckpoint(
         name=KEPT_FILES,
-        folder=f"{_KEPT_ENTRY}/{_MODEL}",
+        folder=KEPT_FOLDER,
         saved_at=at,
         is_whole=True,
         is_artifact=True,
@@ -74,11 +80,11 @@ def keep_files(folder: ReplicaFolder, *, at: float) -> SavedCheckpoint | None:
 
 
 def _chosen(
-    folder: ReplicaFolder, target: int, since_ns: int, owner: int
+    folder: ReplicaFolder, target: int, since_ns: int, owner: int, most_bytes: int
 ) -> tuple[list[list[str]], list[tuple[str, int]]]:
     """The parts of the paths of what is kept, and paths and sizes of what is over the limits."""
     there = _sizes(target)
-    bytes_left, files_left = _KEPT_BYTES - sum(there), _KEPT_FILES - len(there)
+    bytes_left, files_left = most_bytes - sum(there), _KEPT_FILES - len(there)
     chosen: list[list[str]] = []
     over: list[tuple[str, int]] = []
     with open_folder(folder.app, []) as app:
@@ -126,14 +132,14 @@ def _move_file(folder: ReplicaFolder, parts: Sequence[str], target: int) -> None
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=place)
 
 
-def _left_out(over: Sequence[tuple[str, int]]) -> str:
+def _left_out(over: Sequence[tuple[str, int]], most_bytes: int) -> str:
     if not over:
         return ""
     size = size_text(sum(size for _, size in over))
     names = ", ".join(path[:_MOST_NAME_CHARS] for path, _ in over[:_NAMED])
     more = f" and {len(over) - _NAMED} more" if over[_NAMED:] else ""
     return (
-        f"left out: {size} over the limits of {size_text(_KEPT_BYTES)} and {_KEPT_FILES:,} files:"
+        f"left out: {size} over the limits of {size_text(most_bytes)} and {_KEPT_FILES:,} files:"
         f" {names}{more}"
     )
 

@@ -748,15 +748,15 @@ class Artifacts:
         )
         return [one async for page in pages for one in page.artifacts]
 
-    async def count_removed(self, reference: str, name: str) -> int:
-        """How many versions of an artifact were removed."""
+    async def count_removed(self, reference: str, name: str) -> tuple[int, int]:
+        """How many versions of an artifact were removed, and how many of these since they had expired."""
         from nsml.v1 import artifacts_pb2 as pb
 
         request = pb.ListArtifactsRequest(session=reference, name=name, page_size=1)
         answer = await self._rpc.unary(
             "ArtifactService/ListArtifacts", request, pb.ListArtifactsResponse
         )
-        return answer.removed
+        return answer.removed, answer.expired
 
     async def remove(self, reference: str, versions: Sequence[tuple[str, int]]) -> None:
         """Remove versions, by name and number. Each call removes _PAGE of them, all or none."""

@@ -9,6 +9,9 @@ from nsml.spec.dataset_names import is_dataset_name
 
 KEPT_FILES: Final = "/app"
 """Name of the artifact that has what a session with `keep_files` left in its working folder."""
+KEPT_ENTRY: Final = f"09-{ARTIFACT}"
+"""The entry of that artifact in the checkpoints of its replica: see `artifact_folder`."""
+KEPT_FOLDER: Final = f"{KEPT_ENTRY}/model"
 MOST: Final = 8
 """Output datasets of one session."""
 _MOST_FOLDER_CHARS: Final = 1_024

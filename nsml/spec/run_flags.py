@@ -844,6 +844,13 @@ FLAGS: Final = (
         compared="keep files",
     ),
     Flag(
+        ("--no-keep-files",),
+        _Switch(),
+        "Keep no files, also where the platform does by default.",
+        field="spec.no_keep_files",
+        record="no_keep_files",
+    ),
+    Flag(
         ("--pod",),
         Kind("pod"),
         "Only nodes of this pod.",

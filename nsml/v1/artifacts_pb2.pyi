@@ -22,7 +22,7 @@ ARTIFACT_STATE_DURABLE: ArtifactState
 ARTIFACT_STATE_LOST: ArtifactState
 
 class Artifact(_message.Message):
-    __slots__ = ("name", "version", "session", "state", "digest", "size_bytes", "file_count", "saved_at", "step", "attempt", "rank", "node", "why_lost", "note")
+    __slots__ = ("name", "version", "session", "state", "digest", "size_bytes", "file_count", "saved_at", "step", "attempt", "rank", "node", "why_lost", "note", "expires_at")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Artifact(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     WHY_LOST_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     session: str
@@ -51,7 +52,8 @@ class Artifact(_message.Message):
     node: str
     why_lost: str
     note: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., session: _Optional[str] = ..., state: _Optional[_Union[ArtifactState, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[float] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., node: _Optional[str] = ..., why_lost: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+    expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., session: _Optional[str] = ..., state: _Optional[_Union[ArtifactState, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[float] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., node: _Optional[str] = ..., why_lost: _Optional[str] = ..., note: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ListArtifactsRequest(_message.Message):
     __slots__ = ("session", "name", "page_size", "cursor")
@@ -66,14 +68,16 @@ class ListArtifactsRequest(_message.Message):
     def __init__(self, session: _Optional[str] = ..., name: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListArtifactsResponse(_message.Message):
-    __slots__ = ("artifacts", "next_cursor", "removed")
+    __slots__ = ("artifacts", "next_cursor", "removed", "expired")
     ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
     artifacts: _containers.RepeatedCompositeFieldContainer[Artifact]
     next_cursor: str
     removed: int
-    def __init__(self, artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., removed: _Optional[int] = ...) -> None: ...
+    expired: int
+    def __init__(self, artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., removed: _Optional[int] = ..., expired: _Optional[int] = ...) -> None: ...
 
 class ArtifactVersion(_message.Message):
     __slots__ = ("name", "version")

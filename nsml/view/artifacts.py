@@ -42,7 +42,14 @@ def is_lost(artifact: Artifact) -> bool:
 def state_text(artifact: Artifact) -> str:
     """The word, and of one that is lost why, or what is to be said of another."""
     word, more = state_word(artifact), artifact.why_lost or artifact.note
-    return f"{word}: {more}" if more else word
+    return ": ".join(filter(None, (word, expiry_text(artifact), more)))
+
+
+def expiry_text(artifact: Artifact) -> str:
+    """Until when it is kept: `until 2026-12-01 10:00`; "" where that is as long as its session."""
+    if not artifact.HasField("expires_at"):
+        return ""
+    return f"until {local_moment(seconds_of(artifact.expires_at))[:16].replace('T', ' ')}"
 
 
 def label(artifact: Artifact) -> str:
@@ -88,6 +95,9 @@ def record(artifact: Artifact) -> dict[str, Any]:
         "state": state_word(artifact).upper(),
         "why_lost": artifact.why_lost or None,
         "note": artifact.note or None,
+        "expires_at": (
+            moment(seconds_of(artifact.expires_at)) if artifact.HasField("expires_at") else None
+        ),
         "digest": artifact.digest or None,
         "size_bytes": artifact.size_bytes,
         "file_count": artifact.file_count,

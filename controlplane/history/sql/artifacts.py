@@ -21,6 +21,8 @@ MOST_OF_SESSION: Final = 10_000
 """Artifacts of one session that are kept, those that were removed included."""
 
 _ARTIFACT: Final = RowType(Artifact, state=ArtifactState)
+_EXPIRED: Final = "expired"
+"""The note of a version that was removed since it had been kept long enough."""
 _KEY: Final = ("session_id", "attempt", "rank", "folder")
 _TELL: Final = f"{_ARTIFACT.insert('artifacts')} ON CONFLICT ({', '.join(_KEY)}) DO NOTHING"
 _PUT: Final = _ARTIFACT.upsert("artifacts", _KEY)
@@ -152,6 +154,41 @@ class SqlArtifacts:
             return None
 
         return await self._database.write(work, touches={session_id})
+
+    async def count_expired(self, session_id: str, name: str) -> int:
+        """How many of the removed versions of a name had been kept long enough."""
+        [(count,)] = await select(
+            self._database,
+            "SELECT count(*) FROM artifacts WHERE session_id = ? AND name = ? AND state = 'REMOVED'"
+            " AND note = ?",
+            (session_id, name, _EXPIRED),
+            tuple,
+        )
+        return int(count)
+
+    async def expire(self, folder: str, *, before: float, limit: int) -> int:
+        """Remove versions of ended sessions that were saved in this folder before a moment (Unix seconds); how many.
+
+        Their content is released, and a count asked for.
+        """
+
+        def work(connection: Connection) -> int:
+            columns = ", ".join(f"a.{name}" for name in _ARTIFACT.names)
+            rows = connection.execute(
+                f"SELECT s.owner, {columns} FROM artifacts a JOIN sessions s ON s.id = a.session_id"
+                " WHERE a.folder = ? AND a.state = 'DURABLE' AND a.saved_at < ?"
+                " ORDER BY a.saved_at, a.session_id LIMIT ?",
+                (folder, before, limit),
+            ).fetchall()
+            for owner, *row in rows:
+                one = _ARTIFACT.read(row)
+                gone = replace(one, state=ArtifactState.REMOVED, digest=None, note=_EXPIRED)
+                connection.execute(_PUT, _ARTIFACT.values(gone))
+                release(connection, owner, one.session_id, [one.digest or ""])
+                add_kept(connection, owner, asked=1)
+            return len(rows)
+
+        return await self._database.write(work)
 
     async def unsettled(self) -> tuple[ReplicaKey, ...]:
         """The replicas of which artifacts are SAVED: no node has reported what became of them."""

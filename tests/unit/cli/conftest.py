@@ -190,6 +190,9 @@ def everything(state, tmp_path):
     """One of each thing, so that every command has something to show."""
     (tmp_path / "recorded").mkdir()
     write_sound_run(tmp_path / "recorded")
+    state.files.folder = tmp_path / "inside"
+    state.files.folder.mkdir()
+    (state.files.folder / "now.txt").write_text("now")
     saved = tmp_path / "saved"
     saved.mkdir()
     (saved / "weights.npy").write_bytes(b"weights")

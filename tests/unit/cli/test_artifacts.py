@@ -64,7 +64,7 @@ def test_lost_ones_are_listed_with_the_reason(nsml, session):
 @pytest.mark.parametrize(
     ("state_of", "keeps", "code", "told"),
     [
-        ("RUNNING", True, 6, "try: nsml cp kim/mnist/1:. ."),
+        ("QUEUED", True, 6, "it has not ended, and does not run now"),
         ("FINALIZING", True, 3, "they are on their node, and on their way"),
         ("SUCCEEDED", True, 5, "why: it made none"),
         ("FAILED", False, 5, "why: it was started without --keep-files"),
@@ -81,7 +81,7 @@ def test_files_of_an_earlier_attempt_are_not_taken_for_those_of_the_last(
     nsml, state, everything, tmp_path
 ):
     session = next(one for one in state.sessions.values() if one.name == "kim/mnist/1")
-    session.attempt = 2
+    session.attempt, session.state = 2, pb.SESSION_STATE_SUCCEEDED
     state.artifacts[session.id].append(
         artifacts_pb2.Artifact(
             name="/app", attempt=2, state="ARTIFACT_STATE_LOST", why_lost="no space left"
@@ -109,7 +109,42 @@ def test_only_the_working_folder_is_downloaded(nsml, session, path):
     assert (result.code, "is not in the working folder" in result.stderr) == (2, True)
 
 
-def test_a_part_of_the_files_is_downloaded(nsml, everything, tmp_path):
+def test_the_files_of_a_running_session_are_those_of_now(nsml, state, everything, tmp_path):
+    (state.files.folder / "out").mkdir()
+    (state.files.folder / "out/a.csv").write_text("a")
+    result = nsml("download", "kim/mnist/1", str(tmp_path / "a"))
+    files = tmp_path / "a/kim_mnist_1/files"
+    assert result.stdout == f"{files}\n"
+    assert "files of kim/mnist/1, which is running, as they are now" in result.stderr
+    assert sorted(path.name for path in files.iterdir()) == ["now.txt", "out"]
+    (state.files.folder / "now.txt").write_text("later")
+    again = json.loads(nsml("download", "kim/mnist/1", str(tmp_path / "a"), "-j").stdout)
+    assert (again["files"], (files / "now.txt").read_text()) == (2, "later")
+    nsml("download", "-s", "/app/out/a.csv", "kim/mnist/1", str(tmp_path / "b"))
+    found = [path.name for path in (tmp_path / "b").rglob("*") if path.is_file()]
+    assert found == ["a.csv"]
+    assert (tmp_path / "b/kim_mnist_1/files/out/a.csv").exists()
+    missing = nsml("download", "-s", "nope", "kim/mnist/1", str(tmp_path / "c"), check=False)
+    assert (missing.code, (tmp_path / "c").exists()) == (5, False)
+
+
+def test_until_when_files_are_kept_is_said(nsml, state, everything, tmp_path):
+    session = next(one for one in state.sessions.values() if one.name == "kim/mnist/1")
+    session.state = pb.SESSION_STATE_SUCCEEDED
+    [kept] = [one for one in state.artifacts[session.id] if one.name == "/app"]
+    kept.expires_at.FromJsonString("2030-01-02T03:04:00Z")
+    said = nsml("download", "kim/mnist/1", str(tmp_path / "a"), "--utc").stderr
+    assert "kept until 2030-01-02 03:04: then the platform removes them" in said
+    assert "until 2030-01-02 03:04" in nsml("artifact", "info", "1", "/app", "--utc").stdout
+    session.spec.keep_files = True
+    nsml("artifact", "rm", "kim/mnist/1", "/app", "-y")
+    state.expired_artifacts = 1
+    result = nsml("download", "kim/mnist/1", check=False)
+    assert (result.code, "kept as long as this platform keeps them" in result.stderr) == (5, True)
+
+
+def test_a_part_of_the_files_is_downloaded(nsml, state, everything, tmp_path):
+    next(iter(state.sessions.values())).state = pb.SESSION_STATE_SUCCEEDED
     whole = json.loads(nsml("download", "kim/mnist/1", str(tmp_path / "a"), "-j").stdout)
     assert (whole["left_out"], whole["files"] > 0) == ("left out: big.bin", True)
     part = nsml("download", "-s", "/app/weights.npy", "kim/mnist/1", str(tmp_path / "b"))

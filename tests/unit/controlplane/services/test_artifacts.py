@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
+from controlplane.artifacts.expiry_loop import KeptFilesExpiry
 from controlplane.checkpoints.lost_uploads import Overdue
 from controlplane.datasets.pushes import DatasetPushes
 from controlplane.domain.errors import LimitReached
 from controlplane.domain.identity import Role
 from controlplane.state.replica_reports import SETTLED_WITHIN_S
+from nsml.spec.output_datasets import KEPT_FILES, KEPT_FOLDER
 from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, sessions_pb2
 from nsml.v1 import artifacts_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, report_of, until
@@ -359,3 +362,56 @@ async def test_an_agent_that_would_keep_nothing_is_not_given_it(
 async def test_an_output_dataset_that_is_none_is_refused(rig: Rig, texts: list[str]) -> None:
     kim = await rig.user("kim")
     assert (await refused(kim.submit(output_datasets=texts)))[0] == "INVALID_ARGUMENT"
+
+
+def kept_files(session: str, digest: str) -> pb.CommitArtifactRequest:
+    return commit(session, 1, digest=digest, folder=KEPT_FOLDER, name=KEPT_FILES)
+
+
+async def test_files_are_kept_by_default_where_the_platform_says_so_and_expire() -> None:
+    character = {"keep_files": True, "keep_files_s": 3600.0}
+    async with platform(character=character) as rig:
+        kim = await rig.user("kim")
+        assert (await kim.submit(no_keep_files=True)).spec.keep_files is False
+        both = kim.submit(keep_files=True, no_keep_files=True)
+        assert (await refused(both))[0] == "INVALID_ARGUMENT"
+        session = await kim.submit()
+        assert session.spec.keep_files is True
+        agent = await (await rig.agent()).connect()
+        orders = {one.replica.session_id: one for one in await agent.assignments(2)}
+        manifest, blobs = tree(a=b"content")
+        await send(agent.stubs, blobs)
+        await agent.stubs.artifacts.CommitArtifact(kept_files(session.id, manifest.digest))
+        [kept] = await listed(kim, session.name)
+        assert kept.expires_at.seconds == kept.saved_at.seconds + 3600
+        loops = [loop for feature in rig.plane.features for loop in feature.leader_loops]
+        [expiry] = [one.__self__ for one in loops if isinstance(one.__self__, KeptFilesExpiry)]
+        assert await expiry.expire() == 0, "it runs"
+        await agent.report(orders[session.id].replica, "FINALIZED", cause="COMPLETED")
+        await kim.reaches(session.id, "SUCCEEDED")
+        await until(partial(_is_recorded, rig, session.id), "it is in the catalogue")
+        assert await expiry.expire() == 1
+        page = pb.ListArtifactsRequest(session=session.name, name=KEPT_FILES)
+        answer = await kim.artifacts.ListArtifacts(page)
+        assert (len(answer.artifacts), answer.removed, answer.expired) == (0, 1, 1)
+        assert await expiry.expire() == 0
+
+
+async def _is_recorded(rig: Rig, session: str) -> bool:
+    return await rig.on.history.catalogue.session(session) is not None
+
+
+async def test_files_that_went_with_their_node_are_lost_and_say_so(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent("a")).connect()
+    session = await kim.submit(keep_files=True)
+    [order] = await agent.assignments(1)
+    await agent.report(order.replica, "RUNNING")
+    await kim.reaches(session.id, "RUNNING")
+    await agent.close()
+    await (await rig.agent("a", boot_id="boot2")).connect()
+    await kim.reaches(session.id, "FAILED")
+    await until(partial(_is_recorded, rig, session.id), "it is in the catalogue")
+    [lost] = await listed(kim, session.name)
+    assert (lost.name, lost.state) == (KEPT_FILES, pb.ARTIFACT_STATE_LOST)
+    assert lost.why_lost == "the attempt was lost with its node a"

@@ -115,12 +115,11 @@ def test_what_was_made_or_changed_is_kept_and_nothing_else(
 def test_what_is_over_the_limits_is_named(
     folder: ReplicaFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputs, "_KEPT_BYTES", 10)
     monkeypatch.setattr(outputs, "_KEPT_FILES", 2)
     started(folder)
     write(folder, a="12345", b="123456", c="1", d="1", e="1" * 200, f="1")
     for _ in range(2):
-        kept = keep_files(folder, at=5.0)
+        kept = keep_files(folder, at=5.0, most_bytes=10)
         assert kept is not None
         assert files_of(folder, kept) == ["a", "c"]
         assert kept.left_out.endswith(" and 2 files: b, d, e and 1 more")

@@ -134,6 +134,7 @@ class State:
         """Contents of locks by the ids of sessions."""
         self.removed_checkpoints = 0
         self.artifacts: dict[str, list[artifacts_pb2.Artifact]] = {}
+        self.expired_artifacts = 0
         self.restored: dict[str, pb.Session] = {}
         self.restoring: list[session_backups_pb2.RestoreSessionRequest] = []
         self.removed_artifacts: dict[str, list[str]] = defaultdict(list)
@@ -1196,6 +1197,7 @@ class Artifacts(artifacts_pb2_grpc.ArtifactServiceServicer):
             removed=sum(
                 request.name in {"", name} for name in self.state.removed_artifacts[session.id]
             ),
+            expired=self.state.expired_artifacts,
         )
 
     def RemoveArtifacts(self, request, context):

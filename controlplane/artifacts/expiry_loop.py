@@ -1,0 +1,47 @@
+"""Removes the files that sessions left in their working folders, once they were kept as long as the platform keeps them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import structlog
+
+from controlplane.domain.errors import NsmlError
+from nsml.spec.output_datasets import KEPT_FOLDER
+
+if TYPE_CHECKING:
+    from controlplane.history.sql.history import History
+    from nsml.common.clock import Clock
+
+LOOK_EVERY_S: Final = 3600.0
+_AT_ONCE: Final = 100
+
+
+class KeptFilesExpiry:
+    """The leader's. `keep_s`: how long they are kept, in seconds."""
+
+    def __init__(self, *, history: History, clock: Clock, keep_s: float) -> None:
+        self._history = history
+        self._clock = clock
+        self._keep_s = keep_s
+        self._log = structlog.get_logger()
+
+    async def run(self) -> NoReturn:
+        """Look now and then, until cancelled."""
+        while True:
+            try:
+                if count := await self.expire():
+                    self._log.info("kept_files.expired", versions=count)
+            except NsmlError as error:
+                self._log.warning("kept_files.not_expired", reason=error.message)
+            await self._clock.sleep(LOOK_EVERY_S)
+
+    async def expire(self) -> int:
+        """Remove those that are too old; how many."""
+        before = self._clock.time() - self._keep_s
+        total = 0
+        while count := await self._history.artifacts.expire(
+            KEPT_FOLDER, before=before, limit=_AT_ONCE
+        ):
+            total += count
+        return total
