@@ -199,6 +199,8 @@ class _Restoring:
         """Name, version and digest here by the digest there."""
         self._streams: dict[str, _Kept] = {}
         self._tree: _Tree | None = None
+        self._progress: Callable[[int], None] = lambda _: None
+        self._done = 0
 
     async def look(self) -> bool:
         """Ask what is there already; whether anything is left to do."""
@@ -213,19 +215,26 @@ class _Restoring:
         return bool(self._left)
 
     async def send(self, file: Path, progress: Callable[[int], None]) -> None:
-        """Send the rest."""
-        done = 0
+        """Send the rest; `progress` is told half of the bytes as they are read, and half as they are sent."""
+        self._progress = progress
         try:
             for member in members(file):
-                await self._send(member)
-                progress(done := done + member.size)
+                is_kept = await self._send(member)
+                self._count(member.size if is_kept else 2 * member.size)
+            if self._tree is not None:
+                raise ArchiveRefused("it ends within the files of a session")
         finally:
             if self._tree is not None:
                 self._tree.remove()
             for kept in self._streams.values():
                 kept.close()
 
-    async def _send(self, member: Member) -> None:
+    def _count(self, size: int) -> None:
+        self._done += size
+        self._progress(self._done // 2)
+
+    async def _send(self, member: Member) -> bool:
+        """Take the next file; whether it is a file of a tree, which is sent as a whole."""
         if self._tree is not None and member.tree != self._tree.path:
             tree, self._tree = self._tree, None
             await self._push(tree)
@@ -234,13 +243,17 @@ class _Restoring:
                 self._tree = _Tree(member.tree, self._scratch)
             member.check_path()
             await in_thread(partial(self._tree.add, member))
-        elif not member.tree and member.path not in {HEADER, SUMS}:
+            return True
+        if not member.tree and member.path not in {HEADER, SUMS}:
             await self._take(member)
+        return False
 
     async def _push(self, tree: _Tree) -> None:
         """Send what the platform lacks of a tree, and note its digest."""
         try:
+            before = self._done
             self._roots[tree.path] = await self._pushed(tree.folder, tree.names)
+            self._count(tree.bytes - (self._done - before))
         finally:
             tree.remove()
 
@@ -248,7 +261,12 @@ class _Restoring:
         packed = await in_thread(partial(pack_files, folder, names, max_bytes=_MOST_BYTES))
         root = packed.manifest.digest
         if await find_missing(self._client, [root], root=root):
-            await upload(self._client, packed)
+            before = self._done
+            await upload(
+                self._client,
+                packed,
+                progress=lambda sent: self._count(sent.bytes - (self._done - before)),
+            )
         return root
 
     async def _root(self, row: _Row) -> str:
@@ -369,6 +387,7 @@ class _Tree:
     def __init__(self, path: str, scratch: Path) -> None:
         self.path = path
         self.names: list[str] = []
+        self.bytes = 0
         self.folder = scratch / "tree"
         self.folder.mkdir()
         self._made: set[tuple[str, ...]] = set()
@@ -393,6 +412,7 @@ class _Tree:
         finally:
             os.close(opened)
         self.names.append(member.name)
+        self.bytes += member.size
 
     def remove(self) -> None:
         """Remove it; harmless when it is."""

@@ -102,6 +102,7 @@ TRIED = [
     "docs/nodes.md",
     "docs/projects.md",
     "docs/results.md",
+    "docs/session-backup.md",
     "docs/telemetry.md",
     "docs/tui.md",
 ]
