@@ -143,6 +143,11 @@ def _settings_options(command: F) -> F:
             metavar="SIZE",
             help="Quota of stored data: the most that the object store keeps for it; none: no limit.",
         ),
+        click.option(
+            "--keep-files",
+            type=click.Choice(["on", "off", "none"]),
+            help="Keep the files that its sessions make (nsml download); none: as the platform does.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -170,6 +175,7 @@ def _settings(given: dict[str, Any]) -> ProjectSettings:
         most_priority=priority_named((given["max_priority"] or "").lower()),
         keep_checkpoints=given["keep"],
         kept_bytes=given["kept"],
+        keep_files="" if given["keep_files"] == "none" else given["keep_files"],
     )
     for flag, (measure, *_) in _QUOTA.items():
         for prefix, quota in (("", settings.quota), ("member_", settings.member_quota)):

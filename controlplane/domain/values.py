@@ -813,6 +813,7 @@ class Project:
         most_priority: the highest class that its sessions may have.
         keep_checkpoints: of its sessions that name nothing; "": as the platform has it.
         kept_bytes: what the object store may keep for it; 0: no limit.
+        keep_files: "on" or "off", of its sessions that ask for nothing; "": as the platform has it.
     """
 
     name: str
@@ -826,6 +827,7 @@ class Project:
     most_priority: Priority = Priority.HIGH
     keep_checkpoints: str = ""
     kept_bytes: int = 0
+    keep_files: str = ""
 
     def period(self, now: float) -> tuple[float, float]:
         """What of its budget's period is its own: (0, 0) without a budget."""

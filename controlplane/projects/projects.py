@@ -102,6 +102,7 @@ class ProjectSettings:
     most_priority: Priority | None = None
     keep_checkpoints: str | None = None
     kept_bytes: int | None = None
+    keep_files: str | None = None
 
 
 class Projects:
@@ -382,7 +383,18 @@ def changed(known: Project, settings: ProjectSettings, now: float) -> Project:
         kept_bytes=known.kept_bytes
         if settings.kept_bytes is None
         else _kept_bytes(settings.kept_bytes),
+        keep_files=(
+            known.keep_files
+            if settings.keep_files is None
+            else _check_keep_files(settings.keep_files)
+        ),
     )
+
+
+def _check_keep_files(text: str) -> str:
+    if text not in {"", "on", "off"}:
+        raise InvalidRequest(f"{text[:20]!r} does not say whether files are kept", why="on or off")
+    return text
 
 
 def check_keep(text: str) -> str:

@@ -186,6 +186,7 @@ def _settings_message(project: Project) -> pb.ProjectSettings:
         most_priority=PRIORITIES[project.most_priority],
         keep_checkpoints=project.keep_checkpoints or None,
         kept_bytes=project.kept_bytes or None,
+        keep_files=project.keep_files or None,
     )
     budget = project.budget
     if budget is not None:
@@ -219,6 +220,7 @@ def _asked_settings(
         if settings.HasField("keep_checkpoints")
         else None,
         kept_bytes=settings.kept_bytes if settings.HasField("kept_bytes") else None,
+        keep_files=settings.keep_files if settings.HasField("keep_files") else None,
     )
 
 

@@ -34,7 +34,7 @@ class Budget(_message.Message):
     def __init__(self, gpu_seconds: _Optional[float] = ..., period_days: _Optional[int] = ..., anchor: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ProjectSettings(_message.Message):
-    __slots__ = ("owner", "quota", "member_quota", "budget", "weight", "most_priority", "keep_checkpoints", "kept_bytes")
+    __slots__ = ("owner", "quota", "member_quota", "budget", "weight", "most_priority", "keep_checkpoints", "kept_bytes", "keep_files")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     QUOTA_FIELD_NUMBER: _ClassVar[int]
     MEMBER_QUOTA_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class ProjectSettings(_message.Message):
     MOST_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     KEEP_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FILES_FIELD_NUMBER: _ClassVar[int]
     owner: str
     quota: Quota
     member_quota: Quota
@@ -51,7 +52,8 @@ class ProjectSettings(_message.Message):
     most_priority: _sessions_pb2.Priority
     keep_checkpoints: str
     kept_bytes: int
-    def __init__(self, owner: _Optional[str] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ..., member_quota: _Optional[_Union[Quota, _Mapping]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., weight: _Optional[float] = ..., most_priority: _Optional[_Union[_sessions_pb2.Priority, str]] = ..., keep_checkpoints: _Optional[str] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
+    keep_files: str
+    def __init__(self, owner: _Optional[str] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ..., member_quota: _Optional[_Union[Quota, _Mapping]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., weight: _Optional[float] = ..., most_priority: _Optional[_Union[_sessions_pb2.Priority, str]] = ..., keep_checkpoints: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., keep_files: _Optional[str] = ...) -> None: ...
 
 class ProjectUsage(_message.Message):
     __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "sessions", "gpu_seconds", "since", "until", "share")

@@ -72,7 +72,9 @@ COLUMNS: tuple[Column[Artifact], ...] = (
         title="State",
         cell=lambda a, _: state_text(a),
         is_wide=True,
-        is_worth=lambda a: a.state != pb.ARTIFACT_STATE_DURABLE or bool(a.note),
+        is_worth=lambda a: (
+            a.state != pb.ARTIFACT_STATE_DURABLE or bool(a.note) or a.HasField("expires_at")
+        ),
         shrinks_to=12,
         colour=lambda a: "red" if is_lost(a) else "",
     ),

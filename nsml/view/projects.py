@@ -128,6 +128,7 @@ def record(project: Project) -> dict[str, Any]:
         "most_priority": _priority(project),
         "keep_checkpoints": settings.keep_checkpoints or None,
         "kept_bytes": settings.kept_bytes if settings.HasField("kept_bytes") else None,
+        "keep_files": settings.keep_files or None,
         "usage": {
             **{measure: getattr(usage, measure) for measure in _MEASURES},
             "gpu_seconds": usage.gpu_seconds if usage.HasField("gpu_seconds") else None,
@@ -149,6 +150,9 @@ def shown_record(answer: GetProjectResponse) -> dict[str, Any]:
         "sessions": list(answer.sessions),
         "hidden_sessions": answer.hidden_sessions,
     }
+
+
+_FILES_WORDS = {"on": "kept", "off": "not kept"}
 
 
 def lines(project: Project) -> list[str]:
@@ -175,6 +179,7 @@ def lines(project: Project) -> list[str]:
         ("weight", f"{settings.weight:g}"),
         ("keeps", settings.keep_checkpoints and f"checkpoints {settings.keep_checkpoints}"),
         ("stores", settings.kept_bytes and f"{size_text(settings.kept_bytes)} at most"),
+        ("files", _FILES_WORDS.get(settings.keep_files, "")),
         ("share", share_text(project.usage.share) if project.usage.HasField("share") else ""),
     ]
     return [project.name, *(f"  {title:{_TITLE_CELLS}}{text}" for title, text in rows if text)]

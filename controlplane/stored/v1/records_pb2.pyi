@@ -922,7 +922,7 @@ class FindingRecord(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., since: _Optional[float] = ..., evidence: _Optional[str] = ...) -> None: ...
 
 class ProjectRecord(_message.Message):
-    __slots__ = ("name", "owner", "members", "created_at", "quota", "member_quota", "budget", "weight", "most_priority", "keep_checkpoints", "kept_bytes")
+    __slots__ = ("name", "owner", "members", "created_at", "quota", "member_quota", "budget", "weight", "most_priority", "keep_checkpoints", "kept_bytes", "keep_files")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -934,6 +934,7 @@ class ProjectRecord(_message.Message):
     MOST_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     KEEP_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FILES_FIELD_NUMBER: _ClassVar[int]
     name: str
     owner: str
     members: _containers.RepeatedScalarFieldContainer[str]
@@ -945,7 +946,8 @@ class ProjectRecord(_message.Message):
     most_priority: int
     keep_checkpoints: str
     kept_bytes: int
-    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ..., created_at: _Optional[float] = ..., quota: _Optional[_Union[QuotaRecord, _Mapping]] = ..., member_quota: _Optional[_Union[QuotaRecord, _Mapping]] = ..., budget: _Optional[_Union[BudgetRecord, _Mapping]] = ..., weight: _Optional[float] = ..., most_priority: _Optional[int] = ..., keep_checkpoints: _Optional[str] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
+    keep_files: str
+    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ..., created_at: _Optional[float] = ..., quota: _Optional[_Union[QuotaRecord, _Mapping]] = ..., member_quota: _Optional[_Union[QuotaRecord, _Mapping]] = ..., budget: _Optional[_Union[BudgetRecord, _Mapping]] = ..., weight: _Optional[float] = ..., most_priority: _Optional[int] = ..., keep_checkpoints: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., keep_files: _Optional[str] = ...) -> None: ...
 
 class QuotaRecord(_message.Message):
     __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "sessions")

@@ -17,7 +17,7 @@ from controlplane.domain.errors import LimitReached
 from controlplane.domain.identity import Role
 from controlplane.state.replica_reports import SETTLED_WITHIN_S
 from nsml.spec.output_datasets import KEPT_FILES, KEPT_FOLDER
-from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, sessions_pb2
+from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, projects_pb2, sessions_pb2
 from nsml.v1 import artifacts_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, report_of, until
 from tests.unit.controlplane.services.test_content import read, send, tree
@@ -375,10 +375,15 @@ async def test_files_are_kept_by_default_where_the_platform_says_so_and_expire()
         assert (await kim.submit(no_keep_files=True)).spec.keep_files is False
         both = kim.submit(keep_files=True, no_keep_files=True)
         assert (await refused(both))[0] == "INVALID_ARGUMENT"
+        root = await rig.user("root", role=Role.ADMIN)
+        settings = projects_pb2.ProjectSettings(keep_files="off")
+        made = projects_pb2.CreateProjectRequest(name="vision", members=["kim"], settings=settings)
+        await root.projects.CreateProject(made)
+        assert (await kim.submit(project="vision")).spec.keep_files is False
         session = await kim.submit()
         assert session.spec.keep_files is True
-        agent = await (await rig.agent()).connect()
-        orders = {one.replica.session_id: one for one in await agent.assignments(2)}
+        agent = await (await rig.agent(gpus=3)).connect()
+        orders = {one.replica.session_id: one for one in await agent.assignments(3)}
         manifest, blobs = tree(a=b"content")
         await send(agent.stubs, blobs)
         await agent.stubs.artifacts.CommitArtifact(kept_files(session.id, manifest.digest))
