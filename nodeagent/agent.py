@@ -45,7 +45,7 @@ from nodeagent.peers.exchange import Exchange
 from nodeagent.reconcile import Replicas
 from nodeagent.repair_orders import RepairOrders
 from nodeagent.replica.assignments import BUNDLE, CHUNKS, DATASET, used_things
-from nodeagent.replica.environment_locks import LockHook, RecordLockHook
+from nodeagent.replica.environment_locks import AgreeHook, LockHook
 from nodeagent.replica.orders import ProgramOrders
 from nodeagent.replica.preparation_steps import (
     CodeHook,
@@ -507,7 +507,7 @@ class Agent:
         recording: list[Hook] = []
         if parts.images is None:  # images have no locks
             hooks.append(LockHook(self._rpc, self._pause))
-            recording.append(RecordLockHook(self._rpc, self._pause, parts.run))
+            recording.append(AgreeHook(self._rpc, self._pause, parts.hooks, parts.run))
         if parts.has_sockets:
             # first: it costs nothing, and an attempt that it ends should have cost nothing
             hooks.insert(0, PortHook(self._at_ports_before, is_port_free, parts.run))

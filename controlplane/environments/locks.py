@@ -36,7 +36,7 @@ class EnvironmentLocks:
         self._run = run
 
     async def of(self, session: Session) -> EnvironmentLock:
-        """What a session ran with last, or is to run with. Raises NotFound."""
+        """What a session runs with, or is to run with. Raises NotFound."""
         locks = self._history.environment_locks
         found = await locks.of(session.id)
         if found is None and await self.inherit(session):
@@ -65,9 +65,18 @@ class EnvironmentLocks:
                 f"{whose} no lock {digest[:12]}", attempt="--refresh takes the newest packages"
             )
 
-    async def record(
+    async def agree(
         self, agent: NodeCaller, session_id: str, attempt: int, content: str
     ) -> EnvironmentLock:
+        """The lock of a session, which is the first that one of its replicas proposes; without content if it is this one.
+
+        Raises as `record`.
+        """
+        session, lock = await self._checked(agent, session_id, attempt, content)
+        standing = await self._history.environment_locks.propose_lock(session.id, lock)
+        return replace(lock, content="") if standing.digest == lock.digest else standing
+
+    async def record(self, agent: NodeCaller, session_id: str, attempt: int, content: str) -> None:
         """Note what an attempt on the agent's node is about to run with.
 
         Raises:
@@ -75,6 +84,12 @@ class EnvironmentLocks:
             TooLarge: more than a lock may have.
             InvalidRequest: it is no lock.
         """
+        session, lock = await self._checked(agent, session_id, attempt, content)
+        await self._history.environment_locks.note_lock(session.id, lock)
+
+    async def _checked(
+        self, agent: NodeCaller, session_id: str, attempt: int, content: str
+    ) -> tuple[Session, EnvironmentLock]:
         if len(content) > MOST_LOCK_BYTES:
             raise TooLarge(f"a lock has at most {MOST_LOCK_BYTES} bytes")
         session = await self._rights.check(agent.node, session_id, attempt)
@@ -84,8 +99,7 @@ class EnvironmentLocks:
                 "the lock does not match the session's record",
                 why=f"the packages of {session.name} are pinned to another session's lock",
             )
-        await self._history.environment_locks.note_lock(session.id, lock)
-        return replace(lock, content="")
+        return session, lock
 
     async def restore(self, session_id: str, content: str) -> None:
         """Note the packages that a session of a backup ran with. Raises as `record`, but NotFound."""

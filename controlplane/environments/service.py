@@ -78,6 +78,18 @@ class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
         return require_user()
 
     @answering
+    async def ProposeEnvironmentLock(  # noqa: N802
+        self, request: pb.ProposeEnvironmentLockRequest, _: Context
+    ) -> pb.ProposeEnvironmentLockResponse:
+        """Have one lock for all replicas and attempts of a session."""
+        agent = require_agent()
+        found = await self._locks.agree(agent, request.session_id, request.attempt, request.content)
+        lock = sessions_pb2.EnvironmentLock(
+            digest=found.digest, package_count=found.package_count, content=found.content
+        )
+        return pb.ProposeEnvironmentLockResponse(lock=lock)
+
+    @answering
     async def RecordEnvironmentLock(  # noqa: N802
         self, request: pb.RecordEnvironmentLockRequest, _: Context
     ) -> pb.RecordEnvironmentLockResponse:

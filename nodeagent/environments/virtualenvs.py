@@ -236,9 +236,7 @@ class Environments:
         try:
             return _Wanted(lines=locked(requirements, lock, self._default).lines, owner=owner)
         except LockRefused as error:
-            raise EnvironmentFailed(
-                f"the lock of the session that it comes from cannot be used: {error}"
-            ) from None
+            raise EnvironmentFailed(f"the lock of its packages cannot be used: {error}") from None
 
     def _has(self, wanted: _Wanted, lock: str) -> bool:
         """Whether the environment for what was asked for has these packages as it is."""

@@ -1,29 +1,36 @@
-"""The packages of a session, as its record has them: fetched before an environment is made, and reported once it is there."""
+"""The packages of a session: fetched before an environment is made, and agreed upon once it is there.
+
+The first replica that has resolved them decides for all others, and for later attempts.
+"""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from nodeagent.environments.virtualenvs import lock_of
 from nodeagent.link.outbox import replica_of
 from nodeagent.replica.preparation_steps import PreparationFailed
-from nsml.client.errors import ClientError, NotFound, Unavailable
+from nsml.client.errors import ClientError, NotFound, Unavailable, Unsupported
 from nsml.content.digests import digest_of
+from nsml.packages.locks import differences
 from nsml.v1 import environments_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from nodeagent.replica.preparation_steps import Draft
+    from google.protobuf.message import Message
+
+    from nodeagent.folders import ReplicaId
+    from nodeagent.replica.preparation_steps import Draft, Hook
     from nsml.client.rpc import Rpc
     from nsml.common.clock import Offload
 
+T = TypeVar("T", bound="Message")
+
 _TRIES: Final = 5
-"""Reports of a lock, while no control plane answers: the session does not wait longer for its record."""
+"""Proposals of a lock, while no control plane answers: the session does not wait longer for its record."""
 
 log = structlog.get_logger()
 
@@ -41,18 +48,26 @@ class LockHook:
         self._pause = pause
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """Sessions from the record of one whose lock is kept."""
-        return bool(spec.environment_lock)
+        """Sessions that may have an environment."""
+        return _may_have_packages(spec)
 
     async def prepare(self, draft: Draft) -> None:
-        """Have it, if it is the one that was asked for."""
-        session = replica_of(draft.assignment.replica).session_id
+        """Have it: of the session that this one is made from, of an earlier attempt, or of another replica."""
+        replica, pinned = (
+            replica_of(draft.assignment.replica),
+            draft.assignment.spec.environment_lock,
+        )
+        if not pinned and replica.attempt == 1 and draft.assignment.spec.replica_count < 2:
+            return
         try:
-            content = await self._fetched(session)
+            content = await self._fetched(replica.session_id)
+        except (NotFound, Unsupported) as error:
+            if pinned:
+                raise _not_fetched(error) from error
+            return
         except ClientError as error:
-            text = f"the lock of its environment could not be fetched: {error}"
-            raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text) from error
-        if digest_of(content.encode()) != draft.assignment.spec.environment_lock:
+            raise _not_fetched(error) from error
+        if pinned and digest_of(content.encode()) != pinned:
             text = "the lock does not match the session's record"
             raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text)
         draft.lock = content
@@ -69,45 +84,91 @@ class LockHook:
                 return answer.lock.content
 
 
-class RecordLockHook:
-    """Has the packages that were installed recorded with the session."""
+class AgreeHook:
+    """Has the packages that were installed recorded with the session, or installs those that are.
+
+    Args:
+        rpc: gives the connection of the moment.
+        pause: awaited before something is tried again.
+        installing: the steps that install packages.
+        run: writes the log of a session.
+    """
 
     def __init__(
-        self, rpc: Callable[[], Rpc], pause: Callable[[], Awaitable[None]], run: Offload
+        self,
+        rpc: Callable[[], Rpc],
+        pause: Callable[[], Awaitable[None]],
+        installing: Sequence[Hook],
+        run: Offload,
     ) -> None:
         self._rpc = rpc
         self._pause = pause
+        self._installing = installing
         self._run = run
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """All that may have an environment."""
-        return bool(spec.bundle_digest) or bool(spec.argv)
+        """Sessions that may have an environment."""
+        return _may_have_packages(spec)
 
     async def prepare(self, draft: Draft) -> None:
-        """Report the lock; for a gang the first replica does. The session starts also where that fails."""
+        """Propose the lock, and install the one that stands if it is another. The session starts also where that fails."""
+        if not draft.installed:
+            return
+        standing = await self._standing(draft)
+        if standing in {"", draft.installed}:
+            return
+        if draft.lock != standing and not draft.is_lock_refused:
+            draft.lock = standing
+            for hook in self._installing:
+                await hook.prepare(draft)
+        if draft.installed == standing:
+            return
+        words = differences(draft.installed, standing)
+        await self._run(lambda: draft.log.note(f"note: other packages than on record: {words}"))
         replica = replica_of(draft.assignment.replica)
-        if draft.python is None or replica.rank:
-            return
-        content = await self._run(partial(lock_of, draft.python.folder))
-        if not content:
-            return
-        request = pb.RecordEnvironmentLockRequest(
-            session_id=replica.session_id, attempt=replica.attempt, content=content
+        if not replica.rank:
+            record = pb.RecordEnvironmentLockRequest(
+                session_id=replica.session_id, attempt=replica.attempt, content=draft.installed
+            )
+            await self._tell(
+                replica, "RecordEnvironmentLock", record, pb.RecordEnvironmentLockResponse
+            )
+
+    async def _standing(self, draft: Draft) -> str:
+        """The lock of the session; "" where that cannot be learnt."""
+        replica = replica_of(draft.assignment.replica)
+        proposal = pb.ProposeEnvironmentLockRequest(
+            session_id=replica.session_id, attempt=replica.attempt, content=draft.installed
         )
+        answer = await self._tell(
+            replica, "ProposeEnvironmentLock", proposal, pb.ProposeEnvironmentLockResponse
+        )
+        if answer is None:
+            return ""
+        return answer.lock.content or draft.installed
+
+    async def _tell(
+        self, replica: ReplicaId, method: str, request: Message, answer: type[T]
+    ) -> T | None:
+        """The answer of a control plane; None where there is none."""
         for _ in range(_TRIES):
             try:
-                await self._rpc().unary(
-                    "EnvironmentService/RecordEnvironmentLock",
-                    request,
-                    pb.RecordEnvironmentLockResponse,
-                )
+                return await self._rpc().unary(f"EnvironmentService/{method}", request, answer)
             except Unavailable:
                 await self._pause()
             except NotFound:
-                return  # it was removed meanwhile
+                return None  # the session was removed meanwhile
             except ClientError as error:
                 log.warning("lock.not_recorded", replica=str(replica), reason=str(error))
-                return
-            else:
-                return
+                return None
         log.warning("lock.not_recorded", replica=str(replica), reason="no control plane answers")
+        return None
+
+
+def _may_have_packages(spec: sessions.SessionSpec) -> bool:
+    return bool(spec.bundle_digest) or bool(spec.argv)
+
+
+def _not_fetched(error: ClientError) -> PreparationFailed:
+    text = f"the lock of its environment could not be fetched: {error}"
+    return PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text)

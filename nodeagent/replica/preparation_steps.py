@@ -5,10 +5,10 @@ port    in the node's network: the port at which others find the replica is free
 data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
 stream  what the datasets list that it reads without fetching them is known
 code    a working copy of the bundle is in app/
-lock    the packages that a session from the record of another one is to have are known
+lock    the packages are known that are pinned: by a record, by an earlier attempt, by another replica
 python  the environment that the code's requirements ask for exists, where there are no containers
 image   what the session or its code asks for exists as an image, where there are
-record  the packages that were installed are on record with the session, where there are no containers
+agree   the packages that were installed are those on record with the session, where there are no containers
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nodeagent.engine.client import EngineUnreachable
 from nodeagent.engine.watch import EngineWatch
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.requirements import read_requirements
-from nodeagent.environments.virtualenvs import Environments
+from nodeagent.environments.virtualenvs import Environments, lock_of
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link.outbox import replica_of
 from nodeagent.machine.accounts import Accounts, AccountsError
@@ -107,6 +107,10 @@ class Draft:
     """The checkpoint from which the attempt goes on; "": it begins anew."""
     lock: str = ""
     """The packages that it is to have (nsml.packages.locks); "": those that the code asks for."""
+    is_lock_refused: bool = False
+    """Whether this node could not install those of the session's other attempts or replicas."""
+    installed: str = ""
+    """The lock of what was installed; "": nothing that has one."""
     endpoint: Variables | None = None
     """What tells its program where it reads streamed datasets."""
 
@@ -316,18 +320,36 @@ class PythonHook:
         try:
             wanted = await _required(self._run, self._reader, draft)
             _check_python(wanted)
-            for note in (*wanted.notes, *_not_honoured(wanted)):
-                await self._run(partial(draft.log.note, f"note: {note}"))
+            if draft.python is None:
+                for note in (*wanted.notes, *_not_honoured(wanted)):
+                    await self._run(partial(draft.log.note, f"note: {note}"))
             if wanted.lines or draft.lock or _calls_python(draft.assignment.spec):
-                owner = owner_of(draft.assignment)
-                provide = partial(self._environments.provide, wanted, owner=owner, lock=draft.lock)
-                draft.python = await _provided(self._run, provide, draft, "environment", wanted)
+                draft.python = await self._made(draft, wanted)
+                draft.installed = await self._run(partial(lock_of, draft.python.folder))
         except (AccountsError, EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
-            if draft.lock:
+            if draft.assignment.spec.environment_lock:
                 text += "; its packages are pinned to another session's lock; --refresh resolves them again"
             cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
             raise PreparationFailed(cause, text) from error
+
+    async def _made(self, draft: Draft, wanted: Requirements) -> PythonEnvironment:
+        """With the packages of the lock; with others, and a note, where only an attempt or a replica of the same session has it."""
+
+        async def provided() -> PythonEnvironment:
+            owner = owner_of(draft.assignment)
+            provide = partial(self._environments.provide, wanted, owner=owner, lock=draft.lock)
+            return await _provided(self._run, provide, draft, "environment", wanted)
+
+        try:
+            return await provided()
+        except EnvironmentFailed as error:
+            if not draft.lock or draft.assignment.spec.environment_lock:
+                raise
+            note = f"note: the packages on record cannot be installed here, and are resolved again: {error}"
+        await self._run(partial(draft.log.note, note))
+        draft.lock, draft.is_lock_refused = "", True
+        return await provided()
 
 
 class ImageHook:

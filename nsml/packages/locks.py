@@ -84,6 +84,17 @@ def versions(packages: Sequence[LockedPackage]) -> Mapping[str, str]:
     return {one.name: one.what for one in packages}
 
 
+def differences(here: str, there: str, most: int = 5) -> str:
+    """What differs between two locks, for people: `numpy 2.1.0 (2.0.2)`. Raises LockRefused."""
+    ours, theirs = versions(read_lock(here)), versions(read_lock(there))
+    names = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
+    texts = [
+        f"{name} {ours.get(name, 'absent')} ({theirs.get(name, 'absent')})" for name in names[:most]
+    ]
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*texts, *more]) or "the same versions, of other files"
+
+
 def _read_line(line: str) -> LockedPackage:
     begin = line.find(" --hash=")
     what, hashes = (line, "") if begin < 0 else (line[:begin], line[begin:])

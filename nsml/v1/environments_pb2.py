@@ -26,7 +26,7 @@ from nsml.v1 import resources_pb2 as nsml_dot_v1_dot_resources__pb2
 from nsml.v1 import sessions_pb2 as nsml_dot_v1_dot_sessions__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ansml/v1/environments.proto\x12\x07nsml.v1\x1a\x17nsml/v1/resources.proto\x1a\x16nsml/v1/sessions.proto\"\'\n\x17ListEnvironmentsRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"J\n\x18ListEnvironmentsResponse\x12.\n\x0c\x65nvironments\x18\x01 \x03(\x0b\x32\x18.nsml.v1.NodeEnvironment\"5\n\x18RemoveEnvironmentRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"\x1b\n\x19RemoveEnvironmentResponse\",\n\x19GetEnvironmentLockRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"D\n\x1aGetEnvironmentLockResponse\x12&\n\x04lock\x18\x01 \x01(\x0b\x32\x18.nsml.v1.EnvironmentLock\"T\n\x1cRecordEnvironmentLockRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\"\x1f\n\x1dRecordEnvironmentLockResponse2\xa8\x05\n\x12\x45nvironmentService\x12\x9d\x01\n\x12GetEnvironmentLock\x12\".nsml.v1.GetEnvironmentLockRequest\x1a#.nsml.v1.GetEnvironmentLockResponse\">\x90\x02\x01\x8a\xb5\x18\x37\n\x02\x02\x04\x12\x31Visible sessions; nodes: sessions placed on them.\x12\xb0\x01\n\x15RecordEnvironmentLock\x12%.nsml.v1.RecordEnvironmentLockRequest\x1a&.nsml.v1.RecordEnvironmentLockResponse\"H\x8a\xb5\x18\x32\n\x01\x04\x12-The attempt runs or ran on the caller\'s node.\x92\xb5\x18\x0e\n\nsession_id \x01\x12\x9a\x01\n\x10ListEnvironments\x12 .nsml.v1.ListEnvironmentsRequest\x1a!.nsml.v1.ListEnvironmentsResponse\"A\x90\x02\x01\x8a\xb5\x18:\n\x01\x02\x12\x35The caller\'s own and everybody\'s; administrators all.\x12\xa1\x01\n\x11RemoveEnvironment\x12!.nsml.v1.RemoveEnvironmentRequest\x1a\".nsml.v1.RemoveEnvironmentResponse\"E\x8a\xb5\x18\x37\n\x01\x02\x12\x32The caller\'s own environments; administrators any.\x92\xb5\x18\x06\n\x04nodeb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ansml/v1/environments.proto\x12\x07nsml.v1\x1a\x17nsml/v1/resources.proto\x1a\x16nsml/v1/sessions.proto\"\'\n\x17ListEnvironmentsRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"J\n\x18ListEnvironmentsResponse\x12.\n\x0c\x65nvironments\x18\x01 \x03(\x0b\x32\x18.nsml.v1.NodeEnvironment\"5\n\x18RemoveEnvironmentRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"\x1b\n\x19RemoveEnvironmentResponse\",\n\x19GetEnvironmentLockRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"D\n\x1aGetEnvironmentLockResponse\x12&\n\x04lock\x18\x01 \x01(\x0b\x32\x18.nsml.v1.EnvironmentLock\"T\n\x1cRecordEnvironmentLockRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\"U\n\x1dProposeEnvironmentLockRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\"H\n\x1eProposeEnvironmentLockResponse\x12&\n\x04lock\x18\x01 \x01(\x0b\x32\x18.nsml.v1.EnvironmentLock\"\x1f\n\x1dRecordEnvironmentLockResponse2\xde\x06\n\x12\x45nvironmentService\x12\x9d\x01\n\x12GetEnvironmentLock\x12\".nsml.v1.GetEnvironmentLockRequest\x1a#.nsml.v1.GetEnvironmentLockResponse\">\x90\x02\x01\x8a\xb5\x18\x37\n\x02\x02\x04\x12\x31Visible sessions; nodes: sessions placed on them.\x12\xb3\x01\n\x16ProposeEnvironmentLock\x12&.nsml.v1.ProposeEnvironmentLockRequest\x1a\'.nsml.v1.ProposeEnvironmentLockResponse\"H\x8a\xb5\x18\x32\n\x01\x04\x12-The attempt runs or ran on the caller\'s node.\x92\xb5\x18\x0e\n\nsession_id \x01\x12\xb0\x01\n\x15RecordEnvironmentLock\x12%.nsml.v1.RecordEnvironmentLockRequest\x1a&.nsml.v1.RecordEnvironmentLockResponse\"H\x8a\xb5\x18\x32\n\x01\x04\x12-The attempt runs or ran on the caller\'s node.\x92\xb5\x18\x0e\n\nsession_id \x01\x12\x9a\x01\n\x10ListEnvironments\x12 .nsml.v1.ListEnvironmentsRequest\x1a!.nsml.v1.ListEnvironmentsResponse\"A\x90\x02\x01\x8a\xb5\x18:\n\x01\x02\x12\x35The caller\'s own and everybody\'s; administrators all.\x12\xa1\x01\n\x11RemoveEnvironment\x12!.nsml.v1.RemoveEnvironmentRequest\x1a\".nsml.v1.RemoveEnvironmentResponse\"E\x8a\xb5\x18\x37\n\x01\x02\x12\x32The caller\'s own environments; administrators any.\x92\xb5\x18\x06\n\x04nodeb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENVIRONMENTSERVICE'].methods_by_name['GetEnvironmentLock']._loaded_options = None
   _globals['_ENVIRONMENTSERVICE'].methods_by_name['GetEnvironmentLock']._serialized_options = b'\220\002\001\212\265\0307\n\002\002\004\0221Visible sessions; nodes: sessions placed on them.'
+  _globals['_ENVIRONMENTSERVICE'].methods_by_name['ProposeEnvironmentLock']._loaded_options = None
+  _globals['_ENVIRONMENTSERVICE'].methods_by_name['ProposeEnvironmentLock']._serialized_options = b'\212\265\0302\n\001\004\022-The attempt runs or ran on the caller\'s node.\222\265\030\016\n\nsession_id \001'
   _globals['_ENVIRONMENTSERVICE'].methods_by_name['RecordEnvironmentLock']._loaded_options = None
   _globals['_ENVIRONMENTSERVICE'].methods_by_name['RecordEnvironmentLock']._serialized_options = b'\212\265\0302\n\001\004\022-The attempt runs or ran on the caller\'s node.\222\265\030\016\n\nsession_id \001'
   _globals['_ENVIRONMENTSERVICE'].methods_by_name['ListEnvironments']._loaded_options = None
@@ -55,8 +57,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETENVIRONMENTLOCKRESPONSE']._serialized_end=403
   _globals['_RECORDENVIRONMENTLOCKREQUEST']._serialized_start=405
   _globals['_RECORDENVIRONMENTLOCKREQUEST']._serialized_end=489
-  _globals['_RECORDENVIRONMENTLOCKRESPONSE']._serialized_start=491
-  _globals['_RECORDENVIRONMENTLOCKRESPONSE']._serialized_end=522
-  _globals['_ENVIRONMENTSERVICE']._serialized_start=525
-  _globals['_ENVIRONMENTSERVICE']._serialized_end=1205
+  _globals['_PROPOSEENVIRONMENTLOCKREQUEST']._serialized_start=491
+  _globals['_PROPOSEENVIRONMENTLOCKREQUEST']._serialized_end=576
+  _globals['_PROPOSEENVIRONMENTLOCKRESPONSE']._serialized_start=578
+  _globals['_PROPOSEENVIRONMENTLOCKRESPONSE']._serialized_end=650
+  _globals['_RECORDENVIRONMENTLOCKRESPONSE']._serialized_start=652
+  _globals['_RECORDENVIRONMENTLOCKRESPONSE']._serialized_end=683
+  _globals['_ENVIRONMENTSERVICE']._serialized_start=686
+  _globals['_ENVIRONMENTSERVICE']._serialized_end=1548
 # @@protoc_insertion_point(module_scope)

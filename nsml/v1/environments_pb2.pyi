@@ -54,6 +54,22 @@ class RecordEnvironmentLockRequest(_message.Message):
     content: str
     def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., content: _Optional[str] = ...) -> None: ...
 
+class ProposeEnvironmentLockRequest(_message.Message):
+    __slots__ = ("session_id", "attempt", "content")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    attempt: int
+    content: str
+    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., content: _Optional[str] = ...) -> None: ...
+
+class ProposeEnvironmentLockResponse(_message.Message):
+    __slots__ = ("lock",)
+    LOCK_FIELD_NUMBER: _ClassVar[int]
+    lock: _sessions_pb2.EnvironmentLock
+    def __init__(self, lock: _Optional[_Union[_sessions_pb2.EnvironmentLock, _Mapping]] = ...) -> None: ...
+
 class RecordEnvironmentLockResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

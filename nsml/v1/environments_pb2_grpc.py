@@ -40,6 +40,11 @@ class EnvironmentServiceStub:
                 request_serializer=nsml_dot_v1_dot_environments__pb2.GetEnvironmentLockRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_environments__pb2.GetEnvironmentLockResponse.FromString,
                 _registered_method=True)
+        self.ProposeEnvironmentLock = channel.unary_unary(
+                '/nsml.v1.EnvironmentService/ProposeEnvironmentLock',
+                request_serializer=nsml_dot_v1_dot_environments__pb2.ProposeEnvironmentLockRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_environments__pb2.ProposeEnvironmentLockResponse.FromString,
+                _registered_method=True)
         self.RecordEnvironmentLock = channel.unary_unary(
                 '/nsml.v1.EnvironmentService/RecordEnvironmentLock',
                 request_serializer=nsml_dot_v1_dot_environments__pb2.RecordEnvironmentLockRequest.SerializeToString,
@@ -69,8 +74,17 @@ class EnvironmentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProposeEnvironmentLock(self, request, context):
+        """Nodes only: the packages that a replica has resolved. The first that are proposed for a session become its lock, and the
+        answer names the lock of the session: all replicas and attempts run with it. Errors: as RecordEnvironmentLock.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RecordEnvironmentLock(self, request, context):
-        """Nodes only: the packages with which an attempt is about to run. It replaces what was recorded of the session before.
+        """Nodes only: the packages with which an attempt is about to run that could not install the lock of the session. They
+        replace what was recorded of it before.
         Errors: NOT_FOUND (a session that never ran on the calling node); INVALID_ARGUMENT (the lock is none);
         RESOURCE_EXHAUSTED (over 1 MiB).
         """
@@ -103,6 +117,11 @@ def add_EnvironmentServiceServicer_to_server(servicer, server):
                     servicer.GetEnvironmentLock,
                     request_deserializer=nsml_dot_v1_dot_environments__pb2.GetEnvironmentLockRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_environments__pb2.GetEnvironmentLockResponse.SerializeToString,
+            ),
+            'ProposeEnvironmentLock': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProposeEnvironmentLock,
+                    request_deserializer=nsml_dot_v1_dot_environments__pb2.ProposeEnvironmentLockRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_environments__pb2.ProposeEnvironmentLockResponse.SerializeToString,
             ),
             'RecordEnvironmentLock': grpc.unary_unary_rpc_method_handler(
                     servicer.RecordEnvironmentLock,
@@ -148,6 +167,33 @@ class EnvironmentService:
             '/nsml.v1.EnvironmentService/GetEnvironmentLock',
             nsml_dot_v1_dot_environments__pb2.GetEnvironmentLockRequest.SerializeToString,
             nsml_dot_v1_dot_environments__pb2.GetEnvironmentLockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProposeEnvironmentLock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.EnvironmentService/ProposeEnvironmentLock',
+            nsml_dot_v1_dot_environments__pb2.ProposeEnvironmentLockRequest.SerializeToString,
+            nsml_dot_v1_dot_environments__pb2.ProposeEnvironmentLockResponse.FromString,
             options,
             channel_credentials,
             insecure,

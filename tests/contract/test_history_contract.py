@@ -1412,6 +1412,10 @@ async def test_a_lock_is_kept_once_for_as_long_as_a_session_has_it(history: Hist
     assert await asyncio.gather(*(locks.share_lock(f"s{n}", first.digest) for n in range(2, 9)))
     assert await locks.of("s1") == await locks.of("s8") == first
     assert await locks.facts_of("s2") == EnvironmentLock(first.digest, 2)
+    assert await locks.propose_lock("s1", second) == first
+    proposed = await asyncio.gather(*(locks.propose_lock("s0", one) for one in (first, second)))
+    assert proposed[0] == proposed[1] == await locks.of("s0")
+    await catalogue.delete_session("s0")
     await locks.note_lock("s1", second)
     assert (await locks.of("s1"), await locks.of("s2")) == (second, first)
     # Those that go take it with them when the last one goes, also while another comes to have it.

@@ -64,6 +64,21 @@ class SqlEnvironmentLocks:
 
         await self._database.write(work, touches={session_id})
 
+    async def propose_lock(self, session_id: str, lock: EnvironmentLock) -> EnvironmentLock:
+        """The lock of a session; this one becomes it where the session has none."""
+        content = frame(lock.content.encode())
+
+        def work(connection: Connection) -> bool:
+            if _digest_of(connection, session_id):
+                return False
+            connection.execute(_PUT, (lock.digest, lock.package_count, content))
+            _set(connection, session_id, lock.digest, "")
+            return True
+
+        if await self._database.write(work, touches={session_id}):
+            return lock
+        return await self.of(session_id) or lock
+
     async def share_lock(self, session_id: str, digest: str) -> bool:
         """Note a lock that another session has; False where none has it any more."""
 

@@ -57,6 +57,7 @@ DECLARED = {
     "nsml.v1.EnvironmentService": {
         "GetEnvironmentLock": "un",
         "RecordEnvironmentLock": "n",
+        "ProposeEnvironmentLock": "n",
         "ListEnvironments": "u",
         "RemoveEnvironment": "u",
     },

@@ -26,6 +26,11 @@ async def record(agent: Agent, session: str, content: str, attempt: int = 1) -> 
     await agent.stubs.environments.RecordEnvironmentLock(request)
 
 
+async def propose(agent: Agent, session: str, content: str) -> sessions_pb2.EnvironmentLock:
+    request = pb.ProposeEnvironmentLockRequest(session_id=session, attempt=1, content=content)
+    return (await agent.stubs.environments.ProposeEnvironmentLock(request)).lock
+
+
 async def read(who: Stubs, session: str) -> sessions_pb2.EnvironmentLock:
     request = pb.GetEnvironmentLockRequest(session=session)
     return (await who.environments.GetEnvironmentLock(request)).lock
@@ -69,6 +74,19 @@ async def test_what_a_node_records_is_kept_with_the_session_and_gone_with_it(rig
     assert (await read(kim, made.id)).content == LOCK
     await agent.assignments(1)
     assert (await read(agent.stubs, made.id)).content == LOCK
+
+
+async def test_the_first_lock_that_is_proposed_is_that_of_the_session(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent, session = await running(rig, kim)
+    first = await propose(agent, session.id, LOCK)
+    assert (first.digest, first.content) == (digest_of(LOCK.encode()), "")
+    second = await propose(agent, session.id, OTHER)
+    assert (second.digest, second.content) == (first.digest, LOCK)
+    assert (await read(kim, session.id)).content == LOCK
+    other = await (await rig.agent("other")).connect()
+    assert (await refused(propose(other, session.id, OTHER)))[0] == "NOT_FOUND"
+    assert (await refused(propose(agent, session.id, "numpy\n")))[0] == "INVALID_ARGUMENT"
 
 
 async def test_a_node_speaks_only_for_its_own_attempts_and_only_of_packages(rig: Rig) -> None:
