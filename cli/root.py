@@ -84,7 +84,10 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "status": ("cli.cluster.nodes:status", "Show the platform in a few lines."),
         "node": ("cli.cluster.nodes:node", "Nodes: list, drain, resume, fence."),
         "image": ("cli.cluster.images:image", "Container images on nodes: list, pull, remove."),
-        "env": ("cli.cluster.environments:env", "Python environments: list, print locks, remove."),
+        "env": (
+            "cli.cluster.environments:env",
+            "Python environments: build, list, print locks, remove.",
+        ),
         "doctor": ("cli.local.doctor:doctor", "Check this machine and advise."),
         "up": ("cli.local.up:up", "Start a platform on this machine."),
         "down": ("cli.local.down:down", "Stop the platform on this machine."),

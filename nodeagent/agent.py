@@ -366,6 +366,7 @@ class Agent:
                 pb.AGENT_ABILITY_ENVIRONMENTS,
                 pb.AGENT_ABILITY_OUTPUTS,
                 pb.AGENT_ABILITY_REPAIRS,
+                pb.AGENT_ABILITY_ENVIRONMENT_BUILDS,
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )

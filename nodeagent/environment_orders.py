@@ -1,4 +1,4 @@
-"""Users' questions about environments of this node, and removals. No order is stored."""
+"""Users' questions about environments of this node, removals and builds. No order is stored."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from nsml.v1 import resources_pb2 as resources
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from nodeagent.environment_builds import EnvironmentBuilds
     from nodeagent.environments.virtualenvs import Environments
     from nodeagent.folders import ReplicaFolders
     from nsml.common.clock import Clock, Offload
@@ -39,6 +40,7 @@ class EnvironmentOrders:
     Args:
         environments: of this node.
         folders: of its replicas.
+        builds: what builds some before a session needs them.
         answered: called when there is an answer.
     """
 
@@ -46,6 +48,7 @@ class EnvironmentOrders:
         self,
         environments: Environments,
         folders: ReplicaFolders,
+        builds: EnvironmentBuilds,
         *,
         answered: Callable[[], object],
         clock: Clock,
@@ -53,6 +56,7 @@ class EnvironmentOrders:
     ) -> None:
         self._environments = environments
         self._folders = folders
+        self._builds = builds
         self._answered = answered
         self._clock = clock
         self._run_long = run_long
@@ -65,16 +69,21 @@ class EnvironmentOrders:
     async def __aenter__(self) -> Self:
         """Begin."""
         await self._group.__aenter__()
+        await self._builds.__aenter__()
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
         """Give up."""
         if self._working is not None:
             self._working.cancel()
+        await self._builds.__aexit__(None, None, None)
         await self._group.__aexit__(None, None, None)
 
     def obey(self, order: pb.EnvironmentOrder) -> None:
         """Begin to carry out an order; returns at once."""
+        if order.HasField("build"):
+            self._answer([order.order_id], pb.EnvironmentReport(build=self._build(order)))
+            return
         wanted = (order.remove, order.owner_id)
         if wanted not in self._waiting and len(self._waiting) >= MOST_WAITING:
             self._answer([order.order_id], pb.EnvironmentReport(words="too many orders wait there"))
@@ -88,6 +97,12 @@ class EnvironmentOrders:
         """Return the answers since the last call."""
         answers, self._answers = self._answers, []
         return answers
+
+    def _build(self, order: pb.EnvironmentOrder) -> resources.EnvironmentBuild:
+        wanted = order.build
+        if wanted.HasField("files"):
+            return self._builds.start(order.owner_id, order.order_id, wanted.files)
+        return self._builds.look(order.owner_id, wanted.build_id, wanted.log_offset)
 
     async def _work(self) -> None:
         while self._waiting:

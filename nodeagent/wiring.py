@@ -25,6 +25,7 @@ from nodeagent.config import Settings, SettingsError
 from nodeagent.dependencies import Dependencies, Machine, MakeEnvironmentOrders, MakeImageOrders
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.engine.watch import ANSWERS_WITHIN_S, EngineWatch
+from nodeagent.environment_builds import EnvironmentBuilds, InImages, OnMachine, Provide
 from nodeagent.environment_orders import EnvironmentOrders
 from nodeagent.environments.defaults import Defaults, read_defaults
 from nodeagent.environments.downloads import Downloads
@@ -64,7 +65,7 @@ from nodeagent.probes.host import HostFacts, HostProbe
 from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
 from nodeagent.replica.assignments import used_things
-from nodeagent.replica.preparation_steps import Hook, ImageHook, PythonHook
+from nodeagent.replica.preparation_steps import Hook, ImageHook, MakeReaders, PythonHook
 from nodeagent.runtimes.containment import (
     PULLED_WITHIN_S,
     NoContainers,
@@ -226,7 +227,17 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
                 image_orders=None
                 if images is None
                 else _image_orders(settings, images, folders, clock),
-                environment_orders=_environment_orders(environments, folders, clock),
+                environment_orders=_environment_orders(
+                    environments,
+                    folders,
+                    _environment_builds(
+                        settings,
+                        OnMachine(environments) if images is None else InImages(images),
+                        reader,
+                        clock,
+                    ),
+                    clock,
+                ),
                 writes=writes,
                 engine=watch,
                 peers=_peers(settings),
@@ -798,11 +809,23 @@ def _image_orders(
     return make
 
 
+def _environment_builds(
+    settings: Settings, provide: Provide, reader: MakeReaders, clock: Clock
+) -> EnvironmentBuilds:
+    return EnvironmentBuilds(
+        provide,
+        most=(settings.builds_at_once, settings.user_builds_at_once),
+        reader=reader,
+        clock=clock,
+        run_long=in_own_thread,
+    )
+
+
 def _environment_orders(
-    environments: Environments, folders: ReplicaFolders, clock: Clock
+    environments: Environments, folders: ReplicaFolders, builds: EnvironmentBuilds, clock: Clock
 ) -> MakeEnvironmentOrders:
     return lambda answered: EnvironmentOrders(
-        environments, folders, answered=answered, clock=clock, run_long=in_own_thread
+        environments, folders, builds, answered=answered, clock=clock, run_long=in_own_thread
     )
 
 

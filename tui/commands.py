@@ -123,7 +123,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         **dict.fromkeys(("add", "push", "pull", "rm"), Way.HANDED),
     },
     "image": {"ls": Way.SHOWN, "pull": Way.HANDED, "rm": Way.HANDED},
-    "env": {"ls": Way.SHOWN, "lock": Way.SHOWN, "rm": Way.HANDED},
+    "env": {"build": Way.HANDED, "ls": Way.SHOWN, "lock": Way.SHOWN, "rm": Way.HANDED},
     "secret": {"ls": Way.SHOWN, "set": Way.HANDED, "rm": Way.HANDED},
     "key": {"ls": Way.SHOWN, "add": Way.HANDED, "rm": Way.HANDED},
     "webhook": {"show": Way.SHOWN, "set": Way.HANDED, "test": Way.ASKED, "rm": Way.HANDED},

@@ -9,6 +9,7 @@ import click
 
 from cli.app import App
 from cli.arguments import NODE, session_argument
+from cli.cluster.environment_builds import build
 from cli.cluster.node_targets import AT_ONCE, names_of
 from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group("env", cls=Group)
 def env() -> None:
-    """Python environments of sessions on nodes without containers."""
+    """Python environments of sessions on nodes."""
 
 
 @command(
@@ -192,5 +193,5 @@ async def _removed(client: Client, *, chosen: Sequence[OnNode]) -> list[Removal]
     return await each_at_once(chosen, on, most=AT_ONCE)
 
 
-for _command in (ls, lock, rm):
+for _command in (ls, lock, rm, build):
     env.add_command(_command)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import Denied, NodeUnavailable, NotFound, StateConflict
+from controlplane.domain.errors import Denied, NodeUnavailable, NotFound, StateConflict, TooLarge
 from controlplane.domain.identity import Role
 from controlplane.domain.names import check_node
-from controlplane.domain.policy import ALLOW, SEE, may
+from controlplane.domain.node_availability import owner_words
+from controlplane.domain.policy import ACT_FOR, ALLOW, SEE, Personal, may
 from controlplane.state.agent_connections import Ability, EnvironmentOrder
 from controlplane.state.agent_questions import AgentQuestions
+from nsml.packages.locks import MOST_LOCK_BYTES
 from nsml.v1 import agents_pb2, resources_pb2
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 ANSWER_WITHIN_S: Final = 25.0
 """How long an agent has for an answer, for which it may look at many files."""
 MOST_LISTED: Final = 256
+MOST_FILES_BYTES: Final = 3 << 20
+MOST_LOG_BYTES: Final = 64 << 10
+"""Of a build, in one answer."""
+_MOST_FILES: Final = 128
 _MOST_WORDS: Final = 500
 
 
@@ -88,20 +94,69 @@ class NodeEnvironments:
             f"environment {key} stays on node {node}", why=report.words[:_MOST_WORDS]
         )
 
+    async def build(
+        self, who: UserCaller, node: str, files: resources_pb2.EnvironmentFiles
+    ) -> resources_pb2.EnvironmentBuild:
+        """Begin to build one, as for a session of the caller.
+
+        Raises as `listed`; StateConflict also where the node runs no sessions of the caller, TooLarge.
+        """
+        if files.ByteSize() > MOST_FILES_BYTES or len(files.texts) > _MOST_FILES:
+            raise TooLarge(
+                f"the files that list packages have over {MOST_FILES_BYTES >> 20} MiB",
+                attempt="a session builds it, too",
+            )
+        stored = self._state.nodes.get(check_node(node))
+        is_theirs = stored is None or may(who, ACT_FOR, Personal(stored.value.owner)) is ALLOW
+        if stored is not None and not is_theirs and (why := owner_words(stored.value)):
+            raise StateConflict(f"node {node} {why}")
+        return await self._about_build(who, node, agents_pb2.EnvironmentBuildOrder(files=files))
+
+    async def build_state(
+        self, who: UserCaller, node: str, build_id: str, log_offset: int
+    ) -> resources_pb2.EnvironmentBuild:
+        """How a build of the caller stands. Raises as `listed`."""
+        order = agents_pb2.EnvironmentBuildOrder(build_id=build_id[:64], log_offset=log_offset)
+        return await self._about_build(who, node, order)
+
+    async def _about_build(
+        self, who: UserCaller, node: str, order: agents_pb2.EnvironmentBuildOrder
+    ) -> resources_pb2.EnvironmentBuild:
+        def send(link: AgentConnection, order_id: str) -> None:
+            link.check(Ability.ENVIRONMENT_BUILDS)
+            # also of an administrator: whose downloads and environments they are
+            link.order_environment(EnvironmentOrder(order_id, owner_id=who.user.id, build=order))
+
+        found = (await self._sent(who, node, send)).build
+        return resources_pb2.EnvironmentBuild(
+            build_id=found.build_id[:64],
+            state=found.state,
+            words=found.words[:_MOST_WORDS],
+            log=found.log[:MOST_LOG_BYTES],
+            log_offset=found.log_offset,
+            key=found.key[:80],
+            was_there=found.was_there,
+            lock=found.lock[:MOST_LOCK_BYTES],  # which clients check
+        )
+
     def answered(self, node: str, report: agents_pb2.EnvironmentReport) -> None:
         """An agent has answered; see AgentQuestions."""
         self._questions.answered(node, report.order_id, report)
 
     async def _ask(self, who: UserCaller, node: str, remove: str) -> agents_pb2.EnvironmentReport:
-        if self._state.nodes.get(check_node(node)) is None:
-            raise NotFound(f"there is no node {node}", attempt="nsml node ls")
-        user = who.user.id
-        owner = "" if who.user.role is Role.ADMIN else user
+        owner = "" if who.user.role is Role.ADMIN else who.user.id
 
         def send(link: AgentConnection, order_id: str) -> None:
             link.order_environment(EnvironmentOrder(order_id, remove, owner))
 
-        return await self._questions.ask(user, node, send, within_s=self._within_s)
+        return await self._sent(who, node, send)
+
+    async def _sent(
+        self, who: UserCaller, node: str, send: Callable[[AgentConnection, str], None]
+    ) -> agents_pb2.EnvironmentReport:
+        if self._state.nodes.get(check_node(node)) is None:
+            raise NotFound(f"there is no node {node}", attempt="nsml node ls")
+        return await self._questions.ask(who.user.id, node, send, within_s=self._within_s)
 
     def _shown(
         self, who: UserCaller, said: resources_pb2.NodeEnvironment

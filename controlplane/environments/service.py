@@ -72,6 +72,26 @@ class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
         _log.info("environment.removed", by=who.user.name, node=request.node, key=request.key)
         return pb.RemoveEnvironmentResponse()
 
+    @answering
+    async def BuildEnvironment(  # noqa: N802
+        self, request: pb.BuildEnvironmentRequest, _: Context
+    ) -> pb.BuildEnvironmentResponse:
+        """Begin to build one on a node."""
+        who = self._of_leader()
+        found = await self._environments.build(who, request.node, request.files)
+        return pb.BuildEnvironmentResponse(build=found)
+
+    @answering
+    async def GetEnvironmentBuild(  # noqa: N802
+        self, request: pb.GetEnvironmentBuildRequest, _: Context
+    ) -> pb.GetEnvironmentBuildResponse:
+        """How a build stands."""
+        who = self._of_leader()
+        found = await self._environments.build_state(
+            who, request.node, request.build_id, request.log_offset
+        )
+        return pb.GetEnvironmentBuildResponse(build=found)
+
     def _of_leader(self) -> UserCaller:
         if not self._core.leads():
             raise NotLeader("")  # the leader alone speaks to agents

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from controlplane.state.live_state import LiveState
     from controlplane.state.replica_reports import Report
     from nsml.common.clock import Clock
+    from nsml.v1 import agents_pb2
 
 
 _CLOCKS: Final = 5
@@ -48,6 +49,7 @@ class Ability(enum.Enum):
     ENVIRONMENTS = "environments of the node"
     OUTPUTS = "files that sessions leave"
     REPAIRS = "copies of what the object store has lost"
+    ENVIRONMENT_BUILDS = "builds of environments before a session needs them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +149,7 @@ class FetchedBytes:
 
 
 class EnvironmentOrder(NamedTuple):
-    """What an agent is asked about environments: to remove the one of a key, or, without, which there are.
+    """What an agent is asked about environments: to remove the one of a key, to build one, or, without, which there are.
 
     `owner_id`: of nobody but this user and everybody; empty: of all.
     """
@@ -155,6 +157,7 @@ class EnvironmentOrder(NamedTuple):
     order_id: str
     remove: str = ""
     owner_id: str = ""
+    build: agents_pb2.EnvironmentBuildOrder | None = None
 
 
 class RepairOrder(NamedTuple):

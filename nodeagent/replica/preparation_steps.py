@@ -319,9 +319,9 @@ class PythonHook:
         """Have the environment here, if there is to be one."""
         try:
             wanted = await _required(self._run, self._reader, draft)
-            _check_python(wanted)
+            check_python(wanted)
             if draft.python is None:
-                for note in (*wanted.notes, *_not_honoured(wanted)):
+                for note in (*wanted.notes, *not_honoured(wanted)):
                     await self._run(partial(draft.log.note, f"note: {note}"))
             if wanted.lines or draft.lock or _calls_python(draft.assignment.spec):
                 draft.python = await self._made(draft, wanted)
@@ -468,7 +468,7 @@ async def _provided(
     )
 
 
-def _check_python(wanted: Requirements) -> None:
+def check_python(wanted: Requirements) -> None:
     """Raises EnvironmentFailed where the code requires another Python than this node has."""
     here = platform.python_version()
     if wanted.refuses_python(here):
@@ -494,7 +494,7 @@ def _waits(draft: Draft, reason: str) -> None:
         draft.log.note(reason)
 
 
-def _not_honoured(wanted: Requirements) -> list[str]:
+def not_honoured(wanted: Requirements) -> list[str]:
     """What a node without containers passes over, a sentence each."""
     notes = []
     if wanted.packages:

@@ -722,6 +722,30 @@ class Environments:
         )
         return answer.environments
 
+    async def build(
+        self, node: str, files: resources.EnvironmentFiles
+    ) -> resources.EnvironmentBuild:
+        """Begin to build one on a node."""
+        from nsml.v1 import environments_pb2 as pb
+
+        request = pb.BuildEnvironmentRequest(node=node, files=files)
+        answer = await self._rpc.unary(
+            "EnvironmentService/BuildEnvironment", request, pb.BuildEnvironmentResponse
+        )
+        return answer.build
+
+    async def build_state(
+        self, node: str, build_id: str, log_offset: int
+    ) -> resources.EnvironmentBuild:
+        """How a build stands, with what it said from `log_offset` on."""
+        from nsml.v1 import environments_pb2 as pb
+
+        request = pb.GetEnvironmentBuildRequest(node=node, build_id=build_id, log_offset=log_offset)
+        answer = await self._rpc.unary(
+            "EnvironmentService/GetEnvironmentBuild", request, pb.GetEnvironmentBuildResponse
+        )
+        return answer.build
+
     async def remove(self, node: str, key: str) -> None:
         """Remove one from a node, unless something uses it."""
         from nsml.v1 import environments_pb2 as pb

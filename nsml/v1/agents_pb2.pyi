@@ -32,6 +32,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_ENVIRONMENTS: _ClassVar[AgentAbility]
     AGENT_ABILITY_OUTPUTS: _ClassVar[AgentAbility]
     AGENT_ABILITY_REPAIRS: _ClassVar[AgentAbility]
+    AGENT_ABILITY_ENVIRONMENT_BUILDS: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -71,6 +72,7 @@ AGENT_ABILITY_STREAMED_DATASETS: AgentAbility
 AGENT_ABILITY_ENVIRONMENTS: AgentAbility
 AGENT_ABILITY_OUTPUTS: AgentAbility
 AGENT_ABILITY_REPAIRS: AgentAbility
+AGENT_ABILITY_ENVIRONMENT_BUILDS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
@@ -411,26 +413,40 @@ class ImageReport(_message.Message):
     def __init__(self, order_id: _Optional[str] = ..., status: _Optional[_Union[_resources_pb2.ImageStatus, _Mapping]] = ...) -> None: ...
 
 class EnvironmentOrder(_message.Message):
-    __slots__ = ("order_id", "remove", "owner_id")
+    __slots__ = ("order_id", "remove", "owner_id", "build")
     ORDER_ID_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    BUILD_FIELD_NUMBER: _ClassVar[int]
     order_id: str
     remove: str
     owner_id: str
-    def __init__(self, order_id: _Optional[str] = ..., remove: _Optional[str] = ..., owner_id: _Optional[str] = ...) -> None: ...
+    build: EnvironmentBuildOrder
+    def __init__(self, order_id: _Optional[str] = ..., remove: _Optional[str] = ..., owner_id: _Optional[str] = ..., build: _Optional[_Union[EnvironmentBuildOrder, _Mapping]] = ...) -> None: ...
+
+class EnvironmentBuildOrder(_message.Message):
+    __slots__ = ("files", "build_id", "log_offset")
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    BUILD_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    files: _resources_pb2.EnvironmentFiles
+    build_id: str
+    log_offset: int
+    def __init__(self, files: _Optional[_Union[_resources_pb2.EnvironmentFiles, _Mapping]] = ..., build_id: _Optional[str] = ..., log_offset: _Optional[int] = ...) -> None: ...
 
 class EnvironmentReport(_message.Message):
-    __slots__ = ("order_id", "environments", "removed", "words")
+    __slots__ = ("order_id", "environments", "removed", "words", "build")
     ORDER_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
+    BUILD_FIELD_NUMBER: _ClassVar[int]
     order_id: str
     environments: _containers.RepeatedCompositeFieldContainer[_resources_pb2.NodeEnvironment]
     removed: bool
     words: str
-    def __init__(self, order_id: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[_resources_pb2.NodeEnvironment, _Mapping]]] = ..., removed: _Optional[bool] = ..., words: _Optional[str] = ...) -> None: ...
+    build: _resources_pb2.EnvironmentBuild
+    def __init__(self, order_id: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[_resources_pb2.NodeEnvironment, _Mapping]]] = ..., removed: _Optional[bool] = ..., words: _Optional[str] = ..., build: _Optional[_Union[_resources_pb2.EnvironmentBuild, _Mapping]] = ...) -> None: ...
 
 class RepairOrder(_message.Message):
     __slots__ = ("order_id", "root", "digests", "replica", "folder")

@@ -8,6 +8,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class BuildEnvironmentRequest(_message.Message):
+    __slots__ = ("node", "files")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    files: _resources_pb2.EnvironmentFiles
+    def __init__(self, node: _Optional[str] = ..., files: _Optional[_Union[_resources_pb2.EnvironmentFiles, _Mapping]] = ...) -> None: ...
+
+class BuildEnvironmentResponse(_message.Message):
+    __slots__ = ("build",)
+    BUILD_FIELD_NUMBER: _ClassVar[int]
+    build: _resources_pb2.EnvironmentBuild
+    def __init__(self, build: _Optional[_Union[_resources_pb2.EnvironmentBuild, _Mapping]] = ...) -> None: ...
+
+class GetEnvironmentBuildRequest(_message.Message):
+    __slots__ = ("node", "build_id", "log_offset")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    BUILD_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    build_id: str
+    log_offset: int
+    def __init__(self, node: _Optional[str] = ..., build_id: _Optional[str] = ..., log_offset: _Optional[int] = ...) -> None: ...
+
+class GetEnvironmentBuildResponse(_message.Message):
+    __slots__ = ("build",)
+    BUILD_FIELD_NUMBER: _ClassVar[int]
+    build: _resources_pb2.EnvironmentBuild
+    def __init__(self, build: _Optional[_Union[_resources_pb2.EnvironmentBuild, _Mapping]] = ...) -> None: ...
+
 class ListEnvironmentsRequest(_message.Message):
     __slots__ = ("node",)
     NODE_FIELD_NUMBER: _ClassVar[int]

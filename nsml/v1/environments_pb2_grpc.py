@@ -60,6 +60,16 @@ class EnvironmentServiceStub:
                 request_serializer=nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentResponse.FromString,
                 _registered_method=True)
+        self.BuildEnvironment = channel.unary_unary(
+                '/nsml.v1.EnvironmentService/BuildEnvironment',
+                request_serializer=nsml_dot_v1_dot_environments__pb2.BuildEnvironmentRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_environments__pb2.BuildEnvironmentResponse.FromString,
+                _registered_method=True)
+        self.GetEnvironmentBuild = channel.unary_unary(
+                '/nsml.v1.EnvironmentService/GetEnvironmentBuild',
+                request_serializer=nsml_dot_v1_dot_environments__pb2.GetEnvironmentBuildRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_environments__pb2.GetEnvironmentBuildResponse.FromString,
+                _registered_method=True)
 
 
 class EnvironmentServiceServicer:
@@ -110,6 +120,23 @@ class EnvironmentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BuildEnvironment(self, request, context):
+        """Begin to build the environment of a code folder on a node, as a session of the caller there would; the answer does not wait
+        for the end. The build ends that nobody asks about for 20 seconds, unless a session waits for it.
+        Errors: as ListEnvironments; FAILED_PRECONDITION also: the node runs no sessions of the caller; RESOURCE_EXHAUSTED: over
+        3 MiB of files. What the files say is checked by the node: then the build fails.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetEnvironmentBuild(self, request, context):
+        """How a build of the caller stands. Errors: as ListEnvironments.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EnvironmentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -137,6 +164,16 @@ def add_EnvironmentServiceServicer_to_server(servicer, server):
                     servicer.RemoveEnvironment,
                     request_deserializer=nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentResponse.SerializeToString,
+            ),
+            'BuildEnvironment': grpc.unary_unary_rpc_method_handler(
+                    servicer.BuildEnvironment,
+                    request_deserializer=nsml_dot_v1_dot_environments__pb2.BuildEnvironmentRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_environments__pb2.BuildEnvironmentResponse.SerializeToString,
+            ),
+            'GetEnvironmentBuild': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetEnvironmentBuild,
+                    request_deserializer=nsml_dot_v1_dot_environments__pb2.GetEnvironmentBuildRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_environments__pb2.GetEnvironmentBuildResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -275,6 +312,60 @@ class EnvironmentService:
             '/nsml.v1.EnvironmentService/RemoveEnvironment',
             nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentRequest.SerializeToString,
             nsml_dot_v1_dot_environments__pb2.RemoveEnvironmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BuildEnvironment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.EnvironmentService/BuildEnvironment',
+            nsml_dot_v1_dot_environments__pb2.BuildEnvironmentRequest.SerializeToString,
+            nsml_dot_v1_dot_environments__pb2.BuildEnvironmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetEnvironmentBuild(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.EnvironmentService/GetEnvironmentBuild',
+            nsml_dot_v1_dot_environments__pb2.GetEnvironmentBuildRequest.SerializeToString,
+            nsml_dot_v1_dot_environments__pb2.GetEnvironmentBuildResponse.FromString,
             options,
             channel_credentials,
             insecure,

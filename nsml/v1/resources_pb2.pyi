@@ -47,6 +47,14 @@ class ImageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     IMAGE_STATE_REMOVED: _ClassVar[ImageState]
     IMAGE_STATE_ABSENT: _ClassVar[ImageState]
     IMAGE_STATE_KEPT: _ClassVar[ImageState]
+
+class EnvironmentBuildState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENVIRONMENT_BUILD_STATE_UNSPECIFIED: _ClassVar[EnvironmentBuildState]
+    ENVIRONMENT_BUILD_STATE_UNKNOWN: _ClassVar[EnvironmentBuildState]
+    ENVIRONMENT_BUILD_STATE_RUNNING: _ClassVar[EnvironmentBuildState]
+    ENVIRONMENT_BUILD_STATE_DONE: _ClassVar[EnvironmentBuildState]
+    ENVIRONMENT_BUILD_STATE_FAILED: _ClassVar[EnvironmentBuildState]
 VISIBILITY_UNSPECIFIED: Visibility
 VISIBILITY_PRIVATE: Visibility
 VISIBILITY_TEAM: Visibility
@@ -70,6 +78,11 @@ IMAGE_STATE_FAILED: ImageState
 IMAGE_STATE_REMOVED: ImageState
 IMAGE_STATE_ABSENT: ImageState
 IMAGE_STATE_KEPT: ImageState
+ENVIRONMENT_BUILD_STATE_UNSPECIFIED: EnvironmentBuildState
+ENVIRONMENT_BUILD_STATE_UNKNOWN: EnvironmentBuildState
+ENVIRONMENT_BUILD_STATE_RUNNING: EnvironmentBuildState
+ENVIRONMENT_BUILD_STATE_DONE: EnvironmentBuildState
+ENVIRONMENT_BUILD_STATE_FAILED: EnvironmentBuildState
 
 class Resources(_message.Message):
     __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes")
@@ -166,6 +179,43 @@ class NodeEnvironment(_message.Message):
     sessions: _containers.RepeatedScalarFieldContainer[str]
     hidden_sessions: int
     def __init__(self, key: _Optional[str] = ..., owner: _Optional[str] = ..., owner_id: _Optional[str] = ..., for_all: _Optional[bool] = ..., package_count: _Optional[int] = ..., bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., built_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ...) -> None: ...
+
+class EnvironmentFiles(_message.Message):
+    __slots__ = ("texts", "entry", "refresh")
+    class TextsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    REFRESH_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.ScalarMap[str, str]
+    entry: str
+    refresh: bool
+    def __init__(self, texts: _Optional[_Mapping[str, str]] = ..., entry: _Optional[str] = ..., refresh: _Optional[bool] = ...) -> None: ...
+
+class EnvironmentBuild(_message.Message):
+    __slots__ = ("build_id", "state", "words", "log", "log_offset", "key", "was_there", "lock")
+    BUILD_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    WAS_THERE_FIELD_NUMBER: _ClassVar[int]
+    LOCK_FIELD_NUMBER: _ClassVar[int]
+    build_id: str
+    state: EnvironmentBuildState
+    words: str
+    log: bytes
+    log_offset: int
+    key: str
+    was_there: bool
+    lock: str
+    def __init__(self, build_id: _Optional[str] = ..., state: _Optional[_Union[EnvironmentBuildState, str]] = ..., words: _Optional[str] = ..., log: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., key: _Optional[str] = ..., was_there: _Optional[bool] = ..., lock: _Optional[str] = ...) -> None: ...
 
 class ImageStatus(_message.Message):
     __slots__ = ("image", "state", "words", "bytes", "fetched")

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsml.common.text import visible
-from nsml.common.units import ago, memory_text
+from nsml.common.units import ago, counted, memory_text
 from nsml.packages.locks import LockedPackage, read_lock
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
 
 if TYPE_CHECKING:
-    from nsml.v1.resources_pb2 import NodeEnvironment
+    from nsml.v1.resources_pb2 import EnvironmentBuild, NodeEnvironment
 
 KEY_SHOWN = 12
 """Digits of a key that people see, and may name it by."""
@@ -129,3 +129,75 @@ REMOVAL_COLUMNS: tuple[Column[Removal], ...] = (
 def removal_record(one: Removal) -> dict[str, Any]:
     """The same in raw values."""
     return {"node": one.node, "key": one.key, "removed": not one.why, "why": one.why or None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOnNode:
+    """What came of a build on a node; `build` is None where the node could not be asked, and `why` says so."""
+
+    node: str
+    build: EnvironmentBuild | None = None
+    why: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the environment is there."""
+        from nsml.v1.resources_pb2 import ENVIRONMENT_BUILD_STATE_DONE
+
+        return self.build is not None and self.build.state == ENVIRONMENT_BUILD_STATE_DONE
+
+    @property
+    def key(self) -> str:
+        """As people name the environment or, where the node has containers, the image; "" where there is none."""
+        if self.build is None or not self.build.key:
+            return ""
+        key, dot, number = self.build.key.removeprefix("sha256:").partition(".")
+        return f"{key[:KEY_SHOWN]}{dot}{number}"
+
+    @property
+    def lock(self) -> str:
+        """Its packages; "" where it has no lock."""
+        return self.build.lock if self.build is not None else ""
+
+    @property
+    def outcome(self) -> str:
+        """`built`, `there` (before it was asked for) or `failed`."""
+        if not self.is_done or self.build is None:
+            return "failed"
+        return "there" if self.build.was_there else "built"
+
+    @property
+    def reason(self) -> str:
+        """Why it failed; "" where it did not."""
+        if self.is_done:
+            return ""
+        return self.why or (self.build.words if self.build is not None else "")
+
+
+def build_word(one: BuildOnNode) -> str:
+    """The end of a build, for people."""
+    if not one.is_done:
+        return f"failed: {one.reason}"
+    verb = "was there" if one.outcome == "there" else "is built"
+    packages = f" ({counted(one.lock.count(chr(10)), 'package')})" if one.lock else ""
+    return f"environment {one.key} {verb}{packages}"
+
+
+BUILD_COLUMNS: tuple[Column[BuildOnNode], ...] = (
+    Column(key="node", title="Node", cell=lambda i, _: i.node, is_name=True),
+    Column(key="outcome", title="Outcome", cell=lambda i, _: i.outcome),
+    Column(key="key", title="Environment", cell=lambda i, _: i.key or "-"),
+    Column(key="why", title="Why", cell=lambda i, _: i.reason or "-"),
+)
+
+
+def build_record(one: BuildOnNode) -> dict[str, Any]:
+    """The same in raw values."""
+    return {
+        "node": one.node,
+        "outcome": one.outcome,
+        "key": one.build.key or None if one.build is not None else None,
+        "package_count": one.lock.count("\n") if one.lock else None,
+        "lock": one.lock or None,
+        "why": one.reason or None,
+    }

@@ -1,5 +1,6 @@
 """What code asks for, through the whole product: on nodes with containers and on those without."""
 
+import json
 import os
 import re
 import shutil
@@ -75,6 +76,21 @@ def test_requirements_are_there_and_their_making_is_in_the_log(platform):
     assert said.splitlines()[-1] == "user code says hello"
     again = platform.nsml("run", "-f", cwd=code).stdout
     assert again == "user code says hello\n"
+
+
+def test_what_was_built_ahead_is_there_when_a_session_starts(platform, mirror):
+    name = f"ahead{uuid.uuid4().hex[:8]}"
+    make_wheel(mirror, name, "TEXT = 'hello'")
+    code = code_with(platform, f"import {name}\nprint({name}.TEXT)\n", requirements=f"{name}\n")
+    built = platform.nsml("env", "build", "-j", cwd=code)
+    assert "Installing 1 requirement\n" in built.stderr
+    assert [one["outcome"] for one in json.loads(built.stdout)["items"]] == ["built"]
+    assert "was there" in platform.nsml("env", "build", cwd=code).stderr
+    assert platform.nsml("run", "-f", cwd=code).stdout == "hello\n"
+    (code / "requirements.txt").write_text("absent-from-everywhere\n")
+    failed = platform.nsml("env", "build", cwd=code, check=False)
+    assert failed.returncode == 1
+    assert "absent-from-everywhere" in failed.stdout
 
 
 def test_what_was_built_from_unpinned_requirements_is_built_anew_on_request(platform, mirror):

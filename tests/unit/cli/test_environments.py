@@ -60,3 +60,77 @@ def test_what_is_used_or_ambiguous_or_not_there_stays(nsml, on_nodes):
     assert nsml("env", "rm", "3f", "-y", check=False).code == 2
     for word in ("", "ffff", f"{KEY}.3", "*"):
         assert nsml("env", "rm", word, "-y", check=False).code == 5, word
+
+
+@pytest.fixture
+def two_nodes(state):
+    for name in ("gpu-1", "gpu-2"):
+        state.nodes.append(nodes_pb2.Node(name=name, state=nodes_pb2.NODE_STATE_READY))
+    return state
+
+
+def test_nodes_build_from_the_files_that_list_packages_and_get_no_others(nsml, two_nodes, project):
+    (project / "requirements.txt").write_text("-r more.txt\n")
+    (project / "more.txt").write_text("six\n")
+    (project / "secret.txt").write_text("mine")
+    built = nsml("env", "build", "--all-nodes")
+    assert dict(two_nodes.environment_files["gpu-2"].texts) == {
+        "requirements.txt": "-r more.txt\n",
+        "more.txt": "six\n",
+    }
+    said = built.stderr.splitlines()
+    assert said[:2] == [
+        "environment: from requirements.txt (1 package)",
+        "building on nodes gpu-1, gpu-2",
+    ]
+    assert sorted(said[2:]) == sorted(
+        line
+        for name in ("gpu-1", "gpu-2")
+        for line in (
+            f"{name}: Installing 1 requirement",
+            f"{name}: environment 3f9a0c51d2e4 is built (1 package)",
+        )
+    )
+    rows = [line.split() for line in built.stdout.splitlines()[-2:]]
+    assert rows == [[name, "built", "3f9a0c51d2e4", "-"] for name in ("gpu-1", "gpu-2")]
+    (project / "main.py").write_text("# /// script\n# dependencies = ['six']\n# ///\n")
+    nsml("env", "build", str(project), "--node", "gpu-1", "--refresh")
+    assert "main.py" in two_nodes.environment_files["gpu-1"].texts
+    assert two_nodes.environment_files["gpu-1"].entry == "main.py"
+    assert two_nodes.environment_files["gpu-1"].refresh
+
+
+def test_a_lock_is_written_and_nodes_that_differ_or_fail_are_named(
+    nsml, two_nodes, project, tmp_path
+):
+    there = resources_pb2.EnvironmentBuild(was_there=True)
+    there.lock = f"six==1.17.0 --hash=sha256:{'b' * 64}\n"
+    two_nodes.environment_builds["gpu-2"] = there
+    place = tmp_path / "locked.txt"
+    told = nsml("env", "build", "--all-nodes", "--lock", str(place))
+    assert place.read_text() == f"six==1.16.0 --hash=sha256:{'a' * 64}\n"
+    assert "gpu-2 has other packages than gpu-1: six 1.17.0 (1.16.0)" in told.stderr
+    assert "gpu-2: environment 3f9a0c51d2e4 was there (1 package)" in told.stderr
+    printed = nsml("env", "build", "--node", "gpu-2", "--lock", "-").stdout
+    assert printed == there.lock
+    there.state = resources_pb2.ENVIRONMENT_BUILD_STATE_FAILED
+    there.words = "six has no wheel\x1b[2J"
+    failed = nsml("env", "build", "--all-nodes", check=False)
+    assert failed.code == 9
+    assert "gpu-2: failed: six has no wheel" in failed.stderr
+    assert "\x1b" not in failed.stderr + failed.stdout
+    assert nsml("env", "build", "--node", "gpu-2", check=False).code == 1
+
+
+def test_what_no_node_could_build_is_not_sent(nsml, two_nodes, project):
+    named = nsml("env", "build", check=False)
+    assert (named.code, "--all-nodes" in named.stderr) == (2, True)
+    (project / "requirements.txt").write_text("-e .\n")
+    assert nsml("env", "build", "--all-nodes", check=False).code == 2
+    (project / "requirements.txt").write_text("six\n" * 800_000)
+    assert nsml("env", "build", "--all-nodes", check=False).code == 2
+    assert not two_nodes.environment_files
+    (project / "requirements.txt").unlink()
+    assert nsml("env", "build", "nowhere", "--node", "gpu-1", check=False).code == 2
+    dry = nsml("env", "build", "--node", "gpu-1", "--dry-run")
+    assert (dry.stdout, two_nodes.environment_files) == ("gpu-1\n", {})

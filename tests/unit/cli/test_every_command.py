@@ -141,6 +141,7 @@ ARGUMENTS = {
     "image ls": [],
     "image pull": ["lab/torch:2", "--node", "gpu-1"],
     "image rm": ["lab/torch:2", "-y"],
+    "env build": ["--all-nodes"],
     "env ls": [],
     "env lock": ["kim/mnist/1"],
     "env rm": ["3f9a0c51d2e4", "-y"],

@@ -9,22 +9,33 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.environment_builds import EnvironmentBuilds, OnMachine
 from nodeagent.environment_orders import (
     MOST_LISTED,
     MOST_WAITING,
     WANTED_FOR_S,
     EnvironmentOrders,
 )
-from nodeagent.environments.virtualenvs import Facts
+from nodeagent.environments.virtualenvs import Environments, Facts
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.replica.assignments import note_use
 from nsml.common.clock import SystemClock, in_own_thread
-from nsml.packages.requirements import Requirements
+from nsml.packages.requirements import HERE, Requirements
 from nsml.v1 import agents_pb2 as pb
 from tests.support.sandboxes import environments_in
 from tests.support.wheels import make_wheel
 
 SESSION = "s" + "a" * 16
+
+
+def builds_of(environments: Environments) -> EnvironmentBuilds:
+    return EnvironmentBuilds(
+        OnMachine(environments),
+        most=(2, 1),
+        reader=lambda **_: HERE,
+        clock=SystemClock(),
+        run_long=in_own_thread,
+    )
 
 
 async def test_they_are_listed_with_their_users_and_go_when_nothing_uses_them(
@@ -49,6 +60,7 @@ async def test_they_are_listed_with_their_users_and_go_when_nothing_uses_them(
     orders = EnvironmentOrders(
         environments,
         folders,
+        builds_of(environments),
         answered=answered.set,
         clock=SystemClock(),
         run_long=in_own_thread,
@@ -128,6 +140,7 @@ async def test_users_of_busy_nodes_see_theirs_and_equal_orders_are_carried_out_o
     orders = EnvironmentOrders(
         many,  # type: ignore[arg-type]
         folders,
+        builds_of(environments_in(tmp_path)),
         answered=answered.set,
         clock=clock,
         run_long=in_own_thread,

@@ -60,6 +60,8 @@ DECLARED = {
         "ProposeEnvironmentLock": "n",
         "ListEnvironments": "u",
         "RemoveEnvironment": "u",
+        "BuildEnvironment": "u",
+        "GetEnvironmentBuild": "u",
     },
     "nsml.v1.ArtifactService": {
         "ListArtifacts": "u",

@@ -300,6 +300,7 @@ UNCOUNTED = {
     "ViewService/StopView": "makes room",
     "NodeService/PullImage": "written nowhere; nodes and questions to them have limits of their own",
     "EnvironmentService/RemoveEnvironment": "makes room",
+    "EnvironmentService/BuildEnvironment": "written nowhere; nodes and questions to them have limits of their own",
     "AccountService/JoinNode": "needs a join token",
 }
 READS = ("Get", "List", "Read", "Find", "Check", "Explain")

@@ -124,3 +124,45 @@ async def test_what_cannot_be_asked_is_told(rig: Rig) -> None:
     old = await rig.agent("old", abilities=[agents_pb2.AGENT_ABILITY_IMAGES])
     await old.connect()
     assert (await refused(listed(kim, "old")))[0] == "FAILED_PRECONDITION"
+
+
+async def test_builds_are_those_of_the_caller_on_nodes_that_run_sessions_of_theirs(
+    rig: Rig,
+) -> None:
+    kim, root = await rig.user("kim"), await rig.user("root", role=Role.ADMIN)
+    orders: list[agents_pb2.EnvironmentOrder] = []
+
+    def answer(order: agents_pb2.EnvironmentOrder) -> agents_pb2.EnvironmentReport:
+        orders.append(order)
+        build = resources_pb2.EnvironmentBuild(
+            build_id=order.build.build_id or order.order_id,
+            state=resources_pb2.ENVIRONMENT_BUILD_STATE_RUNNING,
+            log=b"x" * (1 << 20),
+        )
+        return agents_pb2.EnvironmentReport(order_id=order.order_id, build=build)
+
+    agent = await rig.agent()
+    agent.about_environments = answer
+    await agent.connect()
+    files = resources_pb2.EnvironmentFiles(texts={"requirements.txt": "six"}, entry="main.py")
+    request = pb.BuildEnvironmentRequest(node="a", files=files)
+    begun = (await root.environments.BuildEnvironment(request)).build
+    look = pb.GetEnvironmentBuildRequest(node="a", build_id=begun.build_id, log_offset=7)
+    found = (await kim.environments.GetEnvironmentBuild(look)).build
+    assert (found.build_id, len(found.log)) == (begun.build_id, 64 << 10)
+    ids = {name: one for one, name in rig.plane.core.identities.ids().items()}
+    assert [one.owner_id for one in orders] == [ids["root"], ids["kim"]]
+    assert (orders[0].build.files, orders[1].build.log_offset) == (files, 7)
+    files.texts["uv.lock"] = "x" * (3 << 20)
+    large = pb.BuildEnvironmentRequest(node="a", files=files)
+    assert (await refused(kim.environments.BuildEnvironment(large)))[0] == "RESOURCE_EXHAUSTED"
+    old = await rig.agent("old", abilities=[agents_pb2.AGENT_ABILITY_ENVIRONMENTS])
+    await old.connect()
+    on_old = pb.BuildEnvironmentRequest(node="old")
+    assert (await refused(kim.environments.BuildEnvironment(on_old)))[0] == "FAILED_PRECONDITION"
+    owned = await rig.agent("owned", isolation=resources_pb2.ISOLATION_NONE)
+    owned.about_environments = answer
+    await owned.connect()
+    on_owned = pb.BuildEnvironmentRequest(node="owned")
+    assert (await refused(kim.environments.BuildEnvironment(on_owned)))[0] == "FAILED_PRECONDITION"
+    assert len(orders) == 2

@@ -129,6 +129,8 @@ class State:
         self.dataset_users = ["kim/mnist/1"]
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
         self.environments: dict[str, list[resources_pb2.NodeEnvironment]] = {}
+        self.environment_files: dict[str, resources_pb2.EnvironmentFiles] = {}
+        self.environment_builds: dict[str, resources_pb2.EnvironmentBuild] = {}
         """By the names of nodes."""
         self.locks: dict[str, str] = {}
         """Contents of locks by the ids of sessions."""
@@ -1171,6 +1173,29 @@ class Environments(environments_pb2_grpc.EnvironmentServiceServicer):
     def ListEnvironments(self, request, context):
         found = self.state.environments.get(request.node, [])
         return environments_pb2.ListEnvironmentsResponse(environments=found)
+
+    def BuildEnvironment(self, request, context):
+        self.state.environment_files[request.node] = request.files
+        return environments_pb2.BuildEnvironmentResponse(
+            build=resources_pb2.EnvironmentBuild(
+                build_id=f"b-{request.node}",
+                state=resources_pb2.ENVIRONMENT_BUILD_STATE_RUNNING,
+                log=b"Installing 1 requi",
+            )
+        )
+
+    def GetEnvironmentBuild(self, request, context):
+        assert request.build_id == f"b-{request.node}"
+        found = resources_pb2.EnvironmentBuild(
+            build_id=request.build_id,
+            state=resources_pb2.ENVIRONMENT_BUILD_STATE_DONE,
+            log=b"Installing 1 requirement\n"[request.log_offset :],
+            log_offset=request.log_offset,
+            key="3f9a0c51d2e4" + "0" * 20,
+            lock=f"six==1.16.0 --hash=sha256:{'a' * 64}\n",
+        )
+        found.MergeFrom(self.state.environment_builds.get(request.node, found))
+        return environments_pb2.GetEnvironmentBuildResponse(build=found)
 
     def RemoveEnvironment(self, request, context):
         every = self.state.environments[request.node]

@@ -1,0 +1,308 @@
+"""Builds of environments that users ask for before a session needs them. No order is stored.
+
+A build continues while its caller asks for its progress, and is cancelled when the caller has gone; what was built is
+kept like what a session asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+
+import structlog
+
+from nodeagent.engine.client import EngineError
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments.virtualenvs import lock_of
+from nodeagent.machine.accounts import AccountsError
+from nodeagent.replica.preparation_steps import check_python, not_honoured
+from nodeagent.storage.transfer import uninterrupted
+from nsml.common.concurrency import TaskGroup
+from nsml.packages.requirements import (
+    RequirementsRefused,
+    as_text,
+    is_other_list,
+    read_requirements,
+)
+from nsml.v1 import resources_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nodeagent.environments.build_queue import Waits
+    from nodeagent.environments.builds import Say
+    from nodeagent.environments.images import Images
+    from nodeagent.environments.virtualenvs import Environments
+    from nodeagent.replica.preparation_steps import MakeReaders
+    from nsml.common.clock import Clock, Offload
+    from nsml.packages.requirements import Requirements
+
+_ABANDONED_AFTER_S: Final = 20.0
+_LOOK_EVERY_S: Final = 1.0
+_MOST_REMEMBERED: Final = 64
+_MOST_LOG_BYTES: Final = 1 << 20
+_MOST_TOLD_BYTES: Final = 64 << 10
+
+log = structlog.get_logger()
+
+
+class Built(NamedTuple):
+    """What was built: what names it on the node, and the lock of its packages ("": it has none)."""
+
+    key: str
+    lock: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """For whom something is built, and who hears of it. Times are Unix seconds."""
+
+    owner: str
+    say: Say
+    cancelled: threading.Event
+    waits: Waits
+    built_after: float
+    built: Callable[[float], object]
+
+
+class Provide(Protocol):
+    """Builds what sessions have on this node. Blocking."""
+
+    may_build: bool
+    """Whether packages may be built from source."""
+
+    def __call__(self, wanted: Requirements, asked: Asked) -> Built:
+        """What a session with these requirements gets."""
+        ...
+
+
+class OnMachine:
+    """Environments of a node without containers."""
+
+    may_build = False
+
+    def __init__(self, environments: Environments) -> None:
+        self._environments = environments
+
+    def __call__(self, wanted: Requirements, asked: Asked) -> Built:
+        """See Provide."""
+        check_python(wanted)
+        for note in (*wanted.notes, *not_honoured(wanted)):
+            asked.say(f"note: {note}\n".encode())
+        made = self._environments.provide(
+            wanted,
+            asked.say,
+            asked.cancelled,
+            owner=asked.owner,
+            waits=asked.waits,
+            built_after=asked.built_after,
+            built=asked.built,
+        )
+        return Built(made.folder.name, lock_of(made.folder))
+
+
+class InImages:
+    """Images of a node with containers, with the packages upon the image that the code or the site names."""
+
+    may_build = True
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+
+    def __call__(self, wanted: Requirements, asked: Asked) -> Built:
+        """See Provide."""
+        reference, note = self._images.resolve("", wanted.image)
+        for one in (*wanted.notes, *([note] if note else [])):
+            asked.say(f"note: {one}\n".encode())
+        image = self._images.provide(
+            reference,
+            wanted,
+            asked.say,
+            asked.cancelled,
+            owner=asked.owner,
+            waits=asked.waits,
+            use=lambda _: None,
+            built_after=asked.built_after,
+            built=asked.built,
+        )
+        return Built(image)
+
+
+@dataclass(slots=True, eq=False)
+class _Build:
+    """A build for one user."""
+
+    build_id: str
+    asked_at: float
+    began_at: float = field(default_factory=time.time)
+    log: bytearray = field(default_factory=bytearray)
+    forgotten: int = 0
+    """Bytes of the log that are not kept any more."""
+    words: str = ""
+    built_at: float = 0.0
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    result: pb.EnvironmentBuild | None = None
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def say(self, piece: bytes) -> None:
+        """Take a piece of output; from any thread."""
+        with self.turn:
+            self.log += piece
+            over = len(self.log) - _MOST_LOG_BYTES
+            if over > 0:
+                del self.log[:over]
+                self.forgotten += over
+
+    def wait(self, reason: str) -> None:
+        self.words = reason
+
+    def note_built(self, at: float) -> None:
+        self.built_at = at
+
+    def told(self, known: int) -> pb.EnvironmentBuild:
+        """How it stands, with its log from `known` on."""
+        message = pb.EnvironmentBuild(state=pb.ENVIRONMENT_BUILD_STATE_RUNNING, words=self.words)
+        # before the log: what is not told any more was said before the end
+        if self.result is not None:
+            message.CopyFrom(self.result)
+        with self.turn:
+            begin = max(known - self.forgotten, 0)
+            piece = bytes(self.log[begin : begin + _MOST_TOLD_BYTES])
+            message.log, message.log_offset = piece, self.forgotten + begin
+            has_more = begin + len(piece) < len(self.log)
+        if has_more:
+            # the end is told with the end of the log
+            message.state = pb.ENVIRONMENT_BUILD_STATE_RUNNING
+            message.ClearField("lock")
+        message.build_id = self.build_id
+        return message
+
+
+class EnvironmentBuilds:
+    """The builds that users asked for. A context manager: leaving it cancels those that run.
+
+    Args:
+        most: the limits of concurrent builds of this kind: on the node, and of one user.
+        reader: of the files of users.
+    """
+
+    def __init__(
+        self,
+        provide: Provide,
+        *,
+        most: tuple[int, int],
+        reader: MakeReaders,
+        clock: Clock,
+        run_long: Offload,
+    ) -> None:
+        self._provide = provide
+        self._most, self._most_of_one = most
+        self._reader = reader
+        self._clock = clock
+        self._run_long = run_long
+        self._builds: OrderedDict[tuple[str, str], _Build] = OrderedDict()
+        self._group = TaskGroup()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        """End all builds."""
+        for task in self._tasks:
+            task.cancel()
+        await self._group.__aexit__(None, None, None)
+
+    def start(self, owner: str, build_id: str, files: pb.EnvironmentFiles) -> pb.EnvironmentBuild:
+        """Begin one; how it stands."""
+        running = [of for (of, _), one in self._builds.items() if one.result is None]
+        own = running.count(owner)
+        if own >= self._most_of_one or len(running) >= self._most:
+            count = f"{own} environments of yours" if own >= self._most_of_one else "environments"
+            return _failed(f"the node builds {count} already: try again when one is there")
+        build = self._builds[owner, build_id] = _Build(build_id, self._clock.monotonic())
+        for key in [key for key, one in self._builds.items() if one.result is not None]:
+            if len(self._builds) > _MOST_REMEMBERED:
+                del self._builds[key]
+        task = self._group.create_task(self._build(build, owner, files))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return build.told(0)
+
+    def look(self, owner: str, build_id: str, known: int) -> pb.EnvironmentBuild:
+        """How one stands, with what it said from `known` bytes on."""
+        build = self._builds.get((owner, build_id))
+        if build is None:
+            return pb.EnvironmentBuild(state=pb.ENVIRONMENT_BUILD_STATE_UNKNOWN)
+        build.asked_at = self._clock.monotonic()
+        return build.told(known)
+
+    async def _build(self, build: _Build, owner: str, files: pb.EnvironmentFiles) -> None:
+        watching = asyncio.ensure_future(self._cancel_abandoned(build))
+        work = partial(self._made, build, owner, files)
+        try:
+            made = await uninterrupted(self._run_long, work, cancel=build.cancelled.set)
+            build.result = pb.EnvironmentBuild(
+                state=pb.ENVIRONMENT_BUILD_STATE_DONE,
+                key=made.key,
+                was_there=0 < build.built_at < build.began_at,
+                lock=made.lock,
+            )
+            log.info("environment.built_ahead", key=made.key, owner=owner)
+        except EnvironmentCancelled:
+            build.result = _failed("it was cancelled: no client was waiting")
+        except (
+            AccountsError,
+            EngineError,
+            EnvironmentFailed,
+            RequirementsRefused,
+            OSError,
+        ) as error:
+            build.result = _failed(getattr(error, "strerror", None) or str(error))
+        except Exception:
+            log.exception("environment.build_failed", owner=owner)
+            build.result = _failed("the agent failed; its log says more")
+        finally:
+            watching.cancel()
+
+    def _made(self, build: _Build, owner: str, files: pb.EnvironmentFiles) -> Built:
+        """Read the files as those of a session, and build. Blocking."""
+        asked = Asked(
+            owner=owner,
+            say=build.say,
+            cancelled=build.cancelled,
+            waits=build.wait,
+            built_after=build.began_at if files.refresh else 0.0,
+            built=build.note_built,
+        )
+        readers = self._reader(owner=owner, waits=build.wait, cancelled=build.cancelled)
+
+        def text(name: str) -> str | None:
+            content = files.texts.get(name)
+            return None if content is None else as_text(name, content.encode())
+
+        wanted = read_requirements(
+            text,
+            entry=files.entry,
+            files=sorted(filter(is_other_list, files.texts)),
+            may_build=self._provide.may_build,
+            readers=readers,
+        )
+        return self._provide(wanted, asked)
+
+    async def _cancel_abandoned(self, build: _Build) -> None:
+        """Cancel a build once nobody has asked about it for a while."""
+        while self._clock.monotonic() < build.asked_at + _ABANDONED_AFTER_S:
+            await self._clock.sleep(_LOOK_EVERY_S)
+        build.cancelled.set()
+
+
+def _failed(words: str) -> pb.EnvironmentBuild:
+    return pb.EnvironmentBuild(state=pb.ENVIRONMENT_BUILD_STATE_FAILED, words=words)

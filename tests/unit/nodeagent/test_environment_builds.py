@@ -1,0 +1,124 @@
+"""Environments that are built before a session needs them, for as long as somebody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nodeagent.environment_builds import Asked, Built, EnvironmentBuilds, OnMachine
+from nodeagent.environments.errors import EnvironmentCancelled
+from nsml.common.clock import SystemClock, in_own_thread
+from nsml.packages.requirements import HERE
+from nsml.v1 import resources_pb2 as pb
+from tests.support.sandboxes import environments_in
+from tests.support.wheels import make_wheel
+
+if TYPE_CHECKING:
+    from nodeagent.environment_builds import Provide
+    from nsml.packages.requirements import Requirements
+
+
+class Hand(SystemClock):
+    """Goes on as a test says; whoever sleeps looks again at once."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, _seconds: float) -> None:
+        await asyncio.sleep(0.01)
+
+
+def builds_with(provide: Provide, clock: SystemClock) -> EnvironmentBuilds:
+    return EnvironmentBuilds(
+        provide, most=(2, 1), reader=lambda **_: HERE, clock=clock, run_long=in_own_thread
+    )
+
+
+async def end_of(
+    builds: EnvironmentBuilds, owner: str, build_id: str, known: int = 0
+) -> pb.EnvironmentBuild:
+    """How a build ends; `log` is all that it said after `known` bytes."""
+    said = b""
+    async with asyncio.timeout(120):
+        while True:
+            found = builds.look(owner, build_id, known + len(said))
+            assert found.log_offset == known + len(said)
+            said += found.log
+            if found.state != pb.ENVIRONMENT_BUILD_STATE_RUNNING:
+                found.log = said
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def test_what_was_built_ahead_is_what_a_session_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wheels").mkdir()
+    make_wheel(tmp_path / "wheels", "small")
+    for name, value in (("CONFIG_FILE", "/dev/null"), ("NO_INDEX", "1")):
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    environments = environments_in(tmp_path)
+    files = pb.EnvironmentFiles(texts={"requirements.txt": "-r more.txt", "more.txt": "small"})
+    async with builds_with(OnMachine(environments), SystemClock()) as builds:
+        assert builds.start("u.kim", "1", files).build_id == "1"
+        first = await end_of(builds, "u.kim", "1")
+        assert (first.state, first.was_there) == (pb.ENVIRONMENT_BUILD_STATE_DONE, False)
+        assert b"+ small==1.0" in first.log
+        assert first.lock.startswith("small==1.0 --hash=sha256:")
+        assert environments.owner(first.key) == "u.kim"
+        assert builds.look("u.lee", "1", 0).state == pb.ENVIRONMENT_BUILD_STATE_UNKNOWN
+        builds.start("u.kim", "2", files)
+        again = await end_of(builds, "u.kim", "2")
+        assert (again.key, again.was_there, again.log) == (first.key, True, b"")
+        files.refresh = True
+        builds.start("u.kim", "3", files)
+        assert (await end_of(builds, "u.kim", "3")).key == f"{first.key}.2"
+        for texts in ({"requirements.txt": "absent"}, {"requirements.txt": "-e ."}):
+            builds.start("u.kim", str(texts), pb.EnvironmentFiles(texts=texts))
+            failed = await end_of(builds, "u.kim", str(texts))
+            assert failed.state == pb.ENVIRONMENT_BUILD_STATE_FAILED
+            assert next(iter(texts.values())) in failed.words
+
+
+class Endless:
+    """Builds until it is cancelled."""
+
+    may_build = False
+
+    def __init__(self) -> None:
+        self.began, self.ended = threading.Event(), threading.Event()
+
+    def __call__(self, _wanted: Requirements, asked: Asked) -> Built:
+        asked.say(b"x" * (3 << 20))
+        self.began.set()
+        assert asked.cancelled.wait(120)
+        self.ended.set()
+        raise EnvironmentCancelled
+
+
+async def test_builds_are_few_and_end_when_nobody_waits(tmp_path: Path) -> None:
+    assert tmp_path.is_absolute()
+    clock, endless = Hand(), Endless()
+    async with builds_with(endless, clock) as builds:
+        builds.start("u.kim", "1", pb.EnvironmentFiles())
+        await asyncio.to_thread(endless.began.wait)
+        assert "of yours already" in builds.start("u.kim", "2", pb.EnvironmentFiles()).words
+        builds.start("u.lee", "3", pb.EnvironmentFiles())
+        assert builds.start("u.moe", "4", pb.EnvironmentFiles()).words
+        told = builds.look("u.kim", "1", 0)
+        # a long log loses its beginning, and is told in pieces
+        assert (told.log_offset, len(told.log)) == (2 << 20, 64 << 10)
+        clock.now = 19.0
+        builds.look("u.lee", "3", 0)
+        clock.now = 30.0
+        await asyncio.to_thread(endless.ended.wait)
+        ended = await end_of(builds, "u.kim", "1", 3 << 20)
+        assert "no client was waiting" in ended.words
+        assert builds.look("u.lee", "3", 3 << 20).state == pb.ENVIRONMENT_BUILD_STATE_RUNNING
