@@ -504,17 +504,15 @@ class Agent:
             ),
             CodeHook(self._bundles, parts.run_long),
             StreamHook(self._endpoints, parts.run),
+            LockHook(self._rpc, self._pause),
         ]
-        recording: list[Hook] = []
-        if parts.images is None:  # images have no locks
-            hooks.append(LockHook(self._rpc, self._pause))
-            recording.append(AgreeHook(self._rpc, self._pause, parts.hooks, parts.run))
+        agree = AgreeHook(self._rpc, self._pause, parts.hooks, parts.run)
         if parts.has_sockets:
             # first: it costs nothing, and an attempt that it ends should have cost nothing
             hooks.insert(0, PortHook(self._at_ports_before, is_port_free, parts.run))
         return RunnerContext(
             runtime=parts.runtime,
-            hooks=[*hooks, *parts.hooks, *recording],
+            hooks=[*hooks, *parts.hooks, agree],
             outbox=self._outbox,
             isolation=self._machine.isolation,
             accounts=parts.accounts,

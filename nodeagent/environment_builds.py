@@ -119,6 +119,7 @@ class InImages:
         reference, note = self._images.resolve("", wanted.image)
         for one in (*wanted.notes, *([note] if note else [])):
             asked.say(f"note: {one}\n".encode())
+        locks: list[str] = []
         image = self._images.provide(
             reference,
             wanted,
@@ -129,8 +130,9 @@ class InImages:
             use=lambda _: None,
             built_after=asked.built_after,
             built=asked.built,
+            installed=locks.append,
         )
-        return Built(image)
+        return Built(image, *locks)
 
 
 @dataclass(slots=True, eq=False)

@@ -38,9 +38,8 @@ def env() -> None:
 def lock(app: App, *, session: str) -> None:
     """Print the packages of a session, with hashes.
 
-    They are the packages that it ran with last, in the format of requirements.txt. The lock is kept
-    as long as the session, and nsml fork, resume and rerun install the same packages. Sessions in
-    containers have none.
+    They are the packages that it ran with, in the format of requirements.txt. The lock is kept as
+    long as the session, and nsml fork, resume and rerun install the same packages.
     """
     from nsml.packages.locks import LockRefused
     from nsml.view.environments import LOCK_COLUMNS, lock_record, locked_lines

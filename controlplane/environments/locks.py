@@ -44,7 +44,7 @@ class EnvironmentLocks:
         if found is None:
             raise NotFound(
                 f"no lock of {session.name} is kept",
-                why="it has not been prepared, or ran in a container or without packages",
+                why="it has not been prepared, or ran without packages that have one",
             )
         return found
 

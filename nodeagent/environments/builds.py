@@ -39,8 +39,8 @@ _LAST_LINES = 3
 _LONGEST_LINE = 64 << 10
 _PLACES = (b"Looking in ", b"Location ")
 """How pip's lines begin that say where a machine looks for packages, which is nothing of the user's."""
-_TELLING = re.compile(rb"(?:ERROR|E|error|nsml): ?(.+)")
-"""How pip, apt, compilers and our own steps begin the lines that say what is wrong."""
+_TELLING = re.compile(rb"(?:ERROR|E|error|cause|nsml): ?(.+)")
+"""How pip, uv, apt, compilers and our own steps begin the lines that say what is wrong."""
 
 
 class Builds:

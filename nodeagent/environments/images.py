@@ -53,10 +53,11 @@ from nodeagent.environments.builds import Builds, LastWords, WithoutPlaces
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.generations import SUFFIX, last_of, next_of
 from nodeagent.environments.hostconfig import apt_configuration
-from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
+from nodeagent.environments.recipe import PLACE, LockTaken, recipe_key, write_recipe
 from nodeagent.folders import write_atomically
 from nodeagent.storage.eviction import NoRoom
 from nsml.common.units import size_text
+from nsml.packages.locks import LockRefused, locked
 from nsml.spec.images import full_name, is_made_here, is_reference, parts_of, whole_reference
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ _MEASURE_SHARE = 0.1
 _NO_NETWORK = "none"
 _UNREACHED = (
     "No matching distribution",
+    "client error",
+    "dns error",
     "Temporary failure",
     "Unable to locate",
     "resolve",
@@ -130,6 +133,8 @@ class _Asker:
     use: Callable[[str], object]
     built_after: float = 0.0
     built: Callable[[float], object] = lambda _: None
+    lock: str = ""
+    installed: Callable[[str], object] = lambda _: None
 
 
 class Images:
@@ -208,12 +213,14 @@ class Images:
         pinned: Callable[[str], object] = lambda _: None,
         built_after: float = 0.0,
         built: Callable[[float], object] = lambda _: None,
+        lock: str = "",
+        installed: Callable[[str], object] = lambda _: None,
     ) -> str:
         """The id of the image with `requirements` upon `reference`: found, pulled, built.
 
         `owner` is the id of the user who asks. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
         could remove it, `pinned` the base image by its digest. One that this agent pulled before `built_after` is pulled again, and what was built before is built anew, beside that; `built` gets when it was built: Unix
-        seconds. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
+        seconds. With a `lock` it has exactly these packages upon the image; `installed` gets the lock of what it has, "" for none. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
         EngineUnreachable where the engine does not answer (a build that it was restarted under, too: it can be
         made again), and OSError where this machine lacks something.
         """
@@ -226,10 +233,12 @@ class Images:
                 use=use,
                 built_after=built_after,
                 built=built,
+                lock=lock,
+                installed=installed,
             )
             base = self._base(reference, asker)
             pinned(pinned_name(reference, base))
-            if not requirements.lines and not requirements.packages:
+            if not requirements.lines and not requirements.packages and not lock:
                 return base.id
             return self._derived(base, requirements, asker)
         except EngineUnreachable:
@@ -304,6 +313,7 @@ class Images:
             if not self._is_renamed(key) and not remove_image(self._engine, self._reference(key)):
                 return False
             self._record(key).unlink(missing_ok=True)
+            self._packages(key).unlink(missing_ok=True)
             self._noted_at.pop(key, None)
             self._builds.forget(key)
         return True
@@ -473,14 +483,25 @@ class Images:
 
     def _derived(self, base: StoredImage, requirements: Requirements, asker: _Asker) -> str:
         apt = apt_configuration()
-        key = recipe_key(
-            base_id=base.id,
-            requirements=requirements,
-            environ=os.environ,
-            apt=apt,
-            owner=asker.owner,
-        )
-        key = self._current(key, asker.built_after)
+
+        def named(wanted: Requirements, *, is_locked: bool = False) -> str:
+            key = recipe_key(
+                base_id=base.id,
+                requirements=wanted,
+                environ=os.environ,
+                apt=apt,
+                owner=asker.owner,
+                is_locked=is_locked,
+            )
+            return self._current(key, 0.0 if asker.lock and not is_locked else asker.built_after)
+
+        key = named(requirements)
+        if asker.lock and self._packages_of(key) != asker.lock:
+            whole, requirements = requirements, _locked(requirements, asker.lock)
+            asker = asker if requirements is not whole else replace(asker, lock="")
+            key = named(requirements, is_locked=bool(asker.lock))
+        elif asker.lock:
+            asker = replace(asker, lock="")  # it is there as it is
         tag = _tag(key)
         found: list[StoredImage] = []
 
@@ -516,7 +537,14 @@ class Images:
             self._remember(key, tag)
         self.touch(key)
         asker.built(found[0].created_at)
+        asker.installed(self._packages_of(key))
         return found[0].id
+
+    def _packages_of(self, key: str) -> str:
+        """The lock of a derived image; "" where this agent knows none."""
+        with suppress(FileNotFoundError):
+            return self._packages(key).read_text()
+        return ""
 
     def _current(self, key: str, built_after: float) -> str:
         """The generation to use: the last one, or the next where that is too old, or there is none."""
@@ -546,14 +574,21 @@ class Images:
             if time.monotonic() > ends_at:
                 raise EnvironmentFailed(f"the build took longer than {settings.time_limit_s:g} s")
 
+        def keep(made: str) -> None:
+            # before the image is there for others
+            write_atomically(self._packages(key), (asker.lock or heard.lock).encode())
+            self._keep(made, base, key, written)
+
         words = LastWords(asker.say)
-        heard = WithoutPlaces(words)
+        heard = LockTaken(without_places := WithoutPlaces(words))
         try:
             container = BuildContainer(
                 name=self._container(key),
                 mark=self._mark,
                 argv=("/bin/sh", f"{PLACE}/build.sh"),
-                mounts=write_recipe(folder, requirements, os.environ, apt),
+                mounts=write_recipe(
+                    folder, requirements, os.environ, apt, is_locked=bool(asker.lock)
+                ),
                 network=settings.network,
                 capabilities=FOR_APT if requirements.packages else FOR_PIP,
                 memory_bytes=turn.memory_bytes,
@@ -565,11 +600,12 @@ class Images:
                 base,
                 say=heard,
                 look=look,
-                keep=lambda made: self._keep(made, base, key, written),
+                keep=keep,
             )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         heard.end()
+        without_places.end()
         if is_out_of_memory:
             is_own = turn.memory_bytes == settings.memory_bytes
             setting = "build_memory_bytes" if is_own else "builds_memory_bytes"
@@ -609,6 +645,9 @@ class Images:
     def _record(self, key: str) -> Path:
         return self.folder / f"{key}.json"
 
+    def _packages(self, key: str) -> Path:
+        return self.folder / f"{key}.packages"
+
     def _confirmed(self, key: str) -> Path:
         """Names the image that its registry lets this node have; the image is not the agent's own."""
         return self.folder / f"{key}.confirmed"
@@ -636,6 +675,14 @@ def pinned_name(reference: str, image: StoredImage) -> str:
     name = full_name(reference)
     known = (one for one in image.sources if is_reference(one) and full_name(one) == name)
     return next(known, image.id)
+
+
+def _locked(requirements: Requirements, lock: str) -> Requirements:
+    """Raises EnvironmentFailed where it cannot be the lock of these requirements."""
+    try:
+        return locked(requirements, lock)
+    except LockRefused as error:
+        raise EnvironmentFailed(f"the lock of its packages cannot be used: {error}") from None
 
 
 class _Written:

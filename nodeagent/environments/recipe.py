@@ -3,6 +3,10 @@
 A build runs one fixed script as root in a container of the base image; what users wrote goes in as
 files, line by line as `requirements.py` let it through, never into a command line. The machine's
 configuration of pip and apt is mounted for the run and is no part of the image.
+
+Packages are installed by the platform's uv, which is mounted, too. It keeps what the image has where that fits, and what
+the requirements lead to is printed as a lock, if an index has all of it. Where uv does not run (musl, Python before
+3.8) pip installs, and there is no lock. uv's cache is the build's own: code of packages runs as root there.
 """
 
 from __future__ import annotations
@@ -19,21 +23,29 @@ from nodeagent.engine.images import Mounted
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.hostconfig import (
     PROXIES,
+    fetching_variables,
+    is_on,
     pip_folder,
     pip_options,
     shareable,
     text_without_secrets,
+    uv_program,
+    with_options_of,
     without_secrets,
 )
+from nsml.packages.locks import MOST_LOCK_BYTES, LockRefused, read_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from nodeagent.environments.builds import Say
     from nodeagent.environments.hostconfig import AptConfiguration
     from nsml.packages.requirements import Requirements
 
 PLACE = "/run/nsml-build"
 """Where a build finds its files."""
+_LOCK_LINE = b"nsml-lock: "
+"""How the lines of a build's output begin that are its lock."""
 
 _SYSTEM = (
     "/bin",
@@ -60,6 +72,7 @@ _ALWAYS = {
 }
 """What an older pip does not know it passes by in a file, and refuses on a command line."""
 
+_LONGEST_LINE = 64 << 10
 _WAYS_OF_FETCHING = {"trusted-host", "cert", "client-cert", "proxy", "timeout", "retries"}
 """Options of pip that change nothing of what comes."""
 
@@ -124,7 +137,40 @@ if [ -s "$here/requirements.txt" ]; then
             fail "the image's $("$python" --version) has no pip, and the platform's does not run on it"
     fi
     say_how_many "$here/requirements.txt" requirement
-    "$python" -m pip install -r "$here/requirements.txt"
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' && "$here/uv" --version >/dev/null 2>&1; then
+        . "$here/uv-environment"
+        export UV_CACHE_DIR="$tmp/uv" UV_LINK_MODE=hardlink UV_COMPILE_BYTECODE=1
+        # uv does not see what Debian's own packages have
+        if [ -z "${NSML_LOCKED-}${NSML_HASHED-}" ] && ! grep -q '://' "$here/packages-of-index.txt" &&
+            PIP_CONFIG_FILE=/dev/null PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip install -q --no-index --no-cache-dir \
+                -r "$here/packages-of-index.txt" >/dev/null 2>&1; then
+            echo "note: no lock: the image has all of it"
+            exit 0
+        fi
+        # by its path: by a name uv looks for a virtual environment only
+        python=$("$python" -c 'import sys; print(sys.executable)')
+        set -- --python "$python" ${NSML_NO_INDEX:+--no-index}
+        "$here/uv" pip install "$@" --break-system-packages ${NSML_LOCKED:+--no-deps} \
+            ${NSML_HASHED:+--require-hashes} -r "$here/packages-of-index.txt"
+        [ -z "${NSML_LOCKED-}" ] || exit 0
+        "$here/uv" pip freeze -q --python "$python" >"$tmp/have"
+        grep -v '^-\|://' "$tmp/have" >"$tmp/versions" || true
+        if "$here/uv" pip compile "$@" -q --generate-hashes --no-header --no-annotate \
+            -c "$tmp/versions" "$here/packages-of-index.txt" >"$tmp/lock" 2>"$tmp/why"; then
+            sed -n 's/^\([A-Za-z0-9._-]*\)\(\[[^]]*\]\)*==\([^ ;]*\).*/\1==\3/p' "$tmp/lock" >"$tmp/locked"
+            if ! other=$(grep -vxFf "$tmp/versions" "$tmp/locked"); then
+                sed -e ':a' -e '/\\$/{N;s/ *\\\n */ /;ta' -e '}' -e 's/^/nsml-lock: /' "$tmp/lock"
+            else
+                echo "note: no lock: the image has others than an index:" $other
+            fi
+        else
+            echo "note: no lock: an index does not have all that the image has"
+        fi
+    else
+        [ -z "${NSML_LOCKED-}" ] || fail "uv does not run in the image, which a lock needs"
+        echo "note: no lock: uv does not run in the image, and pip installs"
+        "$python" -m pip install -r "$here/requirements.txt"
+    fi
 fi
 """
 
@@ -136,6 +182,7 @@ def recipe_key(
     environ: Mapping[str, str],
     apt: AptConfiguration,
     owner: str,
+    is_locked: bool = False,
 ) -> str:
     """Names what would be built: the base, the lines in their order, and where they come from.
 
@@ -152,14 +199,20 @@ def recipe_key(
         sources if requirements.lines else {},
         mirrors if requirements.packages else [],
         owner if requirements.has_own_sources else "",
+        is_locked,
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
 def write_recipe(
-    folder: Path, requirements: Requirements, environ: Mapping[str, str], apt: AptConfiguration
+    folder: Path,
+    requirements: Requirements,
+    environ: Mapping[str, str],
+    apt: AptConfiguration,
+    *,
+    is_locked: bool = False,
 ) -> list[Mounted]:
-    """Write the files of a build below `folder`; what the build is to mount.
+    """Write the files of a build below `folder`; what the build is to mount. `is_locked`: the requirements are a whole lock.
 
     Raises EnvironmentFailed when the machine's configuration cannot be given to a container.
     """
@@ -186,11 +239,90 @@ def write_recipe(
         _write(folder / "mirrors" / f"nsml-host-{number}.{suffix}", _with_keys(folder, text, apt))
     mounts = [Mounted(source=str(folder), target=PLACE)]
     if requirements.lines:
+        _write_for_uv(folder, requirements.lines, environ, is_locked=is_locked)
+        mounts.append(Mounted(source=str(uv_program()), target=f"{PLACE}/uv"))
         mounts.append(Mounted(source=str(pip_folder()), target=f"{PLACE}/pip-site/pip"))
         mounts += [
             Mounted(source=str(path), target=str(path)) for path in shareable(options, hides=_hides)
         ]
     return mounts
+
+
+def _write_for_uv(
+    folder: Path, lines: Sequence[str], environ: Mapping[str, str], *, is_locked: bool
+) -> None:
+    """Write what uv installs, and the same configuration for it as variables."""
+    named = [line for line in lines if not line.startswith("-")]
+    options = with_options_of(
+        [line for line in lines if line.startswith("-")], pip_options(environ)
+    )
+    variables, files = fetching_variables(options, environ, folder=PLACE)
+    if "SSL_CERT_FILE" not in variables:
+        variables.pop("UV_SYSTEM_CERTS", None)  # an image may have none
+    for option, every, some in (
+        ("only-binary", "UV_NO_BUILD", "UV_NO_BUILD_PACKAGE"),
+        ("no-binary", "UV_NO_BINARY", "UV_NO_BINARY_PACKAGE"),
+    ):
+        match options.get(option, ":none:"):
+            case ":none:":
+                pass
+            case ":all:":
+                variables[every] = "1"
+            case packages:
+                variables[some] = packages.replace(",", " ")
+    is_hashed = is_on(options.get("require-hashes", "")) or any("--hash" in one for one in named)
+    for variable, is_so in (
+        ("NSML_LOCKED", is_locked),
+        ("NSML_HASHED", is_hashed),
+        ("NSML_NO_INDEX", is_on(options.get("no-index", ""))),
+    ):
+        if is_so:
+            variables[variable] = "1"
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o644)
+    _write(folder / "uv", "", mode=0o755)  # what is mounted there needs a place
+    _write(folder / "packages-of-index.txt", _lines(named))
+    exports = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in variables.items())
+    _write(folder / "uv-environment", exports, mode=0o600)
+
+
+class LockTaken:
+    """Passes output on in whole lines, but for its lock, which `lock` has then; "" where it is none."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._rest = b""
+        self._lines: list[bytes] = []
+        self._size = 0
+
+    def __call__(self, piece: bytes) -> None:
+        """Take a piece of output."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            if not line.startswith(_LOCK_LINE):
+                self._say(line + b"\n")
+            elif self._size <= MOST_LOCK_BYTES:
+                self._lines.append(line.removeprefix(_LOCK_LINE))
+                self._size += len(line)
+        if len(self._rest) > _LONGEST_LINE and not self._rest.startswith(_LOCK_LINE):
+            self._say(self._rest)
+            self._rest = b""
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._say(self._rest)
+        self._rest = b""
+
+    @property
+    def lock(self) -> str:
+        """The packages with hashes; "" where there is no lock."""
+        content = b"".join(b"%s\n" % line for line in self._lines).decode(errors="replace")
+        try:
+            read_lock(content)
+        except LockRefused:
+            return ""
+        return content
 
 
 def _with_keys(folder: Path, sources: str, apt: AptConfiguration) -> str:

@@ -72,7 +72,6 @@ T = TypeVar("T")
 _COPIED_AT_ONCE = 1 << 30
 _OLD_S = 24 * 3600.0
 """What was built longer ago may have other packages than if it was built now."""
-_LOCK_NOT_USED = "the packages of another session are not pinned: this node has containers"
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
@@ -324,32 +323,11 @@ class PythonHook:
                 for note in (*wanted.notes, *not_honoured(wanted)):
                     await self._run(partial(draft.log.note, f"note: {note}"))
             if wanted.lines or draft.lock or _calls_python(draft.assignment.spec):
-                draft.python = await self._made(draft, wanted)
+                provide = partial(self._environments.provide, wanted)
+                draft.python = await _provided(self._run, provide, draft, "environment", wanted)
                 draft.installed = await self._run(partial(lock_of, draft.python.folder))
         except (AccountsError, EnvironmentFailed, OSError) as error:
-            text = f"the environment could not be made: {error}"
-            if draft.assignment.spec.environment_lock:
-                text += "; its packages are pinned to another session's lock; --refresh resolves them again"
-            cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
-            raise PreparationFailed(cause, text) from error
-
-    async def _made(self, draft: Draft, wanted: Requirements) -> PythonEnvironment:
-        """With the packages of the lock; with others, and a note, where only an attempt or a replica of the same session has it."""
-
-        async def provided() -> PythonEnvironment:
-            owner = owner_of(draft.assignment)
-            provide = partial(self._environments.provide, wanted, owner=owner, lock=draft.lock)
-            return await _provided(self._run, provide, draft, "environment", wanted)
-
-        try:
-            return await provided()
-        except EnvironmentFailed as error:
-            if not draft.lock or draft.assignment.spec.environment_lock:
-                raise
-            note = f"note: the packages on record cannot be installed here, and are resolved again: {error}"
-        await self._run(partial(draft.log.note, note))
-        draft.lock, draft.is_lock_refused = "", True
-        return await provided()
+            raise _not_made(draft, error) from error
 
 
 class ImageHook:
@@ -381,16 +359,15 @@ class ImageHook:
             asked = draft.assignment.spec.image
             reference, note = self._images.resolve(asked, wanted.image)
             draft.image_name = asked or wanted.image or reference
-            locked = [_LOCK_NOT_USED] if draft.assignment.spec.environment_lock else []
-            for one in (*wanted.notes, *([note] if note else []), *locked):
-                await self._run(partial(draft.log.note, f"note: {one}"))
-            owner = owner_of(draft.assignment)
+            if draft.image is None:
+                for one in (*wanted.notes, *([note] if note else [])):
+                    await self._run(partial(draft.log.note, f"note: {one}"))
             provide = partial(
                 self._images.provide,
                 reference,
                 wanted,
-                owner=owner,
                 pinned=partial(setattr, draft, "pinned_image"),
+                installed=partial(setattr, draft, "installed"),
             )
 
             async def made() -> None:
@@ -402,9 +379,7 @@ class ImageHook:
         except EngineUnreachable as error:
             raise PreparationFailed(sessions.CAUSE_NODE_REFUSED, str(error)) from error
         except (EnvironmentFailed, OSError) as error:
-            text = f"the environment could not be made: {error}"
-            cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
-            raise PreparationFailed(cause, text) from error
+            raise _not_made(draft, error) from error
 
     async def _named(self, draft: Draft, image: str) -> Mapping[str, bytes]:
         """Its files with names of users and groups; given up when cancelled."""
@@ -417,6 +392,13 @@ class ImageHook:
             cancelled=cancelled,
         )
         return await uninterrupted(self._run, read, cancel=cancelled.set)
+
+
+def _not_made(draft: Draft, error: Exception) -> PreparationFailed:
+    text = f"the environment could not be made: {error}"
+    if draft.assignment.spec.environment_lock:
+        text += "; its packages are pinned to another session's lock; --refresh resolves them again"
+    return PreparationFailed(cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED), text)
 
 
 def cause_of(error: Exception, otherwise: sessions.Cause) -> sessions.Cause:
@@ -452,13 +434,34 @@ async def _required(
 async def _provided(
     run: Offload, provide: Callable[..., T], draft: Draft, kind: str, wanted: Requirements
 ) -> T:
-    """What `provide` finds or makes: told in the log, noted as used, given up when cancelled."""
+    """What `provide` finds or makes: told in the log, noted as used, given up when cancelled.
+
+    With the packages of the draft's lock; with others, and a note, where only an attempt or a replica of the same session
+    has it and it cannot be installed here.
+    """
+    provided = partial(_provided_once, run, provide, draft, kind, wanted)
+    try:
+        return await provided()
+    except EnvironmentFailed as error:
+        if not draft.lock or draft.assignment.spec.environment_lock:
+            raise
+        note = f"note: the packages on record cannot be installed here, and are resolved again: {error}"
+    await run(partial(draft.log.note, note))
+    draft.lock, draft.is_lock_refused = "", True
+    return await provided()
+
+
+async def _provided_once(
+    run: Offload, provide: Callable[..., T], draft: Draft, kind: str, wanted: Requirements
+) -> T:
     cancelled = threading.Event()
     return await uninterrupted(
         run,
         lambda: provide(
             draft.log.write,
             cancelled,
+            owner=owner_of(draft.assignment),
+            lock=draft.lock,
             waits=partial(_waits, draft),
             use=lambda key: note_use(draft.folder, f"{kind} {key}"),
             built_after=seconds_of(draft.assignment.built_after),

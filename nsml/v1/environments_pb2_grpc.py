@@ -78,7 +78,7 @@ class EnvironmentServiceServicer:
 
     def GetEnvironmentLock(self, request, context):
         """The packages that a session ran with last, or is to run with. NOT_FOUND: the session is not there, or no lock of it is
-        kept: it has not been prepared, ran in a container or without packages, or an agent of an earlier version ran it.
+        kept: it has not been prepared, ran without packages that have one, or an agent of an earlier version ran it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

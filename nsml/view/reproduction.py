@@ -113,8 +113,8 @@ def _packages(source: Session, made: Session, required: Requirements | None) -> 
 
 
 def _without_lock(source: Session) -> str:
-    """Why its packages are not those of the other session: containers have no locks, and some are not wanted again."""
-    if images_text(source) or source.HasField("environment_lock"):
+    """Why its packages are not those of the other session, if that is not by choice."""
+    if source.HasField("environment_lock"):
         return ""
     return f" (no lock of {source.name} is kept)"
 

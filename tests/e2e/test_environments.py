@@ -93,6 +93,27 @@ def test_what_was_built_ahead_is_there_when_a_session_starts(platform, mirror):
     assert "absent-from-everywhere" in failed.stdout
 
 
+def test_a_fork_has_the_packages_of_its_source_also_in_containers(platform, mirror):
+    name, other = (f"{begin}{uuid.uuid4().hex[:8]}" for begin in ("locked", "needed"))
+    make_wheel(mirror, other, "TEXT = 'old'")
+    make_wheel(mirror, name, f"import {other}", needs=f"Requires-Dist: {other}\n")
+    code = code_with(
+        platform, f"import {name}, {other}\nprint({other}.TEXT)\n", requirements=f"{name}\n"
+    )
+    assert platform.nsml("run", "-f", cwd=code).stdout.endswith("old\n")
+    lock = platform.nsml("env", "lock", "@last").stdout
+    assert [line.partition(" ")[0] for line in lock.splitlines()] == [
+        f"{name}==1.0",
+        f"{other}==1.0",
+    ]
+    make_wheel(mirror, other, "TEXT = 'new'", version="2.0")
+    said = platform.nsml("fork", "@last", "-f").stdout
+    assert said.endswith("old\n")
+    assert platform.nsml("env", "lock", "@last").stdout == lock
+    assert platform.nsml("run", "--refresh", "-f", cwd=code).stdout.endswith("new\n")
+    assert platform.nsml("fork", "@2", "-f").stdout.endswith("old\n"), "though another is there"
+
+
 def test_what_was_built_from_unpinned_requirements_is_built_anew_on_request(platform, mirror):
     name = f"fresh{uuid.uuid4().hex[:8]}"
     make_wheel(mirror, name, "TEXT = 'old'")
