@@ -95,8 +95,8 @@ Files that control a run
 
 Not read: .gitignore, setup.cfg, Pipfile, environment.yml, pixi.toml, other
 locks (poetry.lock, ...), requirements in other folders (-r reads them).
-Not built: Dockerfile, Containerfile, Singularity, .devcontainer. Build the
-image yourself and name it: nsml run --image IMAGE.
+Built when you ask for it: nsml run --dockerfile Dockerfile, on the node.
+Not built: compose.yaml, Singularity, .devcontainer.
 nsml run warns of packages that these list or the program imports, and
 the file in use does not name.
 

@@ -367,6 +367,7 @@ class Agent:
                 pb.AGENT_ABILITY_OUTPUTS,
                 pb.AGENT_ABILITY_REPAIRS,
                 pb.AGENT_ABILITY_ENVIRONMENT_BUILDS,
+                pb.AGENT_ABILITY_DOCKERFILES,
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )

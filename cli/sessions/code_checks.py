@@ -65,7 +65,10 @@ def check_code(app: App, code: Code, options: RunOptions) -> list[str]:
     _check_entry(code, options)
     _check_program(code, options)
     _note_variables(app, code, options)
-    _note_recipes(app, code.folder)
+    _note_recipes(app, code.folder, options.spec.dockerfile)
+    if options.spec.dockerfile:
+        _check_dockerfile(app, code, options)
+        return []
     required = _check_requirements(app, code, options)
     _tell_source(app, required)
     _warn_of_packages(app, code, options, required)
@@ -165,12 +168,45 @@ _RECIPES = (
 """Files that other tools build containers from."""
 
 
-def _note_recipes(app: App, folder: Path) -> None:
+def _check_dockerfile(app: App, code: Code, options: RunOptions) -> None:
+    """Raise CommandError for a Dockerfile that no node builds, or that is not sent."""
+    from nsml.common.text import visible
+    from nsml.packages.dockerfile import DockerfileRefused, read_dockerfile
+
+    path = options.spec.dockerfile
+    content = code.read(path_text(path))
+    if content is None:
+        raise CommandError(
+            f"{visible(path)} is not among the files that are sent",
+            code=ExitCode.USAGE,
+            reason="NO_DOCKERFILE",
+            why="--dockerfile takes the path of a file in the folder of the code",
+            advice="nsml run --dockerfile Dockerfile ...",
+        )
+    try:
+        found = read_dockerfile(content.decode(errors="replace"), options.spec.build_arguments)
+    except DockerfileRefused as error:
+        raise CommandError(
+            f"{visible(path)}, {visible(str(error))}",
+            code=ExitCode.USAGE,
+            reason="DOCKERFILE",
+            why=error.why,
+        ) from error
+    for note in found.notes:
+        app.say(f"note: {note}")
+
+
+def _note_recipes(app: App, folder: Path, built: str) -> None:
     """Say that nothing is built from a recipe of containers, and what does the same here."""
     found = [name for name in _RECIPES if (folder / name).exists()]
-    if found:
+    if found == ["Dockerfile"] and not built:
         app.say(
-            f"note: {', '.join(found)} {'is' if len(found) == 1 else 'are'} not built: name an image with --image,"
+            "note: Dockerfile is not built: nsml run --dockerfile Dockerfile builds and uses it"
+        )
+    elif found and not built:
+        app.say(
+            f"note: {', '.join(found)} {'is' if len(found) == 1 else 'are'} not built: --dockerfile FILE builds a"
+            " Dockerfile; or name an image with --image,"
             " Python packages in requirements.txt, Debian packages in nsml_package.txt"
         )
 

@@ -215,6 +215,11 @@ class Repetition:
         """Ask for the image that it ran in, unless another one, or a newer one of its name, is asked for."""
         from nsml.view.reproduction import pinned_image
 
+        if "image" in self._typed and "dockerfile" not in self._typed:
+            request.spec.dockerfile = ""
+            request.spec.build_arguments.clear()
+        elif "dockerfile" in self._typed and "image" not in self._typed:
+            request.spec.image = ""
         if {"image", "refresh"}.isdisjoint(self._typed) and (pinned := pinned_image(session)):
             request.spec.image = session.spec.image = pinned
 

@@ -287,7 +287,8 @@ class SessionSpec:
     `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all. `environment_lock`: digest of the packages that are
     installed; "": what the requirements lead to. `output_datasets`: see nsml.spec.output_datasets. `allow_changed_data`:
     it starts although files of a dataset in place have changed. `keep_files`: what its attempts leave in their
-    working folder becomes an artifact; `no_keep_files`: it does not, whatever the platform's default is.
+    working folder becomes an artifact; `no_keep_files`: it does not, whatever the platform's default is. `dockerfile`: path
+    in the code of what its image is built from, with `build_arguments`; "": it is `image`.
     """
 
     entry: str = ""
@@ -322,6 +323,8 @@ class SessionSpec:
     allow_changed_data: bool = False
     keep_files: bool = False
     no_keep_files: bool = False
+    dockerfile: str = ""
+    build_arguments: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def may_be_preempted(self) -> bool:

@@ -504,6 +504,7 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
             spec.output_datasets or spec.keep_files,
             "for --output-dataset and --keep-files",
         ),
+        (Ability.DOCKERFILES, spec.dockerfile, "to build a Dockerfile"),
     )
     lacks = (words for one, is_needed, words in needed if is_needed and one not in abilities)
     return next(lacks, "")

@@ -70,7 +70,7 @@ def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozen
         wanted.cpu_thousandths,
         wanted.memory_bytes,
         spec.replica_count,
-        in_container=spec.image != "",
+        in_container=bool(spec.image or spec.dockerfile),
         gpu_model=spec.gpu_model,
         pod=spec.pod,
         network=spec.network,

@@ -151,6 +151,8 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         output_datasets=tuple(spec.output_datasets),
         keep_files=spec.keep_files,
         no_keep_files=spec.no_keep_files,
+        dockerfile=spec.dockerfile,
+        build_arguments=MappingProxyType(dict(spec.build_arguments)),
         initial_checkpoint=(
             _to_initial(spec.initial_checkpoint) if spec.HasField("initial_checkpoint") else None
         ),

@@ -30,6 +30,7 @@ from controlplane.domain.values import (
 from controlplane.projects.projects import check_keep
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml.common.units import duration_text
+from nsml.packages import dockerfile
 from nsml.spec import git_facts, knobs, labels, output_datasets, variables
 from nsml.spec.images import RULE, is_reference, whole_reference, why_never_pulled
 from nsml.spec.request_limits import (
@@ -144,6 +145,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
         raise InvalidRequest(f"{spec.image[:80]!r} is not the name of an image", why=RULE)
     if spec.image and (why := why_never_pulled(spec.image)):
         raise InvalidRequest(f"image {spec.image[:80]!r} cannot be used", why=why)
+    _check_dockerfile(spec)
     if not 0 <= spec.retry_count <= MOST_RETRIES:
         raise InvalidRequest(
             f"{spec.retry_count} retries: at most {MOST_RETRIES}",
@@ -337,6 +339,21 @@ def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
         why=f"shared memory is part of the memory, and without --memory a session gets {most / 1e9:.12g} GB at most",
         attempt="nsml run --memory SIZE",
     )
+
+
+def _check_dockerfile(spec: SessionSpec) -> None:
+    if spec.build_arguments and not spec.dockerfile:
+        raise InvalidRequest("build arguments without a Dockerfile", attempt="--dockerfile PATH")
+    if not spec.dockerfile:
+        return
+    if spec.image:
+        raise InvalidRequest("an image and a Dockerfile", why="a session runs in one image")
+    if not spec.bundle_digest:
+        raise InvalidRequest("a Dockerfile without code", why="it is a file of the code")
+    if not dockerfile.is_path(spec.dockerfile):
+        raise InvalidRequest(f"{spec.dockerfile[:80]!r} is not the path of a file in the code")
+    if why := dockerfile.arguments_error(spec.build_arguments):
+        raise InvalidRequest("the build arguments are not allowed", why=why)
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:

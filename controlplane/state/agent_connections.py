@@ -50,6 +50,7 @@ class Ability(enum.Enum):
     OUTPUTS = "files that sessions leave"
     REPAIRS = "copies of what the object store has lost"
     ENVIRONMENT_BUILDS = "builds of environments before a session needs them"
+    DOCKERFILES = "Dockerfiles of sessions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,9 +92,10 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContainer:
-    """One run of `argv` as root in a container without privileges but `capabilities`.
+    """One run of `argv` as root, or as `user`, in a container without privileges but `capabilities`.
 
-    `cpus` are cores; `network` is one of the engine's; `mark` is the agent's.
+    `cpus` are cores; `network` is one of the engine's; `mark` is the agent's. `environment` is in place of the base's; on
+    none of it may the engine's own programs act (`is_engine_variable`).
     """
 
     name: str
@@ -106,6 +107,8 @@ class BuildContainer:
     memory_bytes: int
     cpus: float
     process_count: int = 4096
+    user: str = "0:0"
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def stored_image(engine: Engine, reference: str) -> StoredImage:
@@ -212,10 +215,11 @@ def run_build(
     say: Callable[[bytes], object],
     look: Callable[[], object],
     keep: Callable[[str], object],
+    fill: Callable[[str], object] = lambda _: None,
 ) -> tuple[int, bool]:
     """Run it upon `base` to its end; its exit code, and whether it was killed for memory.
 
-    `say` gets its output. `keep` is called, after code 0, with the container's id, to commit it.
+    `say` gets its output. `fill` is called with the container's id before it starts, to put files into it. `keep` is called, after code 0, with the container's id, to commit it.
     Nothing is left of the container. Raises EngineError, EngineUnreachable too where the engine was
     restarted under the build, and what `look` raises.
     """
@@ -228,16 +232,17 @@ def run_build(
             # What is set here and empty in the base could not be taken back with the commit.
             **{"entrypoint" if base.entrypoint else "command": list(build.argv)},
             name=build.name,
-            user="0:0",
+            user=build.user,
             # Not the image's: its folder may be any, also one that a flaw of the engine makes a way out.
             working_dir="/",
-            environment=_build_environment(base),
+            environment={**build.environment, **_build_environment(base)},
             labels=_build_labels(build, base),
             healthcheck={"test": ["NONE"]},
             host_config=_host_config(api, build, base),
         )["Id"]
     try:
         refuse_unsound(engine, made)
+        fill(made)
         with translated(engine.socket):
             pieces = api.attach(made, stdout=True, stderr=True, stream=True, logs=True)
             api.start(made)
@@ -276,6 +281,63 @@ def commit_build(engine: Engine, container: str, base: StoredImage, tag: str) ->
             )
     finally:
         patient.close()
+
+
+def put_archive(
+    engine: Engine, container: str, folder: str, pieces: Iterable[bytes], look: Callable[[], object]
+) -> None:
+    """Unpack a tar archive in a folder of a container that is not started yet. Raises EngineError, and what `look` raises."""
+    patient = Engine(engine.socket, timeout_s=_LASTS_S)
+
+    def put() -> Iterator[None]:
+        with translated(engine.socket):
+            patient.sdk.api.put_archive(container, folder, pieces)
+        yield None
+
+    try:
+        for _ in looked_after(put(), look):
+            pass
+    finally:
+        patient.close()
+
+
+def packed_folder(
+    engine: Engine, container: str, path: str, look: Callable[[], object]
+) -> Iterator[bytes]:
+    """A tar archive of a file or folder of a container, as the engine packs it. Raises EngineError, and what `look` raises."""
+    with translated(engine.socket):
+        pieces, _ = engine.sdk.api.get_archive(container, path)
+    yield from looked_after(_as_they_are(engine, pieces), look)
+
+
+def _as_they_are(engine: Engine, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    with translated(engine.socket):
+        yield from pieces
+
+
+def created_container(engine: Engine, image: StoredImage, *, name: str, mark: str) -> str:
+    """A container of an image that is never started, to read files from; its id. Raises EngineError."""
+    refuse_large_configuration(image)
+    remove_container(engine, name)
+    api = engine.sdk.api
+    labels = {
+        **without_meaning(image.labels),
+        BUILD_LABEL: mark,
+        AGENT_LABEL: "",
+        REPLICA_LABEL: "",
+    }
+    with translated(engine.socket):
+        made: str = api.create_container(
+            image.id,
+            ["true"],
+            name=name,
+            entrypoint=["true"],
+            working_dir="/",
+            labels=labels,
+            network_disabled=True,
+            host_config=api.create_host_config(mounts=covered_volumes(image.volumes)),
+        )["Id"]
+    return made
 
 
 def written_bytes(engine: Engine, container: str) -> int:

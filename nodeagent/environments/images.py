@@ -22,6 +22,7 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -39,9 +40,11 @@ from nodeagent.engine.images import (
     image_sizes,
     image_used_at,
     name_image,
+    put_archive,
     refuse_large_configuration,
     remove_image,
     run_build,
+    stored_image,
     tags_of,
     touch_image,
     written_bytes,
@@ -50,6 +53,7 @@ from nodeagent.engine.pulls import pull_image
 from nodeagent.environments.allowed import ANY, AllowedImages
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.builds import Builds, LastWords, WithoutPlaces
+from nodeagent.environments.dockerfile_builds import Context, DockerfileBuild, build_key
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.generations import SUFFIX, last_of, next_of
 from nodeagent.environments.hostconfig import apt_configuration
@@ -62,12 +66,14 @@ from nsml.spec.images import full_name, is_made_here, is_reference, parts_of, wh
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from nodeagent.engine.client import Engine
+    from nodeagent.engine.images import Mounted
     from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
+    from nodeagent.environments.dockerfile_builds import Layers, Recipe, StepRun
     from nodeagent.environments.hostconfig import AptConfiguration
     from nsml.packages.requirements import Requirements
 
@@ -243,6 +249,40 @@ class Images:
             return self._derived(base, requirements, asker)
         except EngineUnreachable:
             raise  # no fault of the environment's
+        except EngineError as error:
+            raise EnvironmentFailed(f"the container engine of this node: {error}") from error
+
+    def provide_built(
+        self,
+        recipe: Recipe,
+        say: Say,
+        cancelled: threading.Event,
+        *,
+        owner: str,
+        waits: Waits = lambda _: None,
+        use: Callable[[str], object],
+        built_after: float = 0.0,
+        built: Callable[[float], object] = lambda _: None,
+        lock: str = "",
+    ) -> str:
+        """The id of the image that a Dockerfile makes: found, or built. Arguments and what it raises as `provide`.
+
+        There is no lock of its packages: its steps install them.
+        """
+        del lock
+        asker = _Asker(
+            owner=owner,
+            waits=waits,
+            say=say,
+            cancelled=cancelled,
+            use=use,
+            built_after=built_after,
+            built=built,
+        )
+        try:
+            return self._from_dockerfile(recipe, asker).id
+        except EngineUnreachable:
+            raise
         except EngineError as error:
             raise EnvironmentFailed(f"the container engine of this node: {error}") from error
 
@@ -502,6 +542,48 @@ class Images:
             key = named(requirements, is_locked=bool(asker.lock))
         elif asker.lock:
             asker = replace(asker, lock="")  # it is there as it is
+        image = self._provided(
+            key,
+            asker,
+            lambda key, asker, turn: self._build(key, base, requirements, apt, asker, turn=turn),
+        )
+        asker.installed(self._packages_of(key))
+        return image.id
+
+    def _from_dockerfile(self, recipe: Recipe, asker: _Asker) -> StoredImage:
+        """Build upon images that a session of the same user could name, each looked at as for such a session."""
+        dockerfile, context = recipe.read(), Context(recipe)
+        for note in dockerfile.notes:
+            asker.say(f"note: {note}\n".encode())
+        bases = {name: self._base(self.resolve(name, None)[0], asker) for name in dockerfile.images}
+
+        def made(key: str, asker: _Asker, layers: Layers) -> DockerfileBuild:
+            return DockerfileBuild(
+                recipe,
+                dockerfile,
+                context,
+                bases,
+                layers,
+                engine=self._engine,
+                owner=asker.owner,
+                name=f"{self._container(key)}-from",
+                mark=self._mark,
+                say=asker.say,
+            )
+
+        def build(key: str, asker: _Asker, turn: Turn) -> None:
+            run = self._run(key, asker, turn)
+            layers = _StepLayers(run, partial(self._step, asker, run))
+            image = made(key, asker, layers).run()
+            name_image(self._engine, image.id, _tag(key))
+
+        key = build_key(recipe, bases, context, owner=asker.owner)
+        return self._provided(self._current(key, asker.built_after), asker, build)
+
+    def _provided(
+        self, key: str, asker: _Asker, make: Callable[[str, _Asker, Turn], None]
+    ) -> StoredImage:
+        """The image of a key: found, or made when it is its turn, once for all who wait."""
         tag = _tag(key)
         found: list[StoredImage] = []
 
@@ -512,8 +594,7 @@ class Images:
             return image is not None
 
         def build(tell: Say) -> None:
-            turn = ticket.granted()
-            self._build(key, base, requirements, apt, replace(asker, say=tell), turn=turn)
+            make(key, replace(asker, say=tell), ticket.granted())
             if not is_there():
                 raise EnvironmentFailed("the image was built, but does not exist")
 
@@ -537,8 +618,7 @@ class Images:
             self._remember(key, tag)
         self.touch(key)
         asker.built(found[0].created_at)
-        asker.installed(self._packages_of(key))
-        return found[0].id
+        return found[0]
 
     def _packages_of(self, key: str) -> str:
         """The lock of a derived image; "" where this agent knows none."""
@@ -563,59 +643,100 @@ class Images:
         *,
         turn: Turn,
     ) -> None:
-        settings = self._settings
         folder = self.folder / f"{key}.build"
-        ends_at = time.monotonic() + settings.time_limit_s
-        written = _Written(self._engine, self._container(key), turn)
+        run = self._run(key, asker, turn)
+        heard: list[LockTaken] = []
 
-        def look() -> None:
-            self._look(asker)
-            written.look()
-            if time.monotonic() > ends_at:
-                raise EnvironmentFailed(f"the build took longer than {settings.time_limit_s:g} s")
+        def hear(say: Say) -> LockTaken:
+            heard[:] = [LockTaken(say)]
+            return heard[0]
 
         def keep(made: str) -> None:
             # before the image is there for others
-            write_atomically(self._packages(key), (asker.lock or heard.lock).encode())
-            self._keep(made, base, key, written)
+            write_atomically(self._packages(key), (asker.lock or heard[0].lock).encode())
+            self._keep(made, base, key, run.written)
 
-        words = LastWords(asker.say)
-        heard = LockTaken(without_places := WithoutPlaces(words))
         try:
-            container = BuildContainer(
-                name=self._container(key),
-                mark=self._mark,
+            container = self._build_container(
+                key,
+                turn,
                 argv=("/bin/sh", f"{PLACE}/build.sh"),
                 mounts=write_recipe(
                     folder, requirements, os.environ, apt, is_locked=bool(asker.lock)
                 ),
-                network=settings.network,
                 capabilities=FOR_APT if requirements.packages else FOR_PIP,
-                memory_bytes=turn.memory_bytes,
-                cpus=min(settings.cpus, os.cpu_count() or 1),
             )
-            code, is_out_of_memory = run_build(
-                self._engine,
-                container,
-                base,
-                say=heard,
-                look=look,
-                keep=keep,
-            )
+            run.to_end(container, base, keep=keep, hear=hear)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        heard.end()
-        without_places.end()
-        if is_out_of_memory:
-            is_own = turn.memory_bytes == settings.memory_bytes
-            setting = "build_memory_bytes" if is_own else "builds_memory_bytes"
-            raise EnvironmentFailed(
-                f"the build needs more than {size_text(turn.memory_bytes)} of memory ({setting} in the"
-                " agent's settings)"
+
+    def _run(self, key: str, asker: _Asker, turn: Turn) -> _Run:
+        return _Run(
+            self._engine,
+            self._container(key),
+            key,
+            turn,
+            settings=self._settings,
+            say=asker.say,
+            look=partial(self._look, asker),
+        )
+
+    def _step(
+        self, asker: _Asker, run: _Run, key: str, base: StoredImage, step: StepRun
+    ) -> StoredImage:
+        """The image of a step of a build: found under its own key, or made."""
+        key = self._current(key, asker.built_after)
+        asker.use(key)
+        self._note_use(key)
+        found = find_image(self._engine, _tag(key))
+        if found is not None:
+            asker.say(b"  made before\n")
+        else:
+            container = self._build_container(
+                run.key,
+                run.turn,
+                argv=step.argv,
+                capabilities=FOR_APT,
+                user=step.user,
+                environment=step.environment,
             )
-        if code:
-            reason = words.reason(f"the build ended with {code}")
-            raise EnvironmentFailed(reason + _hint(reason, settings.network))
+            run.to_end(
+                container,
+                base,
+                keep=lambda made: self._keep(made, base, key, run.written),
+                fill=step.fill,
+            )
+            run.written.next_step()
+            found = stored_image(self._engine, _tag(key))
+        if not self._record(key).exists():
+            self._remember(key, _tag(key))
+        self.touch(key)
+        return found
+
+    def _build_container(
+        self,
+        key: str,
+        turn: Turn,
+        *,
+        argv: Sequence[str],
+        capabilities: Sequence[str],
+        mounts: Sequence[Mounted] = (),
+        user: str = "0:0",
+        environment: Mapping[str, str] | None = None,
+    ) -> BuildContainer:
+        """A container of the build `key`, within the site's limits and its turn's."""
+        return BuildContainer(
+            name=self._container(key),
+            mark=self._mark,
+            argv=argv,
+            mounts=mounts,
+            network=self._settings.network,
+            capabilities=capabilities,
+            memory_bytes=turn.memory_bytes,
+            cpus=min(self._settings.cpus, os.cpu_count() or 1),
+            user=user,
+            environment=environment or {},
+        )
 
     def _keep(self, made: str, base: StoredImage, key: str, written: _Written) -> None:
         """Make the image of what a build left, unless another agent did meanwhile.
@@ -685,6 +806,88 @@ def _locked(requirements: Requirements, lock: str) -> Requirements:
         raise EnvironmentFailed(f"the lock of its packages cannot be used: {error}") from None
 
 
+class _Run:
+    """The containers of one build, one after the other, within its turn and the time of builds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        container: str,
+        key: str,
+        turn: Turn,
+        *,
+        settings: ImageSettings,
+        say: Say,
+        look: Callable[[], object],
+    ) -> None:
+        self._engine = engine
+        self.key, self.turn = key, turn
+        self._settings = settings
+        self._say = say
+        self._look = look
+        self._ends_at = time.monotonic() + settings.time_limit_s
+        self.written = _Written(engine, container, turn)
+
+    def look(self) -> None:
+        """Raise when it is to end."""
+        self._look()
+        self.written.look()
+        if time.monotonic() > self._ends_at:
+            limit = self._settings.time_limit_s
+            raise EnvironmentFailed(f"the build took longer than {limit:g} s")
+
+    def to_end(
+        self,
+        container: BuildContainer,
+        base: StoredImage,
+        *,
+        keep: Callable[[str], object],
+        fill: Callable[[str], object] = lambda _: None,
+        hear: Callable[[Say], LockTaken] | None = None,
+    ) -> None:
+        """Run one upon `base`, to be kept if it ends well. Raises EnvironmentFailed, EngineError.
+
+        `hear` makes what gets its output first, and passes on what is to be said.
+        """
+        words = LastWords(self._say)
+        said = WithoutPlaces(words)
+        heard = said if hear is None else hear(said)
+        code, is_out_of_memory = run_build(
+            self._engine, container, base, say=heard, look=self.look, keep=keep, fill=fill
+        )
+        heard.end()
+        said.end()
+        settings, turn = self._settings, self.turn
+        if is_out_of_memory:
+            is_own = turn.memory_bytes == settings.memory_bytes
+            setting = "build_memory_bytes" if is_own else "builds_memory_bytes"
+            raise EnvironmentFailed(
+                f"the build needs more than {size_text(turn.memory_bytes)} of memory ({setting} in the"
+                " agent's settings)"
+            )
+        if code:
+            reason = words.reason(f"the build ended with {code}")
+            raise EnvironmentFailed(reason + _hint(reason, settings.network))
+
+    def put(self, container: str, folder: str, pieces: Iterable[bytes]) -> None:
+        """Unpack an archive in a container that is not started yet."""
+        put_archive(self._engine, container, folder, self._counted(pieces), self.look)
+
+    def _counted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        count = 0
+        for piece in pieces:
+            count += len(piece)
+            self.written.refuse(count)
+            yield piece
+
+
+class _StepLayers:
+    """The steps of a Dockerfile's build; see Layers."""
+
+    def __init__(self, run: _Run, step: Callable[[str, StoredImage, StepRun], StoredImage]) -> None:
+        self.step, self.put, self.look = step, run.put, run.look
+
+
 class _Written:
     """Keeps what one build writes within its turn's bytes, by asking the engine, which takes a walk."""
 
@@ -693,6 +896,12 @@ class _Written:
         self._container = container
         self._turn = turn
         self._next_at = time.monotonic() + _MEASURE_EVERY_S
+        self._before = self._last = 0
+
+    def next_step(self) -> None:
+        """What was written is kept; another container follows."""
+        self._before += self._last
+        self._last = 0
 
     def look(self) -> None:
         """Ask if it is time to. Raises EnvironmentFailed or NoRoom when it is too much."""
@@ -707,7 +916,12 @@ class _Written:
 
     def check(self) -> None:
         """Raises EnvironmentFailed or NoRoom when it is too much, EngineError."""
-        turn, found = self._turn, written_bytes(self._engine, self._container)
+        self._last = written_bytes(self._engine, self._container)
+        self.refuse(self._last)
+
+    def refuse(self, here: int) -> None:
+        """Take how many bytes the container has. Raises EnvironmentFailed or NoRoom when it is too much."""
+        turn, found = self._turn, self._before + here
         turn.written_bytes = found
         if found <= turn.disk_bytes:
             return

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nodeagent.engine.client import EngineUnreachable
 from nodeagent.engine.watch import EngineWatch
+from nodeagent.environments.dockerfile_builds import Recipe
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.virtualenvs import Environments, lock_of
@@ -355,23 +356,12 @@ class ImageHook:
     async def prepare(self, draft: Draft) -> None:
         """Have the image here, with what the code requires upon it."""
         try:
-            wanted = await _required(self._run, self._reader, draft, may_build=True)
-            asked = draft.assignment.spec.image
-            reference, note = self._images.resolve(asked, wanted.image)
-            draft.image_name = asked or wanted.image or reference
-            if draft.image is None:
-                for one in (*wanted.notes, *([note] if note else [])):
-                    await self._run(partial(draft.log.note, f"note: {one}"))
-            provide = partial(
-                self._images.provide,
-                reference,
-                wanted,
-                pinned=partial(setattr, draft, "pinned_image"),
-                installed=partial(setattr, draft, "installed"),
-            )
+            is_built = bool(draft.assignment.spec.dockerfile)
+            wanted, provide = self._built(draft) if is_built else await self._named_by(draft)
 
             async def made() -> None:
                 draft.image = await _provided(self._run, provide, draft, "image", wanted)
+                draft.pinned_image = draft.pinned_image or draft.image
                 draft.names = await self._named(draft, draft.image)
 
             waits = partial(_waits, draft)
@@ -380,6 +370,33 @@ class ImageHook:
             raise PreparationFailed(sessions.CAUSE_NODE_REFUSED, str(error)) from error
         except (EnvironmentFailed, OSError) as error:
             raise _not_made(draft, error) from error
+
+    async def _named_by(self, draft: Draft) -> tuple[Requirements, Callable[..., str]]:
+        """What the code requires, and what provides an image with that upon the one that the session or its code names."""
+        wanted = await _required(self._run, self._reader, draft, may_build=True)
+        asked = draft.assignment.spec.image
+        reference, note = self._images.resolve(asked, wanted.image)
+        draft.image_name = asked or wanted.image or reference
+        if draft.image is None:
+            for one in (*wanted.notes, *([note] if note else [])):
+                await self._run(partial(draft.log.note, f"note: {one}"))
+        provide = partial(
+            self._images.provide,
+            reference,
+            wanted,
+            pinned=partial(setattr, draft, "pinned_image"),
+            installed=partial(setattr, draft, "installed"),
+        )
+        return wanted, provide
+
+    def _built(self, draft: Draft) -> tuple[Requirements, Callable[..., str]]:
+        """No requirements, since the Dockerfile says what is installed, and what provides the image that it makes."""
+        spec = draft.assignment.spec
+        recipe = Recipe(
+            folder=draft.folder.app, path=spec.dockerfile, arguments=dict(spec.build_arguments)
+        )
+        draft.image_name = spec.dockerfile
+        return Requirements(), partial(self._images.provide_built, recipe)
 
     async def _named(self, draft: Draft, image: str) -> Mapping[str, bytes]:
         """Its files with names of users and groups; given up when cancelled."""

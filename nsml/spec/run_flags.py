@@ -395,6 +395,20 @@ class _Knobs(Kind):
         ]
 
 
+class _BuildArguments(_Pairs):
+    """NAME=VALUE by the rules of `nsml.packages.dockerfile`."""
+
+    def read(self, text: str) -> Any:
+        name, has_value, value = text.partition("=")
+        if not has_value or not name:
+            raise Unreadable(
+                f"{text[:80]!r} is no build argument",
+                why="it takes NAME=VALUE",
+                advice="nsml run --dockerfile Dockerfile --build-arg PYTHON=3.12 ...",
+            )
+        return name, value
+
+
 class _Variables(_Pairs):
     """Variables of the program."""
 
@@ -773,6 +787,25 @@ FLAGS: Final = (
         metavar="IMAGE",
         record="image",
         compared="image",
+    ),
+    Flag(
+        ("--dockerfile",),
+        Kind(),
+        "Build the image from this Dockerfile of the folder, on the node; no other image is used.",
+        field="spec.dockerfile",
+        metavar="FILE",
+        record="dockerfile",
+        compared="dockerfile",
+        status_title="Dockerfile",
+    ),
+    Flag(
+        ("--build-arg",),
+        _BuildArguments(),
+        "Value of an ARG of the Dockerfile, nothing secret; repeatable.",
+        field="spec.build_arguments",
+        metavar="NAME=VALUE",
+        record="build_arguments",
+        compared="build-arg",
     ),
     Flag(
         ("--refresh",),

@@ -33,6 +33,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_OUTPUTS: _ClassVar[AgentAbility]
     AGENT_ABILITY_REPAIRS: _ClassVar[AgentAbility]
     AGENT_ABILITY_ENVIRONMENT_BUILDS: _ClassVar[AgentAbility]
+    AGENT_ABILITY_DOCKERFILES: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -73,6 +74,7 @@ AGENT_ABILITY_ENVIRONMENTS: AgentAbility
 AGENT_ABILITY_OUTPUTS: AgentAbility
 AGENT_ABILITY_REPAIRS: AgentAbility
 AGENT_ABILITY_ENVIRONMENT_BUILDS: AgentAbility
+AGENT_ABILITY_DOCKERFILES: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
@@ -393,16 +395,18 @@ class ControlResponse(_message.Message):
     def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., image_order: _Optional[_Union[ImageOrder, _Mapping]] = ..., found_peers: _Optional[_Union[FoundPeers, _Mapping]] = ..., environment_order: _Optional[_Union[EnvironmentOrder, _Mapping]] = ..., repair_order: _Optional[_Union[RepairOrder, _Mapping]] = ...) -> None: ...
 
 class ImageOrder(_message.Message):
-    __slots__ = ("order_id", "action", "image", "owner_id")
+    __slots__ = ("order_id", "action", "image", "owner_id", "registry_logins")
     ORDER_ID_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    REGISTRY_LOGINS_FIELD_NUMBER: _ClassVar[int]
     order_id: str
     action: ImageAction
     image: str
     owner_id: str
-    def __init__(self, order_id: _Optional[str] = ..., action: _Optional[_Union[ImageAction, str]] = ..., image: _Optional[str] = ..., owner_id: _Optional[str] = ...) -> None: ...
+    registry_logins: _containers.RepeatedCompositeFieldContainer[RegistryLogin]
+    def __init__(self, order_id: _Optional[str] = ..., action: _Optional[_Union[ImageAction, str]] = ..., image: _Optional[str] = ..., owner_id: _Optional[str] = ..., registry_logins: _Optional[_Iterable[_Union[RegistryLogin, _Mapping]]] = ...) -> None: ...
 
 class ImageReport(_message.Message):
     __slots__ = ("order_id", "status")
@@ -513,7 +517,7 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., more: _Optional[bool] = ..., sent_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("replica", "session_name", "owner", "spec", "device_uuids", "resources", "hosts", "stop", "secrets", "owner_id", "built_after", "change", "knobs", "made")
+    __slots__ = ("replica", "session_name", "owner", "spec", "device_uuids", "resources", "hosts", "stop", "secrets", "owner_id", "built_after", "change", "knobs", "made", "registry_logins")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -528,6 +532,7 @@ class Assignment(_message.Message):
     CHANGE_FIELD_NUMBER: _ClassVar[int]
     KNOBS_FIELD_NUMBER: _ClassVar[int]
     MADE_FIELD_NUMBER: _ClassVar[int]
+    REGISTRY_LOGINS_FIELD_NUMBER: _ClassVar[int]
     replica: ReplicaId
     session_name: str
     owner: str
@@ -542,7 +547,20 @@ class Assignment(_message.Message):
     change: _sessions_pb2.ProgramChange
     knobs: _containers.RepeatedCompositeFieldContainer[_sessions_pb2.KnobValue]
     made: _containers.RepeatedCompositeFieldContainer[_sessions_pb2.ProgramChange]
-    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., session_name: _Optional[str] = ..., owner: _Optional[str] = ..., spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ..., device_uuids: _Optional[_Iterable[str]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., hosts: _Optional[_Iterable[str]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretValue, _Mapping]]] = ..., owner_id: _Optional[str] = ..., built_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., change: _Optional[_Union[_sessions_pb2.ProgramChange, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[_sessions_pb2.KnobValue, _Mapping]]] = ..., made: _Optional[_Iterable[_Union[_sessions_pb2.ProgramChange, _Mapping]]] = ...) -> None: ...
+    registry_logins: _containers.RepeatedCompositeFieldContainer[RegistryLogin]
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., session_name: _Optional[str] = ..., owner: _Optional[str] = ..., spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ..., device_uuids: _Optional[_Iterable[str]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., hosts: _Optional[_Iterable[str]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretValue, _Mapping]]] = ..., owner_id: _Optional[str] = ..., built_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., change: _Optional[_Union[_sessions_pb2.ProgramChange, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[_sessions_pb2.KnobValue, _Mapping]]] = ..., made: _Optional[_Iterable[_Union[_sessions_pb2.ProgramChange, _Mapping]]] = ..., registry_logins: _Optional[_Iterable[_Union[RegistryLogin, _Mapping]]] = ...) -> None: ...
+
+class RegistryLogin(_message.Message):
+    __slots__ = ("registry", "user", "password", "version")
+    REGISTRY_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    registry: str
+    user: str
+    password: str
+    version: int
+    def __init__(self, registry: _Optional[str] = ..., user: _Optional[str] = ..., password: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class SecretValue(_message.Message):
     __slots__ = ("variable", "value", "problem")

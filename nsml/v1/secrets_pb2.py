@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/secrets.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x01\n\x06Secret\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\r\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"/\n\x10SetSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"4\n\x11SetSecretResponse\x12\x1f\n\x06secret\x18\x01 \x01(\x0b\x32\x0f.nsml.v1.Secret\"\"\n\x12ListSecretsRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"7\n\x13ListSecretsResponse\x12 \n\x07secrets\x18\x01 \x03(\x0b\x32\x0f.nsml.v1.Secret\"1\n\x13RemoveSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\"\x16\n\x14RemoveSecretResponse2\xb9\x03\n\rSecretService\x12\x86\x01\n\tSetSecret\x12\x19.nsml.v1.SetSecretRequest\x1a\x1a.nsml.v1.SetSecretResponse\"B\x8a\xb5\x18\x30\n\x01\x02\x12+For oneself: nobody sets another\'s secrets.\x92\xb5\x18\x06\n\x04name\xa0\xb5\x18\x01\x12\x90\x01\n\x0bListSecrets\x12\x1b.nsml.v1.ListSecretsRequest\x1a\x1c.nsml.v1.ListSecretsResponse\"F\x90\x02\x01\x8a\xb5\x18?\n\x01\x02\x12:The caller\'s own; administrators anybody\'s. Never a value.\x12\x8b\x01\n\x0cRemoveSecret\x12\x1c.nsml.v1.RemoveSecretRequest\x1a\x1d.nsml.v1.RemoveSecretResponse\">\x8a\xb5\x18\x30\n\x01\x02\x12+The caller\'s own; administrators anybody\'s.\x92\xb5\x18\x06\n\x04nameb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/secrets.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"i\n\x0eRegistryAccess\x12\x10\n\x08registry\x18\x01 \x01(\t\x12\x15\n\rregistry_user\x18\x02 \x01(\t\x12.\n\nupdated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x17SetRegistryLoginRequest\x12\x10\n\x08registry\x18\x01 \x01(\t\x12\x15\n\rregistry_user\x18\x02 \x01(\t\x12\x10\n\x08password\x18\x03 \x01(\x0c\"B\n\x18SetRegistryLoginResponse\x12&\n\x05login\x18\x01 \x01(\x0b\x32\x17.nsml.v1.RegistryAccess\")\n\x19ListRegistryLoginsRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"E\n\x1aListRegistryLoginsResponse\x12\'\n\x06logins\x18\x01 \x03(\x0b\x32\x17.nsml.v1.RegistryAccess\"<\n\x1aRemoveRegistryLoginRequest\x12\x10\n\x08registry\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\"\x1d\n\x1bRemoveRegistryLoginResponse\"\x8a\x01\n\x06Secret\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\r\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"/\n\x10SetSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"4\n\x11SetSecretResponse\x12\x1f\n\x06secret\x18\x01 \x01(\x0b\x32\x0f.nsml.v1.Secret\"\"\n\x12ListSecretsRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"7\n\x13ListSecretsResponse\x12 \n\x07secrets\x18\x01 \x03(\x0b\x32\x0f.nsml.v1.Secret\"1\n\x13RemoveSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\"\x16\n\x14RemoveSecretResponse2\x8e\x07\n\rSecretService\x12\x86\x01\n\tSetSecret\x12\x19.nsml.v1.SetSecretRequest\x1a\x1a.nsml.v1.SetSecretResponse\"B\x8a\xb5\x18\x30\n\x01\x02\x12+For oneself: nobody sets another\'s secrets.\x92\xb5\x18\x06\n\x04name\xa0\xb5\x18\x01\x12\x90\x01\n\x0bListSecrets\x12\x1b.nsml.v1.ListSecretsRequest\x1a\x1c.nsml.v1.ListSecretsResponse\"F\x90\x02\x01\x8a\xb5\x18?\n\x01\x02\x12:The caller\'s own; administrators anybody\'s. Never a value.\x12\x8b\x01\n\x0cRemoveSecret\x12\x1c.nsml.v1.RemoveSecretRequest\x1a\x1d.nsml.v1.RemoveSecretResponse\">\x8a\xb5\x18\x30\n\x01\x02\x12+The caller\'s own; administrators anybody\'s.\x92\xb5\x18\x06\n\x04name\x12\x80\x01\n\x10SetRegistryLogin\x12 .nsml.v1.SetRegistryLoginRequest\x1a!.nsml.v1.SetRegistryLoginResponse\"\'\x8a\xb5\x18\x11\n\x01\x02\x12\x0c\x46or oneself.\x92\xb5\x18\n\n\x08registry\xa0\xb5\x18\x01\x12\xa8\x01\n\x12ListRegistryLogins\x12\".nsml.v1.ListRegistryLoginsRequest\x1a#.nsml.v1.ListRegistryLoginsResponse\"I\x90\x02\x01\x8a\xb5\x18\x42\n\x01\x02\x12=The caller\'s own; administrators anybody\'s. Never a password.\x12\xa4\x01\n\x13RemoveRegistryLogin\x12#.nsml.v1.RemoveRegistryLoginRequest\x1a$.nsml.v1.RemoveRegistryLoginResponse\"B\x8a\xb5\x18\x30\n\x01\x02\x12+The caller\'s own; administrators anybody\'s.\x92\xb5\x18\n\n\x08registryb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,20 +38,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SECRETSERVICE'].methods_by_name['ListSecrets']._serialized_options = b'\220\002\001\212\265\030?\n\001\002\022:The caller\'s own; administrators anybody\'s. Never a value.'
   _globals['_SECRETSERVICE'].methods_by_name['RemoveSecret']._loaded_options = None
   _globals['_SECRETSERVICE'].methods_by_name['RemoveSecret']._serialized_options = b'\212\265\0300\n\001\002\022+The caller\'s own; administrators anybody\'s.\222\265\030\006\n\004name'
-  _globals['_SECRET']._serialized_start=68
-  _globals['_SECRET']._serialized_end=206
-  _globals['_SETSECRETREQUEST']._serialized_start=208
-  _globals['_SETSECRETREQUEST']._serialized_end=255
-  _globals['_SETSECRETRESPONSE']._serialized_start=257
-  _globals['_SETSECRETRESPONSE']._serialized_end=309
-  _globals['_LISTSECRETSREQUEST']._serialized_start=311
-  _globals['_LISTSECRETSREQUEST']._serialized_end=345
-  _globals['_LISTSECRETSRESPONSE']._serialized_start=347
-  _globals['_LISTSECRETSRESPONSE']._serialized_end=402
-  _globals['_REMOVESECRETREQUEST']._serialized_start=404
-  _globals['_REMOVESECRETREQUEST']._serialized_end=453
-  _globals['_REMOVESECRETRESPONSE']._serialized_start=455
-  _globals['_REMOVESECRETRESPONSE']._serialized_end=477
-  _globals['_SECRETSERVICE']._serialized_start=480
-  _globals['_SECRETSERVICE']._serialized_end=921
+  _globals['_SECRETSERVICE'].methods_by_name['SetRegistryLogin']._loaded_options = None
+  _globals['_SECRETSERVICE'].methods_by_name['SetRegistryLogin']._serialized_options = b'\212\265\030\021\n\001\002\022\014For oneself.\222\265\030\n\n\010registry\240\265\030\001'
+  _globals['_SECRETSERVICE'].methods_by_name['ListRegistryLogins']._loaded_options = None
+  _globals['_SECRETSERVICE'].methods_by_name['ListRegistryLogins']._serialized_options = b'\220\002\001\212\265\030B\n\001\002\022=The caller\'s own; administrators anybody\'s. Never a password.'
+  _globals['_SECRETSERVICE'].methods_by_name['RemoveRegistryLogin']._loaded_options = None
+  _globals['_SECRETSERVICE'].methods_by_name['RemoveRegistryLogin']._serialized_options = b'\212\265\0300\n\001\002\022+The caller\'s own; administrators anybody\'s.\222\265\030\n\n\010registry'
+  _globals['_REGISTRYACCESS']._serialized_start=67
+  _globals['_REGISTRYACCESS']._serialized_end=172
+  _globals['_SETREGISTRYLOGINREQUEST']._serialized_start=174
+  _globals['_SETREGISTRYLOGINREQUEST']._serialized_end=258
+  _globals['_SETREGISTRYLOGINRESPONSE']._serialized_start=260
+  _globals['_SETREGISTRYLOGINRESPONSE']._serialized_end=326
+  _globals['_LISTREGISTRYLOGINSREQUEST']._serialized_start=328
+  _globals['_LISTREGISTRYLOGINSREQUEST']._serialized_end=369
+  _globals['_LISTREGISTRYLOGINSRESPONSE']._serialized_start=371
+  _globals['_LISTREGISTRYLOGINSRESPONSE']._serialized_end=440
+  _globals['_REMOVEREGISTRYLOGINREQUEST']._serialized_start=442
+  _globals['_REMOVEREGISTRYLOGINREQUEST']._serialized_end=502
+  _globals['_REMOVEREGISTRYLOGINRESPONSE']._serialized_start=504
+  _globals['_REMOVEREGISTRYLOGINRESPONSE']._serialized_end=533
+  _globals['_SECRET']._serialized_start=536
+  _globals['_SECRET']._serialized_end=674
+  _globals['_SETSECRETREQUEST']._serialized_start=676
+  _globals['_SETSECRETREQUEST']._serialized_end=723
+  _globals['_SETSECRETRESPONSE']._serialized_start=725
+  _globals['_SETSECRETRESPONSE']._serialized_end=777
+  _globals['_LISTSECRETSREQUEST']._serialized_start=779
+  _globals['_LISTSECRETSREQUEST']._serialized_end=813
+  _globals['_LISTSECRETSRESPONSE']._serialized_start=815
+  _globals['_LISTSECRETSRESPONSE']._serialized_end=870
+  _globals['_REMOVESECRETREQUEST']._serialized_start=872
+  _globals['_REMOVESECRETREQUEST']._serialized_end=921
+  _globals['_REMOVESECRETRESPONSE']._serialized_start=923
+  _globals['_REMOVESECRETRESPONSE']._serialized_end=945
+  _globals['_SECRETSERVICE']._serialized_start=948
+  _globals['_SECRETSERVICE']._serialized_end=1858
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,56 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RegistryAccess(_message.Message):
+    __slots__ = ("registry", "registry_user", "updated_at")
+    REGISTRY_FIELD_NUMBER: _ClassVar[int]
+    REGISTRY_USER_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    registry: str
+    registry_user: str
+    updated_at: _timestamp_pb2.Timestamp
+    def __init__(self, registry: _Optional[str] = ..., registry_user: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class SetRegistryLoginRequest(_message.Message):
+    __slots__ = ("registry", "registry_user", "password")
+    REGISTRY_FIELD_NUMBER: _ClassVar[int]
+    REGISTRY_USER_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    registry: str
+    registry_user: str
+    password: bytes
+    def __init__(self, registry: _Optional[str] = ..., registry_user: _Optional[str] = ..., password: _Optional[bytes] = ...) -> None: ...
+
+class SetRegistryLoginResponse(_message.Message):
+    __slots__ = ("login",)
+    LOGIN_FIELD_NUMBER: _ClassVar[int]
+    login: RegistryAccess
+    def __init__(self, login: _Optional[_Union[RegistryAccess, _Mapping]] = ...) -> None: ...
+
+class ListRegistryLoginsRequest(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...
+
+class ListRegistryLoginsResponse(_message.Message):
+    __slots__ = ("logins",)
+    LOGINS_FIELD_NUMBER: _ClassVar[int]
+    logins: _containers.RepeatedCompositeFieldContainer[RegistryAccess]
+    def __init__(self, logins: _Optional[_Iterable[_Union[RegistryAccess, _Mapping]]] = ...) -> None: ...
+
+class RemoveRegistryLoginRequest(_message.Message):
+    __slots__ = ("registry", "user")
+    REGISTRY_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    registry: str
+    user: str
+    def __init__(self, registry: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
+
+class RemoveRegistryLoginResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Secret(_message.Message):
     __slots__ = ("name", "size_bytes", "created_at", "updated_at")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -51,6 +51,21 @@ class SecretServiceStub:
                 request_serializer=nsml_dot_v1_dot_secrets__pb2.RemoveSecretRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_secrets__pb2.RemoveSecretResponse.FromString,
                 _registered_method=True)
+        self.SetRegistryLogin = channel.unary_unary(
+                '/nsml.v1.SecretService/SetRegistryLogin',
+                request_serializer=nsml_dot_v1_dot_secrets__pb2.SetRegistryLoginRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_secrets__pb2.SetRegistryLoginResponse.FromString,
+                _registered_method=True)
+        self.ListRegistryLogins = channel.unary_unary(
+                '/nsml.v1.SecretService/ListRegistryLogins',
+                request_serializer=nsml_dot_v1_dot_secrets__pb2.ListRegistryLoginsRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_secrets__pb2.ListRegistryLoginsResponse.FromString,
+                _registered_method=True)
+        self.RemoveRegistryLogin = channel.unary_unary(
+                '/nsml.v1.SecretService/RemoveRegistryLogin',
+                request_serializer=nsml_dot_v1_dot_secrets__pb2.RemoveRegistryLoginRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_secrets__pb2.RemoveRegistryLoginResponse.FromString,
+                _registered_method=True)
 
 
 class SecretServiceServicer:
@@ -84,6 +99,30 @@ class SecretServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetRegistryLogin(self, request, context):
+        """Set the caller's login at a registry of images, in place of the one before. Sessions of the caller whose image is of that
+        registry, and the caller's pulls, use it from then on; nobody else's do. The registry is not asked.
+        INVALID_ARGUMENT: no such registry can be, or no password. RESOURCE_EXHAUSTED: the caller has 16. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRegistryLogins(self, request, context):
+        """The caller's logins at registries; administrators: anybody's. Errors: NOT_FOUND (the user), PERMISSION_DENIED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveRegistryLogin(self, request, context):
+        """Remove a login: images that were pulled with it start no more sessions of its user, unless their registry gives them
+        without. Errors: NOT_FOUND (the user, the login), PERMISSION_DENIED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SecretServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -101,6 +140,21 @@ def add_SecretServiceServicer_to_server(servicer, server):
                     servicer.RemoveSecret,
                     request_deserializer=nsml_dot_v1_dot_secrets__pb2.RemoveSecretRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_secrets__pb2.RemoveSecretResponse.SerializeToString,
+            ),
+            'SetRegistryLogin': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetRegistryLogin,
+                    request_deserializer=nsml_dot_v1_dot_secrets__pb2.SetRegistryLoginRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_secrets__pb2.SetRegistryLoginResponse.SerializeToString,
+            ),
+            'ListRegistryLogins': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRegistryLogins,
+                    request_deserializer=nsml_dot_v1_dot_secrets__pb2.ListRegistryLoginsRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_secrets__pb2.ListRegistryLoginsResponse.SerializeToString,
+            ),
+            'RemoveRegistryLogin': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveRegistryLogin,
+                    request_deserializer=nsml_dot_v1_dot_secrets__pb2.RemoveRegistryLoginRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_secrets__pb2.RemoveRegistryLoginResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -186,6 +240,87 @@ class SecretService:
             '/nsml.v1.SecretService/RemoveSecret',
             nsml_dot_v1_dot_secrets__pb2.RemoveSecretRequest.SerializeToString,
             nsml_dot_v1_dot_secrets__pb2.RemoveSecretResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetRegistryLogin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.SecretService/SetRegistryLogin',
+            nsml_dot_v1_dot_secrets__pb2.SetRegistryLoginRequest.SerializeToString,
+            nsml_dot_v1_dot_secrets__pb2.SetRegistryLoginResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRegistryLogins(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.SecretService/ListRegistryLogins',
+            nsml_dot_v1_dot_secrets__pb2.ListRegistryLoginsRequest.SerializeToString,
+            nsml_dot_v1_dot_secrets__pb2.ListRegistryLoginsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveRegistryLogin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.SecretService/RemoveRegistryLogin',
+            nsml_dot_v1_dot_secrets__pb2.RemoveRegistryLoginRequest.SerializeToString,
+            nsml_dot_v1_dot_secrets__pb2.RemoveRegistryLoginResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -76,6 +76,13 @@ def _in_place(made: Session) -> Iterator[Unpinned]:
 def _image(source: Session, made: Session, required: Requirements | None) -> Iterator[Unpinned]:
     asked = made.spec.image or (required.image if required is not None else "") or ""
     ran_in = images_text(source)
+    if made.spec.dockerfile:
+        yield Unpinned(
+            "image",
+            f"built from {made.spec.dockerfile} again where a node has not kept it; {source.name} ran in"
+            f" {ran_in or 'none'}",
+        )
+        return
     if not asked and not ran_in:
         yield Unpinned(
             "Python",
@@ -98,7 +105,7 @@ def _has_digest(image: str) -> bool:
 
 
 def _packages(source: Session, made: Session, required: Requirements | None) -> Iterator[Unpinned]:
-    if not made.spec.bundle_digest or made.spec.environment_lock:
+    if not made.spec.bundle_digest or made.spec.environment_lock or made.spec.dockerfile:
         return
     if required is None:
         yield Unpinned("packages", "the requirements of the code cannot be read")

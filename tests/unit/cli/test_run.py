@@ -725,7 +725,7 @@ def test_variables_from_files_flags_and_here(nsml, state, project):
 def test_what_containers_are_made_of_elsewhere_is_not_built_in_silence(nsml, state, project):
     assert "not built" not in nsml("run").stderr
     (project / "Dockerfile").write_text("FROM python\n")
-    assert "note: Dockerfile is not built: name an image with --image" in nsml("run").stderr
+    assert "note: Dockerfile is not built: nsml run --dockerfile Dockerfile" in nsml("run").stderr
     (project / "compose.yaml").write_text("services: {}\n")
     told = nsml("run", "--dry-run").stderr
     assert "note: Dockerfile, compose.yaml are not built" in told

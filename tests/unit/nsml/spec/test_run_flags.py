@@ -124,6 +124,8 @@ ONE: dict[str, object] = {
     "env": {"A": "1", "B": "2"},
     "secret": (("TOKEN", "TOKEN"),),
     "image": "a/b:1",
+    "dockerfile": "Dockerfile",
+    "build_arg": (("A", "1"), ("B", "2 3")),
     "refresh": True,
     "time_limit": 60.0,
     "idle_limit": 60.0,
@@ -159,6 +161,8 @@ OTHER: dict[str, object] = {
     "env": {"B": "3"},
     "secret": (("KEY", "HF"),),
     "image": "c",
+    "dockerfile": "docker/train.Dockerfile",
+    "build_arg": (("B", "4"),),
     "refresh": True,
     "time_limit": 0.5,
     "idle_limit": 0.5,
@@ -177,7 +181,11 @@ OTHER: dict[str, object] = {
 }
 ASKED = [one for one in FLAGS if one.field]
 ONCE = {"memo", "refresh", "queue", "after"}
-MERGED = {"label": {"stage": "dev", "try": "2"}, "env": {"A": "1", "B": "3"}}
+MERGED = {
+    "label": {"stage": "dev", "try": "2"},
+    "env": {"A": "1", "B": "3"},
+    "build_arg": {"A": "1", "B": "4"},
+}
 
 
 def again(typed: set[str], given: dict[str, object] | None = None) -> pb.CreateSessionRequest:

@@ -1,0 +1,498 @@
+"""Images from Dockerfiles: each step in a container of its own, under the limits of all builds.
+
+The engine's own builders are not asked: they run steps with more rights, with what images tell their runtimes (all
+GPUs, for example), fetch addresses themselves, and share the cache of their steps among all users. A step here is what
+installing requirements is (`run_build`): no privileges, no way to new ones, no mounts, the network of builds. Its result
+is an image under the key of all that it was made of and of its user, and is used again for the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+import re
+import shlex
+import stat
+import tarfile
+from dataclasses import dataclass, field, replace
+from fnmatch import translate as glob_pattern
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pathspec import GitIgnoreSpec
+
+from nodeagent.engine.containers import remove_container
+from nodeagent.engine.engine_health import facts_of
+from nodeagent.engine.images import created_container, is_engine_variable, packed_folder
+from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.safe_paths import open_folder
+from nsml.common.units import size_text
+from nsml.packages.dockerfile import (
+    MOST_BYTES,
+    DockerfileRefused,
+    declared,
+    environment_pairs,
+    expand,
+    folder_of,
+    program_of,
+    read_dockerfile,
+    shell_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from io import BufferedReader
+
+    from nodeagent.engine.client import Engine
+    from nodeagent.engine.images import StoredImage
+    from nodeagent.environments.builds import Say
+    from nsml.packages.dockerfile import Copied, Dockerfile, Step
+
+_STAGED = "/run/nsml-copied"
+"""Where files of a COPY lie in its container until its program has put them where they belong."""
+_IGNORES = ".dockerignore"
+_MOST_FILES = 200_000
+_USER = re.compile(r"[A-Za-z0-9_.-]{1,64}(?::[A-Za-z0-9_.-]{1,64})?")
+_FOLDER_BIT = 1 << 31
+_LINK_BIT = 1 << 27
+"""Of a mode as Go has it."""
+_SHELL = ("/bin/sh", "-c")
+_MAKE = 'mkdir -p -- "$1"'
+_COPY = f"""\
+set -e
+target=$1 kind=$2 owner=$3 mode=$4
+cd {_STAGED}
+[ ! -d folders ] || kind=folder
+[ "$kind" = folder ] && made=$target || made=$(dirname -- "$target")
+mkdir -p -- "$made"
+chown -R -h -- "$owner" .
+[ -z "$mode" ] || chmod -R -- "$mode" .
+[ "$kind" = folder ] && target=${{target%/}}/
+for one in files/* files/.[!.]* files/..?* folders/*/* folders/*/.[!.]* folders/*/..?*; do
+    [ -e "$one" ] || [ -L "$one" ] || continue
+    cp -a -- "$one" "$target"
+done
+cd /
+rm -rf -- {_STAGED}
+"""
+"""Done in the container, where links of the image lead where they lead for its programs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What is built: a Dockerfile by its path in `folder`, whose user may change it meanwhile, and values of its ARGs."""
+
+    folder: Path
+    path: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def read(self) -> Dockerfile:
+        """The Dockerfile. Raises EnvironmentFailed."""
+        try:
+            content = self.file(self.path, MOST_BYTES).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise EnvironmentFailed(f"{self.path} is not text in UTF-8") from None
+        try:
+            return read_dockerfile(content, self.arguments)
+        except DockerfileRefused as error:
+            raise refused(self.path, error) from None
+
+    def file(self, path: str, most: int) -> bytes:
+        """A file of the folder. Raises EnvironmentFailed."""
+        parts = path.split("/")
+        try:
+            with (
+                open_folder(self.folder, tuple(parts[:-1])) as folder,
+                open(_opened(parts[-1], folder), "rb") as file,
+            ):
+                content = file.read(most + 1)
+        except (OSError, ValueError):
+            raise EnvironmentFailed(f"the code has no file {path[:200]}") from None
+        if len(content) > most:
+            raise EnvironmentFailed(f"{path[:200]} has over {size_text(most)}")
+        return content
+
+
+def refused(path: str, error: DockerfileRefused) -> EnvironmentFailed:
+    """What a node says of a Dockerfile that it does not build."""
+    return EnvironmentFailed(f"{path}, {error}" + (f": {error.why}" if error.why else ""))
+
+
+class Context:
+    """The files of a folder that a Dockerfile may copy: `.dockerignore` leaves out others."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.folder = recipe.folder
+        ignores = [f"{recipe.path}{_IGNORES}", _IGNORES]
+        self._ignored = GitIgnoreSpec.from_lines(
+            _ignores(next((t for t in map(self._text, ignores) if t is not None), ""))
+        )
+        self.files = sorted(self._found())
+        self._digests: dict[str, str] = {}
+
+    def digest(self) -> str:
+        """Of all paths, modes and contents."""
+        whole = hashlib.sha256()
+        for path in self.files:
+            whole.update(f"{path}\0{self.file_digest(path)}\0".encode(errors="surrogateescape"))
+        return whole.hexdigest()
+
+    def file_digest(self, path: str) -> str:
+        """Of the mode and content of a file."""
+        if path not in self._digests:
+            with self.opened(path) as file:
+                is_program = os.fstat(file.fileno()).st_mode & 0o100
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            self._digests[path] = f"{'x' if is_program else '-'}{content}"
+        return self._digests[path]
+
+    def opened(self, path: str) -> BufferedReader:
+        """A file, which no link leads to."""
+        *folders, name = path.split("/")
+        with open_folder(self.folder, tuple(folders)) as folder:
+            return open(_opened(name, folder), "rb")
+
+    def matching(self, source: str) -> list[tuple[str, str]]:
+        """The files that a source of a COPY means: each path, and where it goes below the target."""
+        source = posixpath.normpath("/" + source).lstrip("/")
+        if not source:
+            return [(path, path) for path in self.files]
+        pattern = re.compile(
+            "/".join(glob_pattern(part).rpartition("\\")[0] for part in source.split("/"))
+        )
+        found = []
+        for path in self.files:
+            parts = path.split("/")
+            depth = source.count("/") + 1
+            if len(parts) < depth or pattern.fullmatch("/".join(parts[:depth])) is None:
+                continue
+            # of a folder what is in it, of a file the file
+            below = parts[depth:] or parts[-1:]
+            found.append((path, "/".join(below)))
+        return found
+
+    def is_one_file(self, source: str) -> bool:
+        """Whether a source is exactly one file of the folder."""
+        return posixpath.normpath("/" + source).lstrip("/") in self.files
+
+    def _found(self) -> Iterator[str]:
+        for base, folders, files in os.walk(self.folder):
+            folders.sort()
+            below = Path(base).relative_to(self.folder).as_posix()
+            for name in files:
+                path = name if below == "." else f"{below}/{name}"
+                is_file = stat.S_ISREG(os.lstat(f"{base}/{name}").st_mode)
+                if is_file and not self._ignored.match_file(path):
+                    yield path
+
+    def _text(self, path: str) -> str | None:
+        if not (self.folder / path).is_file():
+            return None
+        with self.opened(path) as file:
+            return str(file.read(MOST_BYTES).decode(errors="replace"))
+
+
+def _ignores(text: str) -> list[str]:
+    """The lines of a `.dockerignore`, whose patterns begin at the top, as those of a `.gitignore`."""
+    lines = []
+    for line in text.splitlines():
+        pattern = line.strip()
+        if not pattern or pattern.startswith("#"):
+            continue
+        sign, pattern = ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
+        lines.append(f"{sign}/{posixpath.normpath('/' + pattern).lstrip('/')}")
+    return lines
+
+
+def _opened(name: str, folder: int) -> int:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("not a file")
+    return descriptor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRun:
+    """A step as it is to be run: its container's program, who runs it, and what its image says afterwards."""
+
+    argv: Sequence[str]
+    shown: str
+    environment: Mapping[str, str]
+    user: str = "0:0"
+    fill: Callable[[str], object] = lambda _: None
+
+
+class Layers(Protocol):
+    """Images of steps."""
+
+    def step(self, key: str, base: StoredImage, run: StepRun, /) -> StoredImage:
+        """The image of a step upon `base`, found under its key or made. Raises EnvironmentFailed, EngineError."""
+        ...
+
+    def put(self, container: str, folder: str, pieces: Iterable[bytes], /) -> None:
+        """Unpack an archive in a folder of a step's container."""
+        ...
+
+    def look(self) -> None:
+        """Raise when the build is to end."""
+        ...
+
+
+@dataclass(slots=True)
+class _Stage:
+    """How far a stage is: its image, and what its steps have set."""
+
+    image: StoredImage
+    key: str
+    environment: dict[str, str]
+    arguments: dict[str, str] = field(default_factory=dict)
+    user: str = "0:0"
+    folder: str = "/"
+    shell: Sequence[str] = _SHELL
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**self.arguments, **self.environment}
+
+
+def build_key(
+    recipe: Recipe, bases: Mapping[str, StoredImage], context: Context, *, owner: str
+) -> str:
+    """Of all that an image from a Dockerfile is made of, and whose it is."""
+    text = recipe.file(recipe.path, MOST_BYTES).decode(errors="replace")
+    images = sorted((name, image.id) for name, image in bases.items())
+    return _key(owner, text, sorted(recipe.arguments.items()), images, context.digest())
+
+
+class DockerfileBuild:
+    """One build.
+
+    Args:
+        bases: the images that it names, by name.
+        owner: whose it is: nobody else's steps are used.
+        name: of a container that files are copied from.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        dockerfile: Dockerfile,
+        context: Context,
+        bases: Mapping[str, StoredImage],
+        layers: Layers,
+        *,
+        engine: Engine,
+        owner: str,
+        name: str,
+        mark: str,
+        say: Say,
+    ) -> None:
+        self._recipe = recipe
+        self._file = dockerfile
+        self._context = context
+        self._bases = bases
+        self._layers = layers
+        self._engine = engine
+        self._owner = owner
+        self._name = name
+        self._mark = mark
+        self._say = say
+        self._count = sum(len(one.steps) + 1 for one in dockerfile.stages)
+        self._done = 0
+        self._stages: list[_Stage] = []
+
+    def run(self) -> StoredImage:
+        """Build it: the image of the last stage. Raises EnvironmentFailed, EngineError, and what its layers raise."""
+        for number, stage in enumerate(self._file.stages):
+            before = None if stage.follows is None else self._stages[stage.follows]
+            if before is None:
+                image = self._bases[stage.image]
+                mine = _Stage(image, _key(self._owner, image.id), dict(image.environment))
+                if image.user and _USER.fullmatch(image.user):
+                    mine.user = image.user
+                if image.folder.startswith("/"):
+                    mine.folder = image.folder
+            else:
+                mine = replace(before, environment=dict(before.environment), arguments={})
+            self._stages.append(mine)
+            self._tell(f"FROM {stage.image or f'stage {stage.follows}'}")
+            for step in stage.steps:
+                try:
+                    self._take(step, number, mine)
+                except DockerfileRefused as error:
+                    raise refused(self._recipe.path, error) from None
+                except EnvironmentFailed as error:
+                    where = f"{self._recipe.path}, line {step.line}, {step.shown}"
+                    raise EnvironmentFailed(f"{where}: {error}") from None
+        last = self._stages[-1]
+        if last.environment != dict(last.image.environment):
+            self._step(last, "ENV", StepRun(argv=["true"], shown="ENV", environment={}))
+        return last.image
+
+    def _tell(self, shown: str) -> None:
+        self._done += 1
+        self._say(f"Step {self._done}/{self._count}: {shown}\n".encode(errors="replace"))
+
+    def _take(self, step: Step, number: int, stage: _Stage) -> None:
+        self._tell(step.shown)
+        match step.word:
+            case "ARG":
+                outer = dict(self._file.globals)
+                stage.arguments |= declared(step, stage.variables, self._file.arguments, outer)
+            case "ENV":
+                stage.environment |= environment_pairs(step, stage.variables)
+            case "SHELL":
+                stage.shell = shell_of(step)
+            case "USER":
+                user = expand(step.text, stage.variables)
+                if not _USER.fullmatch(user):
+                    raise DockerfileRefused(step.line, f"{user[:80]!r} is no user")
+                stage.user = user
+            case "WORKDIR":
+                folder = folder_of("".join(expand(step.text, stage.variables)), stage.folder)
+                stage.folder = folder
+                run = StepRun(argv=[*_SHELL, _MAKE, "sh", folder], shown=step.shown, environment={})
+                self._step(stage, ["WORKDIR", folder], run)
+            case "RUN":
+                self._run(step, stage)
+            case "COPY" | "ADD":
+                copied = self._file.copied(step, number, stage.variables)
+                self._copy(step, copied, stage)
+
+    def _run(self, step: Step, stage: _Stage) -> None:
+        variables = stage.variables
+        argv = program_of(step, stage.shell)
+        if not argv:
+            raise DockerfileRefused(step.line, "RUN has no program")
+        # those that the engine's own programs would act on are set by the step's first program
+        inside = "".join(
+            f"export {name}={shlex.quote(value)}; "
+            for name, value in variables.items()
+            if is_engine_variable(name)
+        )
+        enter = f'{inside}cd -- "$0" && exec "$@"'
+        run = StepRun(
+            argv=[*_SHELL, enter, stage.folder, *argv],
+            shown=step.shown,
+            environment={n: v for n, v in variables.items() if not is_engine_variable(n)},
+            user=stage.user,
+        )
+        self._step(stage, ["RUN", argv, variables, stage.user, stage.folder], run)
+
+    def _copy(self, step: Step, copied: Copied, stage: _Stage) -> None:
+        target = folder_of(copied.target, stage.folder)
+        is_folder = copied.target.endswith(("/", "/.")) or copied.target in {".", ".."}
+        if copied.origin is None:
+            files: dict[str, str] = {}
+            for source in copied.sources:
+                found = self._context.matching(source)
+                if not found:
+                    raise EnvironmentFailed(
+                        f"{source[:200]} is not in the folder, or left out of it"
+                    )
+                files |= {below: path for path, below in found}
+            is_folder = (
+                is_folder
+                or len(copied.sources) > 1
+                or not self._context.is_one_file(copied.sources[0])
+            )
+            content = [[b, self._context.file_digest(path)] for b, path in sorted(files.items())]
+
+            def fill(container: str) -> None:
+                self._layers.put(container, "/", self._packed(files))
+
+        else:
+            origin = (
+                self._bases[copied.origin]
+                if isinstance(copied.origin, str)
+                else self._stages[copied.origin].image
+            )
+            is_folder = is_folder or len(copied.sources) > 1
+            sources = [posixpath.normpath("/" + one.lstrip("/")) for one in copied.sources]
+            if any(re.search(r"[*?\[]", one) or one == "/" for one in sources):
+                raise DockerfileRefused(step.line, "--from copies files and folders by name")
+            content = [[origin.id, one] for one in sources]
+
+            def fill(container: str) -> None:
+                for source in sources:
+                    self._put_from(origin, source, container)
+
+        kind = "folder" if is_folder else "file"
+        owner = copied.owner or "0:0"
+        run = StepRun(
+            argv=[*_SHELL, _COPY, "sh", target, kind, owner, copied.mode],
+            shown=step.shown,
+            environment={},
+            fill=fill,
+        )
+        self._step(stage, ["COPY", content, target, kind, owner, copied.mode], run)
+
+    def _step(self, stage: _Stage, what: object, run: StepRun) -> None:
+        key = _key(stage.key, what, sorted(stage.environment.items()))
+        base = replace(stage.image, environment=dict(stage.environment))
+        stage.image = self._layers.step(key, base, run)
+        stage.key = key
+
+    def _packed(self, files: Mapping[str, str]) -> Iterator[bytes]:
+        """An archive of files of the folder, by where they go."""
+        yield from _folders(_STAGED, f"{_STAGED}/files", end=False)
+        made: set[str] = set()
+        for below, path in sorted(files.items()):
+            parts = below.split("/")[:-1]
+            for depth in range(1, len(parts) + 1):
+                if (folder := "/".join(parts[:depth])) not in made:
+                    made.add(folder)
+                    yield _entry(f"{_STAGED}/files/{folder}", kind=tarfile.DIRTYPE, mode=0o755)
+            with self._context.opened(path) as file:
+                facts = os.fstat(file.fileno())
+                mode = 0o755 if facts.st_mode & 0o100 else 0o644
+                yield _entry(f"{_STAGED}/files/{below}", size=facts.st_size, mode=mode)
+                left = facts.st_size
+                while left and (piece := file.read(min(left, 1 << 20))):
+                    left -= len(piece)
+                    yield piece
+                if left:
+                    raise EnvironmentFailed(f"{path[:200]} changed while it was read")
+                yield b"\0" * (-facts.st_size % tarfile.BLOCKSIZE)
+        yield b"\0" * (2 * tarfile.BLOCKSIZE)
+
+    def _put_from(self, origin: StoredImage, source: str, container: str) -> None:
+        """Pass a file, or a folder, of another image on, as its engine packs it."""
+        made = created_container(self._engine, origin, name=self._name, mark=self._mark)
+        try:
+            facts = facts_of(self._engine, made, source)
+            if facts is not None and facts["mode"] & _LINK_BIT:
+                source = facts["linkTarget"]
+                facts = facts_of(self._engine, made, source)
+            if facts is None:
+                raise EnvironmentFailed(
+                    f"{source[:200]} is not in the image that it is copied from"
+                )
+            into = f"{_STAGED}/{'folders' if facts['mode'] & _FOLDER_BIT else 'files'}"
+            self._layers.put(container, "/", _folders(_STAGED, into))
+            pieces = packed_folder(self._engine, made, source, self._layers.look)
+            self._layers.put(container, into, pieces)
+        finally:
+            remove_container(self._engine, self._name)
+
+
+def _folders(*paths: str, end: bool = True) -> Iterator[bytes]:
+    """An archive of empty folders."""
+    for folder in paths:
+        yield _entry(folder, kind=tarfile.DIRTYPE, mode=0o755)
+    if end:
+        yield b"\0" * (2 * tarfile.BLOCKSIZE)
+
+
+def _entry(path: str, *, size: int = 0, mode: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    entry = tarfile.TarInfo(path.lstrip("/"))
+    entry.size, entry.mode, entry.type = size, mode, kind
+    return entry.tobuf(tarfile.PAX_FORMAT, errors="surrogateescape")
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(["dockerfile", 1, *parts]).encode()).hexdigest()[:32]

@@ -1,0 +1,449 @@
+"""Dockerfiles: read, checked and expanded; nothing is run here.
+
+Both ends read them by one rule: `nsml run` before it sends anything, and the node that builds. Instructions are those of
+Docker's reference, https://docs.docker.com/reference/dockerfile/. What would let a build reach beyond its container is
+refused by name: secrets, binds and ssh of `RUN --mount`, other networks or rights, and files that the engine itself would
+fetch (`ADD https://...`).
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from nsml.spec.images import is_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+NAME: Final = "Dockerfile"
+"""Where it is looked for."""
+MOST_BYTES: Final = 64 << 10
+MOST_STEPS: Final = 127
+"""As many layers as engines stack."""
+MOST_STAGES: Final = 16
+MOST_ARGUMENTS: Final = 64
+MOST_ARGUMENT_CHARACTERS: Final = 4096
+MOST_NAME_CHARACTERS: Final = 128
+MOST_PATH_CHARACTERS: Final = 1024
+
+_UNUSED = frozenset(
+    {"CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME"}
+)
+"""Of these a session uses nothing, whichever image has them."""
+_USED = frozenset({"FROM", "RUN", "COPY", "ADD", "ENV", "ARG", "WORKDIR", "USER", "SHELL"})
+_FLAGS: Final[Mapping[str, frozenset[str]]] = {
+    "FROM": frozenset({"platform"}),
+    "RUN": frozenset({"mount"}),
+    "COPY": frozenset({"from", "chown", "chmod", "link"}),
+    "ADD": frozenset({"chown", "chmod", "link"}),
+}
+_FLAG = re.compile(r"--([a-z-]+)(?:=(\S*))?(?:\s+|$)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_STAGE = re.compile(r"[a-z][a-z0-9-_.]*")
+_ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)$", re.IGNORECASE)
+_HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?[A-Za-z_]")
+_DIRECTIVE = re.compile(r"#\s*([a-z]+)\s*=\s*(\S+)")
+_VARIABLE = re.compile(
+    r"\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)"
+    r"|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::(?P<how>[-+])(?P<other>[^{}]*))?\})"
+)
+
+
+_NO_CACHE_MOUNTS = (
+    "RUN --mount=type=cache is left out: a step is kept whole, under all that it is made of"
+)
+
+
+class DockerfileRefused(ValueError):
+    """A Dockerfile that is not built; `line` counts from 1 (0: none), `why` says what to do instead."""
+
+    def __init__(self, line: int, message: str, why: str = "") -> None:
+        super().__init__(f"line {line}: {message}" if line else message)
+        self.line, self.why = line, why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One instruction. `text` is what follows its flags, unexpanded; `shown` is it as it was written."""
+
+    line: int
+    word: str
+    text: str
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """One line for logs and errors."""
+        flags = "".join(f" --{name}={value}" for name, value in self.flags.items())
+        whole = " ".join(f"{self.word}{flags} {self.text}".split())
+        return whole if len(whole) <= 120 else f"{whole[:117]}..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What follows one FROM. `image` is the reference of its base, unless that is the stage `follows`."""
+
+    image: str = ""
+    follows: int | None = None
+    steps: Sequence[Step] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What a COPY or ADD asks for: `origin` is the number of a stage, the name of an image, or None: the folder."""
+
+    sources: Sequence[str]
+    target: str
+    origin: int | str | None
+    owner: str = ""
+    mode: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dockerfile:
+    """A Dockerfile that may be built. `arguments` are values of its ARGs; `globals` those before the first FROM."""
+
+    stages: Sequence[Stage]
+    names: Mapping[str, int]
+    arguments: Mapping[str, str]
+    globals: Mapping[str, str]
+    notes: Sequence[str] = ()
+
+    @property
+    def images(self) -> list[str]:
+        """The images that it builds upon or copies from, each once."""
+        found = [stage.image for stage in self.stages if stage.image]
+        origins = [
+            self.origin(step, number)
+            for number, stage in enumerate(self.stages)
+            for step in stage.steps
+        ]
+        return list(dict.fromkeys([*found, *(one for one in origins if isinstance(one, str))]))
+
+    def origin(self, step: Step, number: int) -> int | str | None:
+        """Where a step of a stage copies from. Raises DockerfileRefused."""
+        name = step.flags.get("from", "")
+        if not name:
+            return None
+        earlier = int(name) if name.isdigit() else self.names.get(name.lower())
+        if earlier is not None:
+            if earlier >= number:
+                raise DockerfileRefused(step.line, f"stage {name} comes later, or not at all")
+            return earlier
+        if not is_reference(name):
+            raise DockerfileRefused(step.line, f"{name[:80]!r} is neither a stage nor an image")
+        return name
+
+    def copied(self, step: Step, number: int, variables: Mapping[str, str]) -> Copied:
+        """What a COPY or ADD asks for. Raises DockerfileRefused."""
+        listed = _json_list(step.text)
+        parts = (
+            split_words(step.text, variables)
+            if listed is None
+            else [expand(one, variables) for one in listed]
+        )
+        if len(parts) < 2:
+            raise DockerfileRefused(step.line, f"{step.word} has sources and a target")
+        *sources, target = parts
+        for source in sources:
+            if "://" in source or source.startswith("git@"):
+                raise DockerfileRefused(
+                    step.line,
+                    "ADD fetches nothing from addresses here",
+                    "RUN with curl or wget does, within the network of builds",
+                )
+            if step.word == "ADD" and _ARCHIVE.search(source):
+                raise DockerfileRefused(
+                    step.line, "ADD unpacks no archives here", "COPY it, and RUN tar -xf"
+                )
+        owner = expand(step.flags.get("chown", ""), variables)
+        mode = expand(step.flags.get("chmod", ""), variables)
+        if owner and re.fullmatch(r"[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)?", owner) is None:
+            raise DockerfileRefused(step.line, f"{owner[:80]!r} is no owner")
+        if mode and re.fullmatch(r"[0-7]{3,4}|[ugoarwxXst+=,-]{2,40}", mode) is None:
+            raise DockerfileRefused(step.line, f"{mode[:80]!r} is no mode")
+        return Copied(
+            sources=sources,
+            target=target,
+            origin=self.origin(step, number),
+            owner=owner,
+            mode=mode,
+        )
+
+
+def is_path(path: str) -> bool:
+    """Whether it is the path of a file in a folder of code: relative, nothing of it `..`."""
+    parts = path.split("/")
+    is_plain = all(part not in {"", ".", ".."} and part.isprintable() for part in parts)
+    return is_plain and "\\" not in path and len(path) <= MOST_PATH_CHARACTERS
+
+
+def arguments_error(arguments: Mapping[str, str]) -> str:
+    """Why values of ARGs are not taken; "": they are."""
+    if len(arguments) > MOST_ARGUMENTS:
+        return f"at most {MOST_ARGUMENTS}"
+    for name, value in arguments.items():
+        if not _NAME.fullmatch(name) or len(name) > MOST_NAME_CHARACTERS:
+            return f"{name[:80]!r} is no name of a variable"
+        if len(value) > MOST_ARGUMENT_CHARACTERS or "\0" in value:
+            return f"{name} has over {MOST_ARGUMENT_CHARACTERS} characters, or a NUL"
+    return ""
+
+
+def read_dockerfile(text: str, arguments: Mapping[str, str] | None = None) -> Dockerfile:
+    """Read one; `arguments` are the values of `--build-arg`. Raises DockerfileRefused."""
+    given = dict(arguments or {})
+    if len(text.encode(errors="surrogatepass")) > MOST_BYTES:
+        raise DockerfileRefused(0, f"it has over {MOST_BYTES >> 10} KiB")
+    steps = [_step(line, said) for line, said in _instructions(text)]
+    if len(steps) > MOST_STEPS:
+        raise DockerfileRefused(steps[MOST_STEPS].line, f"over {MOST_STEPS} instructions")
+    first = next((at for at, one in enumerate(steps) if one.word == "FROM"), len(steps))
+    before: dict[str, str] = {}
+    for step in steps[:first]:
+        if step.word != "ARG":
+            raise DockerfileRefused(step.line, "it begins with FROM")
+        before |= declared(step, before, given)
+    stages, names = _stages(steps[first:], before)
+    taken = {_argument(one) for one in steps if one.word == "ARG"}
+    if unknown := sorted(given.keys() - taken):
+        raise DockerfileRefused(0, f"it has no ARG {unknown[0][:80]}")
+    has_mounts = any("mount" in one.flags for one in steps)
+    made = Dockerfile(
+        stages=stages,
+        names=names,
+        arguments=given,
+        globals=before,
+        notes=[_NO_CACHE_MOUNTS] if has_mounts else [],
+    )
+    for number, stage in enumerate(stages):
+        for step in stage.steps:
+            made.origin(step, number)
+            if step.word in {"COPY", "ADD"} and "$" not in step.text:
+                made.copied(step, number, {})
+    return made
+
+
+def _stages(
+    steps: Sequence[Step], variables: Mapping[str, str]
+) -> tuple[list[Stage], dict[str, int]]:
+    """The stages, and the numbers of those with a name."""
+    stages: list[Stage] = []
+    names: dict[str, int] = {}
+    for step in steps:
+        if step.word != "FROM":
+            stages[-1] = replace(stages[-1], steps=(*stages[-1].steps, step))
+            continue
+        stage, alias = _stage(step, variables, names)
+        if alias:
+            names[alias] = len(stages)
+        stages.append(stage)
+    if not stages:
+        raise DockerfileRefused(0, "it has no FROM")
+    if len(stages) > MOST_STAGES:
+        raise DockerfileRefused(0, f"over {MOST_STAGES} stages")
+    return stages, names
+
+
+def _argument(step: Step) -> str:
+    name = step.text.partition("=")[0].strip()
+    if not _NAME.fullmatch(name):
+        raise DockerfileRefused(step.line, f"ARG {name[:80]!r} is no name of a variable")
+    return name
+
+
+def declared(
+    step: Step,
+    variables: Mapping[str, str],
+    given: Mapping[str, str],
+    outer: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """What an ARG adds to the variables: what was given, else its default, else that of the ARG before FROM."""
+    name = _argument(step)
+    _, has_default, default = step.text.partition("=")
+    if name in given:
+        return {name: given[name]}
+    if has_default:
+        return {name: "".join(split_words(default, variables))}
+    return {name: outer[name]} if outer and name in outer else {}
+
+
+def environment_pairs(step: Step, variables: Mapping[str, str]) -> dict[str, str]:
+    """What an ENV sets: `NAME=VALUE ...`, or as long ago `NAME VALUE`. Raises DockerfileRefused."""
+    first = re.match(r"\S+", step.text)
+    if first is not None and "=" not in first[0]:
+        name, _, value = step.text.partition(" ")
+        pairs = [(name, expand(value.strip(), variables))]
+    else:
+        pairs = [
+            (name, value)
+            for name, has, value in (
+                one.partition("=") for one in split_words(step.text, variables)
+            )
+            if has or _no_pair(step)
+        ]
+    for name, _ in pairs:
+        if not _NAME.fullmatch(name):
+            raise DockerfileRefused(step.line, f"ENV {name[:80]!r} is no name of a variable")
+    return dict(pairs)
+
+
+def _no_pair(step: Step) -> bool:
+    raise DockerfileRefused(step.line, "ENV has NAME=VALUE")
+
+
+def program_of(step: Step, shell: Sequence[str]) -> list[str]:
+    """The argv of a RUN, or the list of a SHELL."""
+    listed = _json_list(step.text)
+    return [*shell, step.text] if listed is None else listed
+
+
+def shell_of(step: Step) -> list[str]:
+    """What a SHELL sets. Raises DockerfileRefused."""
+    listed = _json_list(step.text)
+    if not listed:
+        raise DockerfileRefused(step.line, 'SHELL has a list: ["/bin/bash", "-c"]')
+    return listed
+
+
+def folder_of(text: str, before: str) -> str:
+    """The folder that a WORKDIR leads to, from the one before."""
+    return posixpath.normpath(posixpath.join(before, text)).replace("//", "/")
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    r"""`$NAME`, `${NAME}`, `${NAME:-other}`, `${NAME:+other}` replaced; `\$` is a dollar."""
+    parts = text.split("\\$")
+    return "$".join(_VARIABLE.sub(lambda found: _value(found, variables), part) for part in parts)
+
+
+def _value(found: re.Match[str], variables: Mapping[str, str]) -> str:
+    value = variables.get(found["plain"] or found["name"], "")
+    match found["how"]:
+        case "-":
+            return value or found["other"]
+        case "+":
+            return found["other"] if value else ""
+    return value
+
+
+def split_words(text: str, variables: Mapping[str, str]) -> list[str]:
+    """Words as a shell has them: quotes, backslashes, variables but for single quotes."""
+    words: list[str] = []
+    word: str | None = None
+    for found in re.finditer(
+        r"'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\"|\\(?P<one>.)|(?P<space>\s+)|(?P<plain>[^\s'\"\\]+|.)",
+        text,
+        re.DOTALL,
+    ):
+        if found["space"] is not None:
+            if word is not None:
+                words.append(word)
+            word = None
+            continue
+        if found["double"] is not None:
+            piece = expand(re.sub(r"\\([\"\\])", r"\1", found["double"]), variables)
+        elif found["plain"] is not None:
+            piece = expand(found["plain"], variables)
+        else:
+            piece = found["single"] if found["single"] is not None else found["one"]
+        word = (word or "") + piece
+    return words if word is None else [*words, word]
+
+
+def _instructions(text: str) -> Iterable[tuple[int, str]]:
+    """Each instruction on one line, with the number of its first: continuations joined, comments left out."""
+    joined, began = "", 0
+    is_head = True
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        stripped = line.strip()
+        if is_head and (directive := _DIRECTIVE.fullmatch(stripped)):
+            if directive[1] == "escape" and directive[2] != "\\":
+                raise DockerfileRefused(number, "another escape character is not supported")
+            continue
+        is_head = False
+        if not stripped or stripped.startswith("#"):
+            continue
+        if not joined:
+            began = number
+        body = line.rstrip()
+        if body.endswith("\\"):
+            joined += body[:-1]
+            continue
+        yield began, (joined + body).strip()
+        joined = ""
+    if joined.strip():
+        yield began, joined.strip()
+
+
+def _step(line: int, said: str) -> Step:
+    word, _, rest = said.partition(" ")
+    if "\t" in word:
+        word, _, rest = said.partition("\t")
+    word, rest = word.upper(), rest.strip()
+    if word == "ONBUILD":
+        raise DockerfileRefused(line, "ONBUILD is not used here")
+    if word not in _USED | _UNUSED:
+        raise DockerfileRefused(line, f"{word[:40]!r} is no instruction")
+    if not rest:
+        raise DockerfileRefused(line, f"{word} says nothing")
+    flags: dict[str, str] = {}
+    while word in _FLAGS and (found := _FLAG.match(rest)):
+        name, value = found[1], found[2] or ""
+        _check_flag(line, word, name, value)
+        flags[name], rest = value, rest[found.end() :]
+    if word in {"RUN", "COPY", "ADD"} and _HEREDOC.search(rest):
+        raise DockerfileRefused(
+            line, "here-documents are not supported", "join the lines with && \\, or COPY a script"
+        )
+    return Step(line=line, word=word, text=rest, flags=flags)
+
+
+def _check_flag(line: int, word: str, name: str, value: str) -> None:
+    if name not in _FLAGS[word]:
+        raise DockerfileRefused(line, f"{word} --{name} is not allowed")
+    if name == "mount" and "type=cache" not in value.split(","):
+        raise DockerfileRefused(
+            line,
+            f"RUN --mount={value[:80]} is not allowed",
+            "builds have no secrets and nothing of the node; COPY takes files of the folder",
+        )
+    if name == "from" and "$" in value:
+        raise DockerfileRefused(line, "--from names a stage or an image, without variables")
+
+
+def _stage(step: Step, variables: Mapping[str, str], names: Mapping[str, int]) -> tuple[Stage, str]:
+    words = split_words(step.text, variables)
+    alias = ""
+    if len(words) == 3 and words[1].upper() == "AS":
+        alias = words[2].lower()
+        if not _STAGE.fullmatch(alias):
+            raise DockerfileRefused(step.line, f"{alias[:80]!r} is no name of a stage")
+    elif len(words) != 1:
+        raise DockerfileRefused(step.line, "FROM has an image, and AS NAME")
+    name = words[0]
+    if name.lower() in names:
+        return Stage(follows=names[name.lower()]), alias
+    if name == "scratch":
+        raise DockerfileRefused(
+            step.line, "FROM scratch is not built here", "sessions need an image with /bin/sh"
+        )
+    if not is_reference(name):
+        raise DockerfileRefused(step.line, f"{name[:80]!r} is not the name of an image")
+    return Stage(image=name), alias
+
+
+def _json_list(text: str) -> list[str] | None:
+    """A list of texts; None of what is none, which is a command line then."""
+    if not text.startswith("["):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_list = isinstance(found, list) and all(isinstance(one, str) for one in found)
+    return found if is_list else None

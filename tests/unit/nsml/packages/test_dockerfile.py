@@ -1,0 +1,137 @@
+"""Dockerfiles: what is read from them, and what no node builds."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsml.packages.dockerfile import (
+    DockerfileRefused,
+    arguments_error,
+    environment_pairs,
+    expand,
+    is_path,
+    program_of,
+    read_dockerfile,
+    split_words,
+)
+
+WHOLE = """\
+# syntax=docker/dockerfile:1
+ARG TAG=3.12
+FROM python:${TAG}-slim AS Build
+ARG WHO
+ENV GREETING="hi $WHO" PLACE=/opt/a\\ b
+RUN --mount=type=cache,target=/root/.cache pip install \\
+    # pinned
+
+    numpy \\
+    && true
+FROM build
+COPY --from=0 --chown=me:me /a "/b c" /to/
+COPY --from=busybox:1 /bin/busybox /bin/
+COPY ["x y", "$PLACE/"]
+CMD ["python"]
+"""
+
+
+def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
+    found = read_dockerfile(WHOLE, {"WHO": "kim"})
+    first, second = found.stages
+    assert (first.image, second.image, second.follows) == ("python:3.12-slim", "", 0)
+    assert found.images == ["python:3.12-slim", "busybox:1"]
+    _, environment, run = first.steps
+    assert environment_pairs(environment, {"WHO": "kim"}) == {
+        "GREETING": "hi kim",
+        "PLACE": "/opt/a b",
+    }
+    assert run.line == 6
+    _, _, command = program_of(run, ["/bin/sh", "-c"])
+    assert " ".join(command.split()) == "pip install numpy && true"
+    assert len(found.notes) == 1
+    stage, image, own, _ = second.steps
+    copied = found.copied(stage, 1, {})
+    assert (copied.sources, copied.target, copied.origin) == (["/a", "/b c"], "/to/", 0)
+    assert copied.owner == "me:me"
+    assert found.copied(image, 1, {}).origin == "busybox:1"
+    assert found.copied(own, 1, {"PLACE": "/opt"}).target == "/opt/"
+    assert read_dockerfile("from a\nrun x\n", {}).stages[0].steps[0].word == "RUN"
+    assert read_dockerfile(WHOLE, {"TAG": "3.11", "WHO": ""}).stages[0].image == "python:3.11-slim"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no FROM"),
+        ("RUN x", "line 1: it begins with FROM"),
+        ("FROM scratch", "scratch"),
+        ("FROM ../x", "not the name"),
+        ("FROM sha256:" + "a" * 64, "not the name"),
+        ("ARG B=127.0.0.1/x y\nFROM a\nFROM $B z", "AS NAME"),
+        ("FROM a\nRUN --mount=type=secret,id=x cat /run/secrets/x", "--mount=type=secret"),
+        ("FROM a\nRUN --mount=type=bind,source=/,target=/h true", "--mount=type=bind"),
+        ("FROM a\nRUN --mount=type=cache --mount=type=ssh true", "--mount=type=ssh"),
+        ("FROM a\nRUN --security=insecure true", "--security is not allowed"),
+        ("FROM a\nRUN --network=host true", "--network is not allowed"),
+        ("FROM a\nADD https://169.254.169.254/ /x", "fetches nothing"),
+        ("FROM a\nADD ubuntu.tar.gz /x", "unpacks no archives"),
+        ("FROM a\nONBUILD ADD http://x /", "ONBUILD"),
+        ("FROM a\nCOPY --from=2 /a /b", "later, or not at all"),
+        ("FROM a\nCOPY --from=0 /a /b", "later, or not at all"),
+        ("FROM a\nCOPY --from=$X /a /b", "without variables"),
+        ("FROM a\nCOPY a", "sources and a target"),
+        ("FROM a\nCOPY --chown=$(id) a b", "no owner"),
+        ("FROM a\nRUN cat <<EOF\nx\nEOF", "here-documents"),
+        ("# escape=`\nFROM a", "escape"),
+        ("FROM a\nARG 1=2", "no name"),
+        ("FROM a\nPRIVILEGED x", "no instruction"),
+        ("FROM a\n" + "RUN x\n" * 127, "over 127 instructions"),
+        ("FROM a\n" * 17, "over 16 stages"),
+        ("FROM a\n#" + "x" * (64 << 10), "over 64 KiB"),
+    ],
+)
+def test_what_no_node_builds_is_refused_with_its_line(text: str, says: str) -> None:
+    with pytest.raises(DockerfileRefused) as refused:
+        read_dockerfile(text)
+    assert says in str(refused.value)
+
+
+def test_an_address_behind_a_variable_is_refused_when_it_is_known() -> None:
+    made = read_dockerfile("FROM a\nARG U\nADD $U /x", {"U": "http://10.0.0.1/"})
+    with pytest.raises(DockerfileRefused, match="fetches nothing"):
+        made.copied(made.stages[0].steps[1], 0, {"U": "http://10.0.0.1/"})
+
+
+def test_an_argument_that_no_arg_takes_is_refused() -> None:
+    with pytest.raises(DockerfileRefused, match="no ARG WHOM"):
+        read_dockerfile("FROM a\nARG WHO", {"WHOM": "x"})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a  b", ["a", "b"]),
+        ("'a $X' \"b $X\" c\\ d", ["a $X", "b x", "c d"]),
+        ('""', [""]),
+        ("$X${X}${Y:-none}${X:+some}\\$X", ["xxnonesome$X"]),
+        ("'open", ["'open"]),
+    ],
+)
+def test_words_are_those_of_a_shell(text: str, words: list[str]) -> None:
+    assert split_words(text, {"X": "x"}) == words
+
+
+def test_expansion_is_done_once() -> None:
+    assert expand("$A", {"A": "$B", "B": "b"}) == "$B"
+
+
+@pytest.mark.parametrize("path", ["", "/a", "a/../b", "./a", "a//b", "a\nb", "a\x1bb", "x" * 1025])
+def test_a_path_stays_in_the_folder(path: str) -> None:
+    assert not is_path(path)
+    assert is_path("docker/train.Dockerfile")
+
+
+def test_values_of_arguments_are_bounded() -> None:
+    assert arguments_error({"A": "1"}) == ""
+    assert arguments_error({"A B": "1"})
+    assert arguments_error({"A": "x" * 5000})
+    assert arguments_error({f"A{n}": "" for n in range(65)})
