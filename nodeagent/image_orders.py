@@ -17,14 +17,16 @@ import structlog
 
 from nodeagent.engine.client import EngineError
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.replica.secrets import logins_by_registry
 from nodeagent.storage.transfer import uninterrupted
 from nsml.common.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
+    from nodeagent.engine.pulls import Login
     from nodeagent.environments.images import Images
     from nsml.common.clock import Clock, Offload
 
@@ -106,7 +108,8 @@ class ImageOrders:
         """Begin to carry out an order; returns at once."""
         match order.action:
             case pb.IMAGE_ACTION_PULL:
-                self._answer(order, self._start_pull(order.owner_id, order.image))
+                logins = logins_by_registry(order.registry_logins)
+                self._answer(order, self._start_pull(order.owner_id, order.image, logins))
             case pb.IMAGE_ACTION_LOOK:
                 pull = self._pulls.get((order.owner_id, order.image))
                 if pull is not None:
@@ -134,7 +137,9 @@ class ImageOrders:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _start_pull(self, owner: str, image: str) -> resources.ImageStatus:
+    def _start_pull(
+        self, owner: str, image: str, logins: Mapping[str, Login]
+    ) -> resources.ImageStatus:
         """Begin a pull, unless it is running."""
         now = self._clock.monotonic()
         pull = self._pulls.get((owner, image))
@@ -151,12 +156,19 @@ class ImageOrders:
         for key in [key for key, one in self._pulls.items() if one.result is not None]:
             if len(self._pulls) > _MOST_REMEMBERED:
                 del self._pulls[key]
-        self._begin(self._pull(pull, owner))
+        self._begin(self._pull(pull, owner, logins))
         return pull.status()
 
-    async def _pull(self, pull: _Pull, owner: str) -> None:
+    async def _pull(self, pull: _Pull, owner: str, logins: Mapping[str, Login]) -> None:
         watching = asyncio.ensure_future(self._cancel_abandoned(pull))
-        fetch = partial(self._images.fetch, pull.image, pull.say, pull.cancelled, owner=owner)
+        fetch = partial(
+            self._images.fetch,
+            pull.image,
+            pull.say,
+            pull.cancelled,
+            owner=owner,
+            logins=logins,
+        )
         try:
             pinned, size = await uninterrupted(self._run_long, fetch, cancel=pull.cancelled.set)
             pull.result = resources.ImageStatus(

@@ -1,4 +1,4 @@
-"""image: list, pull and remove container images on nodes."""
+"""image: list, pull and remove container images on nodes, and log in at their registries."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from cli.app import App
 from cli.arguments import IMAGE_ON_NODES, NODE, is_glob
 from cli.cluster.node_targets import AT_ONCE, look_at, names_of, nodes_words
+from cli.cluster.registry_logins import login, logins, logout
 from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
@@ -33,7 +34,7 @@ _UNREACHABLE_FOR_S = 60.0
 
 @click.group("image", cls=Group)
 def image() -> None:
-    """Container images on nodes."""
+    """Container images on nodes, and logins at their registries."""
 
 
 def _nodes_option(text: str) -> Callable[[Any], Any]:
@@ -300,5 +301,5 @@ async def _removed(client: Client, *, image: str, nodes: Sequence[str]) -> list[
     return await each_at_once(nodes, on, most=AT_ONCE)
 
 
-for _command in (ls, pull, rm):
+for _command in (ls, pull, rm, login, logins, logout):
     image.add_command(_command)

@@ -268,6 +268,16 @@ class Stock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryLogin:
+    """A user's login at a registry of images; `version` is another one for each that was set."""
+
+    registry: str
+    user: str
+    password: str = field(repr=False)
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecretUse:
     """A secret of the session's owner, and the variable of its program that holds it."""
 

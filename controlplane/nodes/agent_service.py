@@ -13,6 +13,7 @@ from controlplane.artifacts.output_datasets import left_by
 from controlplane.domain.errors import InvalidRequest, NotLeader, NsmlError, StateConflict
 from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import ReplicaPhase
+from controlplane.domain.values import Isolation
 from controlplane.leadership.leader_forwarding import asks_for_relay
 from controlplane.nodes.convert_agents import (
     OrdersMessages,
@@ -214,7 +215,9 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
     async def _opened(self, link: AgentConnection, orders: Orders) -> Secrets | None:
         """What programs are to be given; None, to ask again, while the store does not answer."""
         try:
-            return await self._secrets.for_orders(orders, given=link.given)
+            node = self._core.state.nodes.get(link.node)
+            has_images = node is not None and node.value.isolation is Isolation.CONTAINER
+            return await self._secrets.for_orders(orders, given=link.given, with_logins=has_images)
         except StoreError as error:
             _log.warning("orders.secrets_unavailable", node=link.node, error=str(error))
             await self._core.clock.sleep(_AGAIN_S)

@@ -22,6 +22,7 @@ from controlplane.domain.values import (
     Exit,
     Node,
     PlacedAs,
+    RegistryLogin,
     Resources,
     Stock,
 )
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     )
     from controlplane.state.desired_replicas import Assignment, Orders
 
-Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret]]"
+Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret | RegistryLogin]]"
 """By session, attempt and rank."""
 
 MOST_NOTE_CHARS: Final = 4096
@@ -90,6 +91,7 @@ _PHASES_BACK: Final = {agents_pb2.ReplicaPhase.Value(_PHASES[one]): one for one 
 
 
 _SECRET: Final = encoder(OpenedSecret, agents_pb2.SecretValue)
+_REGISTRY_LOGIN: Final = encoder(RegistryLogin, agents_pb2.RegistryLogin)
 
 
 def to_registration(message: agents_pb2.Register, now: float) -> Registration:
@@ -459,6 +461,7 @@ def image_message(order: ImageOrder) -> agents_pb2.ControlResponse:
             action=_IMAGE_ACTIONS[order.action],
             image=order.image,
             owner_id=order.owner_id,
+            registry_logins=[_REGISTRY_LOGIN.to_message(one) for one in order.logins],
         )
     )
 
@@ -512,6 +515,7 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
 
 def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:
     held, session = assignment.held, assignment.session
+    given = secrets.get((held.session_id, held.attempt, held.rank), ())
     message = agents_pb2.Assignment(
         replica=agents_pb2.ReplicaId(
             session_id=held.session_id, attempt=held.attempt, rank=held.rank
@@ -527,9 +531,9 @@ def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignme
             memory_bytes=held.memory_bytes,
         ),
         hosts=assignment.hosts,
-        secrets=[
-            _SECRET.to_message(one)
-            for one in secrets.get((held.session_id, held.attempt, held.rank), ())
+        secrets=[_SECRET.to_message(one) for one in given if isinstance(one, OpenedSecret)],
+        registry_logins=[
+            _REGISTRY_LOGIN.to_message(one) for one in given if isinstance(one, RegistryLogin)
         ],
     )
     earlier = [one for one in session.changes if one.attempt < held.attempt]

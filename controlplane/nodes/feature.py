@@ -56,7 +56,12 @@ def node_states(core: Core) -> NodeStates:
 
 def node_images(core: Core) -> NodeImages:
     """Users' orders about images of nodes."""
-    return NodeImages(contacts=core.contacts, state=core.state, random_bytes=core.random_bytes)
+    return NodeImages(
+        contacts=core.contacts,
+        state=core.state,
+        random_bytes=core.random_bytes,
+        logins=core.shared(user_secrets).logins_for,
+    )
 
 
 def wire(core: Core) -> Feature:

@@ -5,7 +5,7 @@ Nothing of it is stored: a pull goes on while whoever wants it asks for it, whic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from controlplane.domain.errors import InvalidRequest, NotFound, StateConflict
 from controlplane.domain.names import check_node
@@ -18,9 +18,10 @@ from nsml.spec.images import RULE, is_reference, why_never_pulled
 from nsml.v1 import resources_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.identity import User, UserCaller
+    from controlplane.domain.values import RegistryLogin
     from controlplane.state.agent_connections import AgentConnection, AgentConnections
     from controlplane.state.live_state import LiveState
 
@@ -32,6 +33,14 @@ MOST_WORDS: Final = 500
 _LONGEST_IMAGE: Final = 600
 
 
+class Logins(Protocol):
+    """A user's logins at the registry of an image; see UserSecrets.logins_for."""
+
+    async def __call__(self, user: User, image: str, /) -> Sequence[RegistryLogin]:
+        """Those that there are."""
+        ...
+
+
 class NodeImages:
     """Asks agents; on the control plane that leads."""
 
@@ -41,6 +50,7 @@ class NodeImages:
         contacts: AgentConnections,
         state: LiveState,
         random_bytes: Callable[[int], bytes],
+        logins: Logins,
         answer_within_s: float = ANSWER_WITHIN_S,
         removed_within_s: float = REMOVED_WITHIN_S,
     ) -> None:
@@ -48,6 +58,7 @@ class NodeImages:
             contacts=contacts, random_bytes=random_bytes, subject="images", ability=Ability.IMAGES
         )
         self._state = state
+        self._logins = logins
         self._within_s = {
             ImageAction.PULL: answer_within_s,
             ImageAction.LOOK: answer_within_s,
@@ -72,10 +83,14 @@ class NodeImages:
             raise InvalidRequest(f"no node asks for image {image}", why=why)
         self._check_node(who, node)
         user = who.user.id
+        is_pull = action is ImageAction.PULL
+        logins = await self._logins(who.user, image) if is_pull else ()
 
         def send(link: AgentConnection, order_id: str) -> None:
             link.order_image(
-                ImageOrder(order_id=order_id, action=action, image=image, owner_id=user)
+                ImageOrder(
+                    order_id=order_id, action=action, image=image, owner_id=user, logins=logins
+                )
             )
 
         return await self._questions.ask(user, node, send, within_s=self._within_s[action])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import note_target, require_owner, require_user
 from controlplane.codec import encoder
-from controlplane.secrets.user_secrets import SecretFacts
+from controlplane.secrets.user_secrets import LoginFacts, SecretFacts
 from controlplane.wire.errors import Context, answering
 from nsml.v1 import secrets_pb2 as pb
 from nsml.v1 import secrets_pb2_grpc
@@ -48,9 +48,39 @@ class SecretServicer(secrets_pb2_grpc.SecretServiceServicer):
         await self._secrets.remove(_owner(request.user), request.name)
         return pb.RemoveSecretResponse()
 
+    @answering
+    async def SetRegistryLogin(  # noqa: N802
+        self, request: pb.SetRegistryLoginRequest, _: Context
+    ) -> pb.SetRegistryLoginResponse:
+        """Set a login of the caller's at a registry."""
+        owner = require_user().user.name
+        facts = await self._secrets.put_login(
+            owner, request.registry, request.registry_user, request.password
+        )
+        return pb.SetRegistryLoginResponse(login=_access(facts))
+
+    @answering
+    async def ListRegistryLogins(  # noqa: N802
+        self, request: pb.ListRegistryLoginsRequest, _: Context
+    ) -> pb.ListRegistryLoginsResponse:
+        """Registries, names there, and times."""
+        listed = await self._secrets.logins(_owner(request.user))
+        return pb.ListRegistryLoginsResponse(logins=[_access(facts) for facts in listed])
+
+    @answering
+    async def RemoveRegistryLogin(  # noqa: N802
+        self, request: pb.RemoveRegistryLoginRequest, _: Context
+    ) -> pb.RemoveRegistryLoginResponse:
+        """Remove one."""
+        if request.user:
+            note_target(f"{request.user}/{request.registry}")
+        await self._secrets.remove_login(_owner(request.user), request.registry)
+        return pb.RemoveRegistryLoginResponse()
+
 
 def _owner(user: str) -> str:
     return require_owner(user, "secrets", others="remove those of others")
 
 
 _message: Final = encoder(SecretFacts, pb.Secret).to_message
+_access: Final = encoder(LoginFacts, pb.RegistryAccess).to_message

@@ -15,9 +15,11 @@ from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_secret
 from controlplane.domain.notices import EARLIER_EVENTS, WebhookEvent
+from controlplane.domain.values import RegistryLogin
 from controlplane.store.interface import Get, StoreError, Transaction
 from controlplane.stored import etcd_codec
 from controlplane.stored.v1.records_pb2 import SecretRecord
+from nsml.spec.images import login_registry, registry_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -37,6 +39,13 @@ MOST_SECRET_BYTES: Final = 32 << 10
 
 _WEBHOOK: Final = "webhook-url"
 """Beside a user's secrets, under a name that none of them can have: programs never get it."""
+
+_LOGIN: Final = "registry-login:"
+"""How the names of logins at registries begin, with HOST[:PORT] behind it; as of the webhook."""
+MOST_LOGINS: Final = 16
+"""Of one user."""
+MOST_PASSWORD_BYTES: Final = 8 << 10
+_LONGEST_USER: Final = 256
 
 _AGAIN_S: Final = 1.0
 """Between two tries to seal secrets anew."""
@@ -64,6 +73,15 @@ class OpenedSecret:
     variable: str
     value: str = field(default="", repr=False)
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginFacts:
+    """What is told of a login at a registry. `updated_at` in Unix seconds."""
+
+    registry: str
+    registry_user: str
+    updated_at: float
 
 
 class OpenedWebhook(NamedTuple):
@@ -143,17 +161,28 @@ class UserSecrets:
         _log.info("secret.removed", user=owner, name=_WEBHOOK)
 
     async def _put_in_turn(
-        self, owner: str, name: str, value: bytes, *, events: Sequence[WebhookEvent] = ()
+        self,
+        owner: str,
+        name: str,
+        value: bytes,
+        *,
+        events: Sequence[WebhookEvent] = (),
+        registry_user: str = "",
     ) -> SecretFacts:
         async with self._counting:
             while True:
-                facts = await self._put(owner, name, value, events)
+                facts = await self._put(owner, name, value, events, registry_user)
                 if facts is not None:
                     _log.info("secret.set", user=owner, name=name)
                     return facts
 
     async def _put(
-        self, owner: str, name: str, value: bytes, events: Sequence[WebhookEvent]
+        self,
+        owner: str,
+        name: str,
+        value: bytes,
+        events: Sequence[WebhookEvent],
+        registry_user: str,
     ) -> SecretFacts | None:
         """One try; None when somebody wrote in between."""
         key, user = secret_key(owner, name), await self._user(owner)
@@ -162,7 +191,11 @@ class UserSecrets:
             # Of an earlier user of that name: a new value would be as old as it is.
             await self._write([SECRETS.unchanged(known)], [SECRETS.delete(key)])
             return None
-        if known is None and len(await self._of(user)) >= MOST_SECRETS:
+        if known is None and name.startswith(_LOGIN):
+            if len(await self._of(user, logins=True)) >= MOST_LOGINS:
+                text = f"a user has at most {MOST_LOGINS} logins at registries"
+                raise TooLarge(text, attempt="nsml image logins")
+        elif known is None and len(await self._of(user)) >= MOST_SECRETS:
             raise TooLarge(f"a user has at most {MOST_SECRETS} secrets", attempt="nsml secret ls")
         now = self._clock.time()
         record = SecretRecord(
@@ -172,6 +205,7 @@ class UserSecrets:
             created_at=(known and known.value.created_at) or now,
             updated_at=now,
             events=events,
+            registry_user=registry_user,
         )
         before = SECRETS.absent(key) if known is None else SECRETS.unchanged(known)
         writes = [SECRETS.put(key, record)]
@@ -180,6 +214,86 @@ class UserSecrets:
         if not await self._write([USERS.unchanged(user), before], writes):
             return None
         return _facts(name, record)
+
+    async def put_login(
+        self, owner: str, registry: str, registry_user: str, password: bytes
+    ) -> LoginFacts:
+        """Set a user's login at a registry. Raises as `put`."""
+        try:
+            where = login_registry(registry)
+        except ValueError as error:
+            raise InvalidRequest(f"{registry[:80]!r} is not a registry", why=str(error)) from None
+        if not 0 < len(registry_user) <= _LONGEST_USER or not registry_user.isprintable():
+            raise InvalidRequest("a login has the name of a user", why="printable characters")
+        _check_value(password, what="password", most_bytes=MOST_PASSWORD_BYTES)
+        facts = await self._put_in_turn(
+            owner, f"{_LOGIN}{where}", password, registry_user=registry_user
+        )
+        return LoginFacts(registry=where, registry_user=registry_user, updated_at=facts.updated_at)
+
+    async def logins(self, owner: str) -> list[LoginFacts]:
+        """The logins of a user by registry; NotFound if there is no such user."""
+        found = await self._of(await self._user(owner), keys_only=False, logins=True)
+        records = [(name, SECRETS.stored(item).value) for name, item in found.items()]
+        return [
+            LoginFacts(
+                registry=name.removeprefix(_LOGIN),
+                registry_user=record.registry_user,
+                updated_at=record.updated_at,
+            )
+            for name, record in records
+        ]
+
+    async def remove_login(self, owner: str, registry: str) -> None:
+        """Remove a login; NotFound if there is no such user or login."""
+        known = [one.registry for one in await self.logins(owner)]
+        try:
+            where = login_registry(registry)
+        except ValueError:
+            where = ""
+        if where not in known:
+            there = f"there is {', '.join(known) or 'none'}"
+            raise NotFound(f"{owner} has no login at {registry[:80]!r}", why=there)
+        name = f"{_LOGIN}{where}"
+        await self._write([], [SECRETS.delete(secret_key(owner, name))])
+        _log.info("secret.removed", user=owner, name=name)
+
+    async def logins_for(self, user: User, image: str) -> tuple[RegistryLogin, ...]:
+        """A user's logins at the registry of an image; all where it is "": nobody knows yet which it will be.
+
+        Raises:
+            NotFound: there is no such user.
+            StoreError: the store does not answer.
+        """
+        stored = await self._user(user.name)
+        return await self._opened_logins(stored.value.name, image, stored.create_revision)
+
+    async def _opened_logins(self, owner: str, image: str, since: int) -> tuple[RegistryLogin, ...]:
+        """Those set since a revision, by `logins_for`'s rule."""
+        under = SECRETS.path(secret_key(owner, ""))
+        of_image = registry_of(image) if image else ""
+        listing = await self._store.list(f"{under}{_LOGIN}{of_image}")
+        opened = []
+        for item in listing.items:
+            name = item.key.removeprefix(under)
+            registry = name.removeprefix(_LOGIN)
+            if item.create_revision < since or (of_image and registry != of_image):
+                continue
+            stored = SECRETS.stored(item)
+            try:
+                password = self._vault.open(stored.value.sealed, owner=owner, name=name).decode()
+            except (NotOpened, UnicodeDecodeError):
+                _log.error("secret.not_opened", user=owner, name=name)
+                continue
+            opened.append(
+                RegistryLogin(
+                    registry=registry,
+                    user=stored.value.registry_user,
+                    password=password,
+                    version=round(stored.value.updated_at * 1e6),
+                )
+            )
+        return tuple(opened)
 
     async def listed(self, owner: str) -> list[SecretFacts]:
         """The secrets of a user by name; NotFound if there is no such user."""
@@ -206,12 +320,17 @@ class UserSecrets:
                 raise _no_secret(owner.name, use.name, of_owner, attempt=attempt)
 
     async def for_orders(
-        self, orders: Orders, given: Container[tuple[str, int, int]] = ()
-    ) -> Mapping[tuple[str, int, int], tuple[OpenedSecret, ...]]:
+        self,
+        orders: Orders,
+        given: Container[tuple[str, int, int]] = (),
+        *,
+        with_logins: bool = False,
+    ) -> Mapping[tuple[str, int, int], tuple[OpenedSecret | RegistryLogin, ...]]:
         """What the programs of a node that have not been started need, by session, attempt, rank.
 
         Each session gets secrets of its own owner, with the values that they have now; nothing those
-        that were `given` theirs.
+        that were `given` theirs. `with_logins`: also the logins of its owner at registries that its image may come from,
+        which nodes with containers need.
 
         Raises:
             StoreError: the store does not answer.
@@ -220,12 +339,15 @@ class UserSecrets:
             key: one.session
             for one in orders.assignments
             if (key := (one.held.session_id, one.held.attempt, one.held.rank)) not in given
-            and _needs_secrets(one)
+            and _is_to_start(one)
+            and (one.session.spec.secrets or with_logins)
         }
         sessions = {session.id: session for session in needing.values()}
-        opened = await asyncio.gather(*map(self._opened, sessions.values()))
+        opened = await asyncio.gather(
+            *(self._opened(session, with_logins=with_logins) for session in sessions.values())
+        )
         of_session = dict(zip(sessions, opened, strict=True))
-        return {key: of_session[session.id] for key, session in needing.items()}
+        return {key: found for key, session in needing.items() if (found := of_session[session.id])}
 
     async def keep_renewed(self) -> None:
         """`renew` now and whenever the vault gets other keys; until cancelled."""
@@ -272,8 +394,10 @@ class UserSecrets:
             if await self._write([SECRETS.unchanged(known)], [SECRETS.put(key, record)]):
                 return True
 
-    async def _opened(self, session: Session) -> tuple[OpenedSecret, ...]:
-        """The secrets of a session, read in one step."""
+    async def _opened(
+        self, session: Session, *, with_logins: bool
+    ) -> tuple[OpenedSecret | RegistryLogin, ...]:
+        """The secrets of a session, read in one step, and the logins for its image."""
         uses = session.spec.secrets
         reads = [USERS.read(session.owner), Get(key=etcd_codec.session_key(session.id))]
         reads += [SECRETS.read(secret_key(session.owner, use.name)) for use in uses]
@@ -282,10 +406,14 @@ class UserSecrets:
         # What an earlier user of that name submitted is not to get the secrets of a later one.
         is_owners = user and live and user.create_revision < live.create_revision
         since = user.create_revision if user and is_owners else None
-        return tuple(
+        values = tuple(
             self._open(session.owner, use, item, since)
             for use, item in zip(uses, found, strict=True)
         )
+        if not with_logins or since is None:
+            return values
+        logins = await self._opened_logins(session.owner, session.spec.image, since)
+        return (*values, *logins)
 
     def _open(
         self, owner: str, use: SecretUse, item: KeyValue | None, since: int | None
@@ -311,14 +439,18 @@ class UserSecrets:
             raise NotFound(f"no user {name[:64]!r}", attempt="nsml admin user ls")
         return user
 
-    async def _of(self, user: Stored[User], *, keys_only: bool = True) -> dict[str, KeyValue]:
-        """The secrets of a user by name; not what an earlier user of that name has left."""
+    async def _of(
+        self, user: Stored[User], *, keys_only: bool = True, logins: bool = False
+    ) -> dict[str, KeyValue]:
+        """The secrets of a user by name, or the logins; not what an earlier user of that name has left."""
         under = SECRETS.path(secret_key(user.value.name, ""))
         listing = await self._store.list(under, keys_only=keys_only)
         return {
             item.key.removeprefix(under): item
             for item in listing.items
-            if item.create_revision > user.create_revision and item.key != under + _WEBHOOK
+            if item.create_revision > user.create_revision
+            and item.key != under + _WEBHOOK
+            and item.key.startswith(under + _LOGIN) == logins
         }
 
     async def _write(self, compares: list[Compare], operations: Sequence[Put | Delete]) -> bool:
@@ -328,27 +460,29 @@ class UserSecrets:
         return result.succeeded
 
 
-def _needs_secrets(one: Assignment) -> bool:
-    """Whether its program uses any and has not been started."""
-    if not one.session.spec.secrets or one.session.stop is not None:
+def _is_to_start(one: Assignment) -> bool:
+    """Whether its program has not been started."""
+    if one.session.stop is not None:
         return False
     phases = {replica.rank: replica.phase for replica in one.session.replicas}
     return phases.get(one.held.rank, ReplicaPhase.PLACED) in _NOT_STARTED
 
 
-def _check_value(value: bytes) -> None:
+def _check_value(
+    value: bytes, *, what: str = "secret", most_bytes: int = MOST_SECRET_BYTES
+) -> None:
     """Refuse what an environment variable cannot hold; never with a part of it in the words."""
     if not value:
-        raise InvalidRequest("a secret has a value", why="what came was empty")
-    if len(value) > MOST_SECRET_BYTES:
-        raise TooLarge(f"a secret has at most {MOST_SECRET_BYTES >> 10} KiB")
+        raise InvalidRequest(f"a {what} has a value", why="what came was empty")
+    if len(value) > most_bytes:
+        raise TooLarge(f"a {what} has at most {most_bytes >> 10} KiB")
     if b"\0" in value:
-        raise InvalidRequest("a secret has no NUL character", why="no variable can hold it")
+        raise InvalidRequest(f"a {what} has no NUL character", why="no variable can hold it")
     try:
         value.decode()
     except UnicodeDecodeError:
         raise InvalidRequest(
-            "a secret is text in UTF-8", attempt="base64 for bytes, and decode them in the program"
+            f"a {what} is text in UTF-8", attempt="base64 for bytes, and decode them in the program"
         ) from None
 
 

@@ -12,8 +12,9 @@ from controlplane.domain.errors import NsmlError, StateConflict, Superseded
 from controlplane.domain.values import Stock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from controlplane.domain.values import RegistryLogin
     from controlplane.state.live_state import LiveState
     from controlplane.state.replica_reports import Report
     from nsml.common.clock import Clock
@@ -103,6 +104,7 @@ class ImageOrder:
     action: ImageAction
     image: str
     owner_id: str
+    logins: Sequence[RegistryLogin] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,8 +40,8 @@ class PullProblem(enum.StrEnum):
     """Why an image was not pulled, in words for its user."""
 
     ABSENT = (
-        "its registry has no such image, or this node has no access"
-        " (registry_config in the agent's settings)"
+        "its registry has no such image, or gives you no access"
+        " to it (nsml image login REGISTRY, or registry_config in the agent's settings)"
     )
     LIMITED = "its registry's rate limit is reached: try again later"
     UNANSWERED = (
@@ -100,15 +100,26 @@ class PullProgress:
         return f"{len(self.done)} of {len(self.known)} layers, {here:.0f} of {whole:.0f} MB"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """A user's login at a registry; `version` is another one for each that was set."""
+
+    registry: str
+    user: str
+    password: str = field(repr=False)
+    version: int
+
+
 def pull_image(
     engine: Engine,
     reference: str,
     *,
     credentials: Path | None,
+    login: Login | None = None,
     look: Callable[[], object],
     most_bytes: int | None = None,
 ) -> Iterator[PullProgress]:
-    """Pull `reference`, with the credentials for its registry in a docker `config.json`.
+    """Pull `reference`, with `login`, or else with the credentials for its registry in a docker `config.json`.
 
     The engine gives a pull up that nobody waits for any more. `most_bytes`: of its layers, compressed.
 
@@ -124,7 +135,7 @@ def pull_image(
     try:
         with translated(engine.socket):
             connection.connect()
-            answers = _answers(connection, path, _credentials(name, credentials))
+            answers = _answers(connection, path, _access(name, credentials, login))
             for answer in looked_after(answers, look):
                 _note(progress, answer, most_bytes)
                 yield progress
@@ -135,6 +146,41 @@ def pull_image(
         raise PullFailed(problem_of(str(error))) from None
     finally:
         connection.cut()
+
+
+def ask_registry(
+    engine: Engine,
+    reference: str,
+    *,
+    credentials: Path | None,
+    login: Login | None,
+    look: Callable[[], object],
+) -> None:
+    """Return if the registry of a reference with a digest gives its manifest, with `login` or else with the credentials.
+
+    A pull does not say that: an engine that has the manifest of a digest asks nobody for it.
+
+    Raises:
+        PullFailed: it does not, or the engine refused.
+        EngineUnreachable: the engine does not answer.
+    """
+    api = engine.sdk.api
+
+    def asked() -> Iterator[None]:
+        with translated(engine.socket):
+            answer = api._get(  # noqa: SLF001 - its own method takes credentials from files of this account
+                api._url("/distribution/{0}/json", reference),  # noqa: SLF001
+                headers=_access(parts_of(reference)[0], credentials, login),
+            )
+            api._raise_for_status(answer)  # noqa: SLF001
+        yield None
+
+    try:
+        for _ in looked_after(asked(), look):
+            pass
+    except EngineRefused as error:
+        log.warning("image.not_given", image=reference, detail=str(error)[:_LONGEST_DETAIL])
+        raise PullFailed(problem_of(str(error))) from None
 
 
 class _Connection(http.client.HTTPConnection):
@@ -177,12 +223,19 @@ def _answers(
         connection.close()
 
 
-def _credentials(name: str, credentials: Path | None) -> dict[str, str]:
-    """The header with what the file has for the registry of `name`; nothing where it has none."""
-    if credentials is None:
+def _access(name: str, credentials: Path | None, login: Login | None) -> dict[str, str]:
+    """The header with the login, or what the file has for the registry of `name`; nothing where it has none."""
+    if credentials is None and login is None:
         return {}
     import docker.auth  # noqa: PLC0415 - see Engine.sdk
 
+    if login is not None:
+        shown = {
+            "username": login.user,
+            "password": login.password,
+            "serveraddress": login.registry,
+        }
+        return {"X-Registry-Auth": docker.auth.encode_header(shown).decode("ascii")}
     config = docker.auth.load_config(str(credentials))
     registry, _ = docker.auth.resolve_repository_name(name)
     found = dict(config.resolve_authconfig(registry) or {})

@@ -2,6 +2,7 @@
 
 ```
 <agent data>/images/<key>.json    an image that it pulled, or made or found made; its mtime is the last use
+<agent data>/images/<id>.rights   of an image that was pulled with a user's login: who may use it
 <agent data>/images/<key>.build/  what the build at hand reads, its configuration of pip and apt too
 ```
 
@@ -23,6 +24,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import structlog
@@ -49,7 +51,7 @@ from nodeagent.engine.images import (
     touch_image,
     written_bytes,
 )
-from nodeagent.engine.pulls import pull_image
+from nodeagent.engine.pulls import ask_registry, pull_image
 from nodeagent.environments.allowed import ANY, AllowedImages
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.builds import Builds, LastWords, WithoutPlaces
@@ -57,12 +59,20 @@ from nodeagent.environments.dockerfile_builds import Context, DockerfileBuild, b
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.generations import SUFFIX, last_of, next_of
 from nodeagent.environments.hostconfig import apt_configuration
+from nodeagent.environments.image_rights import ImageRights
 from nodeagent.environments.recipe import PLACE, LockTaken, recipe_key, write_recipe
 from nodeagent.folders import write_atomically
 from nodeagent.storage.eviction import NoRoom
 from nsml.common.units import size_text
 from nsml.packages.locks import LockRefused, locked
-from nsml.spec.images import full_name, is_made_here, is_reference, parts_of, whole_reference
+from nsml.spec.images import (
+    full_name,
+    is_made_here,
+    is_reference,
+    parts_of,
+    registry_of,
+    whole_reference,
+)
 
 if TYPE_CHECKING:
     import threading
@@ -71,6 +81,7 @@ if TYPE_CHECKING:
 
     from nodeagent.engine.client import Engine
     from nodeagent.engine.images import Mounted
+    from nodeagent.engine.pulls import Login
     from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.environments.dockerfile_builds import Layers, Recipe, StepRun
@@ -141,6 +152,7 @@ class _Asker:
     built: Callable[[float], object] = lambda _: None
     lock: str = ""
     installed: Callable[[str], object] = lambda _: None
+    logins: Mapping[str, Login] = field(default_factory=dict, repr=False)
 
 
 class Images:
@@ -172,6 +184,7 @@ class Images:
             settings.allowed, (settings.default, *settings.aliases.values())
         )
         self._builds = Builds(folder)
+        self._rights = ImageRights(folder)
         self._noted_at: dict[str, float] = {}
 
     def tidy(self) -> None:
@@ -221,10 +234,11 @@ class Images:
         built: Callable[[float], object] = lambda _: None,
         lock: str = "",
         installed: Callable[[str], object] = lambda _: None,
+        logins: Mapping[str, Login] = MappingProxyType({}),
     ) -> str:
         """The id of the image with `requirements` upon `reference`: found, pulled, built.
 
-        `owner` is the id of the user who asks. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
+        `owner` is the id of the user who asks, `logins` that user's at registries. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
         could remove it, `pinned` the base image by its digest. One that this agent pulled before `built_after` is pulled again, and what was built before is built anew, beside that; `built` gets when it was built: Unix
         seconds. With a `lock` it has exactly these packages upon the image; `installed` gets the lock of what it has, "" for none. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
         EngineUnreachable where the engine does not answer (a build that it was restarted under, too: it can be
@@ -241,6 +255,7 @@ class Images:
                 built=built,
                 lock=lock,
                 installed=installed,
+                logins=logins,
             )
             base = self._base(reference, asker)
             pinned(pinned_name(reference, base))
@@ -264,6 +279,7 @@ class Images:
         built_after: float = 0.0,
         built: Callable[[float], object] = lambda _: None,
         lock: str = "",
+        logins: Mapping[str, Login] = MappingProxyType({}),
     ) -> str:
         """The id of the image that a Dockerfile makes: found, or built. Arguments and what it raises as `provide`.
 
@@ -278,6 +294,7 @@ class Images:
             use=use,
             built_after=built_after,
             built=built,
+            logins=logins,
         )
         try:
             return self._from_dockerfile(recipe, asker).id
@@ -287,14 +304,25 @@ class Images:
             raise EnvironmentFailed(f"the container engine of this node: {error}") from error
 
     def fetch(
-        self, named: str, say: Say, cancelled: threading.Event, *, owner: str
+        self,
+        named: str,
+        say: Say,
+        cancelled: threading.Event,
+        *,
+        owner: str,
+        logins: Mapping[str, Login] = MappingProxyType({}),
     ) -> tuple[str, int]:
         """Have the image here that a session of `owner` would get by this name: it by its digest, and its bytes.
 
         `say` and what it raises as `provide`, and EngineError.
         """
         asker = _Asker(
-            owner=owner, say=say, cancelled=cancelled, waits=lambda _: None, use=lambda _: None
+            owner=owner,
+            say=say,
+            cancelled=cancelled,
+            waits=lambda _: None,
+            use=lambda _: None,
+            logins=logins,
         )
         reference, _ = self.resolve(named, None)
         image = self._base(reference, asker)
@@ -329,11 +357,22 @@ class Images:
             for name, size in image_sizes(self._engine).items()
             if is_reference(name) and parts_of(name)[0] != DERIVED
         }
-        found = {name: size for name, size in found.items() if self._allowed.may_list(name)}
+        private = self._private_names()
+        found = {
+            name: size
+            for name, size in found.items()
+            if self._allowed.may_list(name) and full_name(name) not in private
+        }
         for old, new in self._settings.aliases.items():
             if (size := found.get(whole_reference(new))) is not None:
                 found[whole_reference(old)] = size
         return found
+
+    def _private_names(self) -> set[str]:
+        """Names, without tag and digest, of images that some users may use and others may not know of."""
+        ids = self._rights.private_ids()
+        records = (self._recorded(record.stem) for record in self.folder.glob("*.json") if ids)
+        return {full_name(one["reference"]) for one in records if one.get("id") in ids}
 
     def touch(self, key: str) -> None:
         """It is used now."""
@@ -352,11 +391,20 @@ class Images:
                 return False
             if not self._is_renamed(key) and not remove_image(self._engine, self._reference(key)):
                 return False
+            if image_id := self._recorded(key).get("id"):
+                self._forget_rights(image_id)
             self._record(key).unlink(missing_ok=True)
             self._packages(key).unlink(missing_ok=True)
+            for lock in self.folder.glob(f"{key}-*.lock"):
+                lock.unlink(missing_ok=True)
             self._noted_at.pop(key, None)
             self._builds.forget(key)
         return True
+
+    def _forget_rights(self, image_id: str) -> None:
+        """Who may use an image is of no account once it is gone; while it is here by another name it is."""
+        if find_image(self._engine, image_id) is None:
+            self._rights.forget(image_id)
 
     def _is_anothers(self, key: str) -> bool:
         """Whether another agent may be about to start it."""
@@ -402,6 +450,7 @@ class Images:
         allows that, or its registry lets this node have it too.
         """
         key = self._base_key(reference)
+        login = asker.logins.get(registry_of(reference))
         found: list[StoredImage] = []
         is_due = self._settings.always_pulls and not is_made_here(reference)
 
@@ -410,31 +459,20 @@ class Images:
             if image is not None and self._is_old(key, image, asker.built_after):
                 image = None
             found[:] = [] if image is None else [image]
-            return image is not None and self._is_free_for_sessions(key, reference, image)
+            return image is not None and self._may_use(key, reference, image, asker, login)
 
         def pull(tell: Say) -> None:
             nonlocal is_due
-            image = find_image(self._engine, reference)
-            # One that was there before is not ours to remove, also when it is asked for again.
-            is_ours = image is None or self._has_pulled(key, image)
-            pinned = reference if is_ours else self._pinned(reference, image)
-            if pinned:
-                # By its own name it would become what the registry has by now: whoever made it needs it.
-                self._pull(reference if is_due else pinned, tell, asker)
+            self._fetch(key, reference, replace(asker, say=tell), login, is_due=is_due)
             is_due = False
-            image = find_image(self._engine, reference)
-            if image is None:
-                raise EnvironmentFailed(f"image {reference} was pulled, but does not exist")
-            if is_ours:
-                self._refuse_large(reference, image)
-                self._remember(key, reference, image.id)
-            elif pinned:
-                self._confirm(key, image)
             if not is_there():
                 raise EnvironmentFailed(f"image {reference} was replaced while it was pulled")
 
         self._builds.provide(
-            key,
+            # nobody's failure is another's who has a login of their own
+            key
+            if login is None
+            else f"{key}-{hashlib.sha256(asker.owner.encode()).hexdigest()[:16]}",
             is_there=is_there,
             build=pull,
             say=asker.say,
@@ -444,6 +482,64 @@ class Images:
         self.touch(key)
         return found[0]
 
+    def _fetch(
+        self, key: str, reference: str, asker: _Asker, login: Login | None, *, is_due: bool
+    ) -> None:
+        """Pull an image, or have its registry say whether this user may have the one that is here."""
+        image = find_image(self._engine, reference)
+        # One that was there before is not ours to remove, also when it is asked for again.
+        is_ours = image is None or self._has_pulled(key, image)
+        # What is ours stays what it is while its registry is asked who may have it.
+        is_new = image is None or is_due or self._is_old(key, image, asker.built_after)
+        pinned = reference if is_ours and is_new else self._pinned(reference, image)
+        if pinned and parts_of(pinned)[2]:
+            self._ask_registry(pinned, asker, login)
+        if pinned and is_new:
+            # By its own name it would become what the registry has by now: whoever made it needs it.
+            self._pull_or_remove(reference if is_due else pinned, asker, login, image)
+        image = find_image(self._engine, reference)
+        if image is None:
+            raise EnvironmentFailed(f"image {reference} was pulled, but does not exist")
+        if is_ours and is_new:
+            self._refuse_large(reference, image)
+        is_everybodys = login is None or self._is_everybodys(image.id)
+        if pinned:
+            version = None if is_everybodys or login is None else login.version
+            self._rights.grant(image.id, asker.owner, version)
+        if is_ours and is_new:
+            self._remember(key, reference, image.id)
+        elif pinned and not is_ours and is_everybodys:
+            self._confirm(key, image)
+
+    def _is_everybodys(self, image_id: str) -> bool:
+        """Whether all may use an image that is here already, by another name: no login makes it less than that."""
+        if self._rights.is_private(image_id):
+            return False
+        settings = self._settings
+        named = (
+            find_image(self._engine, one)
+            for one in (settings.default, *settings.aliases.values())
+            if one
+        )
+        if any(one is not None and one.id == image_id for one in named):
+            return True
+        return any(
+            self._recorded(record.stem).get("id") == image_id
+            for record in self.folder.glob("*.json")
+        )
+
+    def _pull_or_remove(
+        self, reference: str, asker: _Asker, login: Login | None, before: StoredImage | None
+    ) -> None:
+        """Pull it; what comes of a pull with a login that is broken off is nobody's to use."""
+        try:
+            self._pull(reference, asker, login)
+        except BaseException:
+            if login is not None and before is None:
+                with suppress(EngineError):
+                    remove_image(self._engine, reference)
+            raise
+
     def _is_old(self, key: str, image: StoredImage, pulled_after: float) -> bool:
         """Whether this agent pulled the image, and before that."""
         pulled_at = float(self._recorded(key).get("pulled_at", 0))
@@ -452,8 +548,17 @@ class Images:
     def _base_key(self, reference: str) -> str:
         return hashlib.sha256(f"{self._mark} {reference}".encode()).hexdigest()[:32]
 
-    def _is_free_for_sessions(self, key: str, reference: str, image: StoredImage) -> bool:
-        """Whether every user of this node may use an image that is here."""
+    def _may_use(
+        self,
+        key: str,
+        reference: str,
+        image: StoredImage,
+        asker: _Asker,
+        login: Login | None,
+    ) -> bool:
+        """Whether a user may use an image that is here: everybody may, or its registry gave it to this login."""
+        if self._rights.is_private(image.id):
+            return self._rights.has(image.id, asker.owner, login.version if login else None)
         if self._has_pulled(key, image) or self._allowed.is_local_allowed(reference):
             return True
         with suppress(FileNotFoundError):
@@ -489,7 +594,29 @@ class Images:
                 " this node (image_bytes in the agent's settings)"
             )
 
-    def _pull(self, reference: str, say: Say, asker: _Asker) -> None:
+    def _ask_registry(self, pinned: str, asker: _Asker, login: Login | None) -> None:
+        """Raises EnvironmentFailed if the registry does not give this user an image by its digest."""
+        self._allowed.check_registry(pinned)
+        ends_at = time.monotonic() + self._settings.pull_time_limit_s
+
+        def look() -> None:
+            self._look(asker)
+            if time.monotonic() > ends_at:
+                raise EnvironmentFailed(f"the registry of image {pinned} does not answer")
+
+        try:
+            ask_registry(
+                self._engine,
+                pinned,
+                credentials=self._settings.credentials,
+                login=login,
+                look=look,
+            )
+        except EngineRefused as error:
+            raise EnvironmentFailed(f"image {pinned} cannot be pulled: {error}") from None
+
+    def _pull(self, reference: str, asker: _Asker, login: Login | None) -> None:
+        say = asker.say
         if is_made_here(reference):
             raise EnvironmentFailed(
                 f"image {reference} is not on this node, and no registry is asked for that name: its"
@@ -511,6 +638,7 @@ class Images:
                 self._engine,
                 reference,
                 credentials=self._settings.credentials,
+                login=login,
                 look=look,
                 most_bytes=self._settings.image_bytes,
             ):

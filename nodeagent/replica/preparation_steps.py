@@ -63,6 +63,7 @@ from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.times import seconds_of
 
 if TYPE_CHECKING:
+    from nodeagent.engine.pulls import Login
     from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.image_names import ImageNames
     from nodeagent.environments.images import Images
@@ -105,6 +106,8 @@ class Draft:
     """Tells what it waits for on this node, from any thread; "": it goes on."""
     resumes_from: str = ""
     """The checkpoint from which the attempt goes on; "": it begins anew."""
+    logins: Mapping[str, Login] = field(default_factory=dict, repr=False)
+    """Of its user at registries of images, by registry."""
     lock: str = ""
     """The packages that it is to have (nsml.packages.locks); "": those that the code asks for."""
     is_lock_refused: bool = False
@@ -384,6 +387,7 @@ class ImageHook:
             self._images.provide,
             reference,
             wanted,
+            logins=draft.logins,
             pinned=partial(setattr, draft, "pinned_image"),
             installed=partial(setattr, draft, "installed"),
         )
@@ -396,7 +400,7 @@ class ImageHook:
             folder=draft.folder.app, path=spec.dockerfile, arguments=dict(spec.build_arguments)
         )
         draft.image_name = spec.dockerfile
-        return Requirements(), partial(self._images.provide_built, recipe)
+        return Requirements(), partial(self._images.provide_built, recipe, logins=draft.logins)
 
     async def _named(self, draft: Draft, image: str) -> Mapping[str, bytes]:
         """Its files with names of users and groups; given up when cancelled."""

@@ -269,7 +269,13 @@ class Runner:
         self, words: PreparationLog, told: asyncio.Event
     ) -> pb.ReplicaExit | None:
         """As `_start`; raises ImageGone when what was prepared was removed before it started."""
-        draft = Draft(self.assignment, self.folder, words, waits=self._waits_from_thread())
+        draft = Draft(
+            self.assignment,
+            self.folder,
+            words,
+            waits=self._waits_from_thread(),
+            logins=self.secrets.logins,
+        )
         problem = self.secrets.problem(self.assignment.spec.secrets)
         if problem and self.stop_order is None:
             return await self._fail(draft, sessions.CAUSE_START_FAILED, problem)

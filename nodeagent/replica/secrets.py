@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nodeagent.engine.pulls import Login
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -12,9 +14,12 @@ if TYPE_CHECKING:
 
 
 class GivenSecrets:
-    """Variables of one program; nothing is left of them after `forget`."""
+    """Variables of one program, and logins for its image; nothing is left of them after `forget`."""
 
-    def __init__(self, values: Iterable[pb.SecretValue] = ()) -> None:
+    def __init__(
+        self, values: Iterable[pb.SecretValue] = (), logins: Iterable[pb.RegistryLogin] = ()
+    ) -> None:
+        self.logins = logins_by_registry(logins)
         self._values: dict[str, str] = {}
         self._problems: dict[str, str] = {}
         for one in values:
@@ -38,6 +43,7 @@ class GivenSecrets:
     def forget(self) -> None:
         """The program has them, or will never have them."""
         self._values.clear()
+        self.logins = {}
 
     def __repr__(self) -> str:
         return f"GivenSecrets({sorted(self._values)})"
@@ -45,6 +51,17 @@ class GivenSecrets:
 
 def taken_from(assignment: pb.Assignment) -> GivenSecrets:
     """The secrets of an assignment, which has none any more: what is left may be written down."""
-    given = GivenSecrets(assignment.secrets)
+    given = GivenSecrets(assignment.secrets, assignment.registry_logins)
     assignment.ClearField("secrets")
+    assignment.ClearField("registry_logins")
     return given
+
+
+def logins_by_registry(logins: Iterable[pb.RegistryLogin]) -> Mapping[str, Login]:
+    """A user's logins."""
+    return {
+        one.registry: Login(
+            registry=one.registry, user=one.user, password=one.password, version=one.version
+        )
+        for one in logins
+    }

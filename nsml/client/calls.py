@@ -1127,6 +1127,39 @@ class Secrets:
         request = pb.RemoveSecretRequest(name=name, user=user)
         await self._rpc.unary("SecretService/RemoveSecret", request, pb.RemoveSecretResponse)
 
+    async def put_login(
+        self, registry: str, registry_user: str, password: bytes
+    ) -> secrets.RegistryAccess:
+        """Set one's own login at a registry of images."""
+        from nsml.v1 import secrets_pb2 as pb
+
+        request = pb.SetRegistryLoginRequest(
+            registry=registry, registry_user=registry_user, password=password
+        )
+        answer = await self._rpc.unary(
+            "SecretService/SetRegistryLogin", request, pb.SetRegistryLoginResponse
+        )
+        return answer.login
+
+    async def logins(self, user: str = "") -> list[secrets.RegistryAccess]:
+        """One's own logins by registry; administrators: a user's."""
+        from nsml.v1 import secrets_pb2 as pb
+
+        request = pb.ListRegistryLoginsRequest(user=user)
+        answer = await self._rpc.unary(
+            "SecretService/ListRegistryLogins", request, pb.ListRegistryLoginsResponse
+        )
+        return list(answer.logins)
+
+    async def remove_login(self, registry: str, user: str = "") -> None:
+        """Remove a login of one's own; administrators: a user's."""
+        from nsml.v1 import secrets_pb2 as pb
+
+        request = pb.RemoveRegistryLoginRequest(registry=registry, user=user)
+        await self._rpc.unary(
+            "SecretService/RemoveRegistryLogin", request, pb.RemoveRegistryLoginResponse
+        )
+
 
 class SshKeys:
     """SshKeyService."""

@@ -109,6 +109,25 @@ def registry_of(reference: str) -> str:
     return _registry_and_path(parts_of(reference)[0])[0]
 
 
+def login_registry(text: str) -> str:
+    """HOST[:PORT] of a registry that somebody logs in to, in its one form: `ghcr.io`, `docker.io` for Docker Hub.
+
+    Raises:
+        ValueError: no registry can be there; the message says why.
+    """
+    host = text.removeprefix("https://").removesuffix("/").removesuffix("/v1").removesuffix("/v2")
+    host = host.lower() or DOCKER_HUB
+    trial = f"{host}/x:1"
+    if not is_reference(trial) or "/" in host:
+        raise ValueError("it is HOST[:PORT], such as ghcr.io or registry.lab:5000")
+    registry = registry_of(trial)
+    if registry != host and host not in _HUB_HOSTS:
+        raise ValueError("it is HOST[:PORT]: a name with a dot, or with a port")
+    if why := why_never_pulled(trial):
+        raise ValueError(why)
+    return registry
+
+
 def full_name(reference: str) -> str:
     """A reference's name with its registry, without tag and digest: `docker.io/library/python`.
 

@@ -117,6 +117,7 @@ def hostile(state, everything):
     state.processes.visitors.add(user=EVIL, service=EVIL)
     state.programs.refusal = state.files.refusal = EVIL
     state.images[node.name] = [nodes_pb2.NodeImage(name=EVIL)]
+    state.logins[EVIL] = (EVIL, b"")
     return session
 
 

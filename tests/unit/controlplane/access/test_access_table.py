@@ -113,7 +113,14 @@ DECLARED = {
         "GetJumpHost": "u",
         "GetSshKeyUser": "j",
     },
-    "nsml.v1.SecretService": {"SetSecret": "u", "ListSecrets": "u", "RemoveSecret": "u"},
+    "nsml.v1.SecretService": {
+        "SetSecret": "u",
+        "ListSecrets": "u",
+        "RemoveSecret": "u",
+        "SetRegistryLogin": "u",
+        "ListRegistryLogins": "u",
+        "RemoveRegistryLogin": "u",
+    },
     "nsml.v1.NodeService": {
         "ListNodes": "u",
         "GetNode": "u",

@@ -293,6 +293,7 @@ UNCOUNTED = {
     "SessionService/StopSession": "frees what is held; repeated ones are counted by the writer",
     "SessionService/RemoveSession": "makes room",
     "SecretService/RemoveSecret": "makes room",
+    "SecretService/RemoveRegistryLogin": "makes room, and locks somebody out",
     "SshKeyService/RemoveSshKey": "makes room, and locks somebody out",
     "WebhookService/RemoveWebhook": "makes room",
     "AccountService/RevokeToken": "makes room, and locks somebody out",

@@ -224,6 +224,7 @@ class State:
         self.kept_limits = {}
         self.tokens = {TOKEN: "kim"}
         self.secrets = {}
+        self.logins = {"docker.io": ("kim", b"s3cret")}
         self.keys = {}
         key = LAPTOP.rpartition(" ")[0]
         self.jump_host = ssh_keys_pb2.GetJumpHostResponse(
@@ -1546,6 +1547,26 @@ class Secrets(secrets_pb2_grpc.SecretServiceServicer):
         if self.state.secrets.pop(request.name, None) is None:
             refuse(context, grpc.StatusCode.NOT_FOUND, "there is no such secret", "NOT_FOUND")
         return secrets_pb2.RemoveSecretResponse()
+
+    def SetRegistryLogin(self, request, context):
+        self.state.logins[request.registry] = (request.registry_user, request.password)
+        return secrets_pb2.SetRegistryLoginResponse(login=self.access(request.registry))
+
+    def access(self, registry):
+        told = secrets_pb2.RegistryAccess(
+            registry=registry, registry_user=self.state.logins[registry][0]
+        )
+        told.updated_at.seconds = EPOCH
+        return told
+
+    def ListRegistryLogins(self, request, context):
+        logins = {} if request.user else self.state.logins
+        return secrets_pb2.ListRegistryLoginsResponse(logins=map(self.access, sorted(logins)))
+
+    def RemoveRegistryLogin(self, request, context):
+        if self.state.logins.pop(request.registry, None) is None:
+            refuse(context, grpc.StatusCode.NOT_FOUND, "there is no such login", "NOT_FOUND")
+        return secrets_pb2.RemoveRegistryLoginResponse()
 
 
 class SshKeys(ssh_keys_pb2_grpc.SshKeyServiceServicer):

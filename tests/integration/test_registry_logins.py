@@ -1,0 +1,140 @@
+"""Private images on a real engine: for whom what somebody's login pulled is used."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nodeagent.engine.client import Engine
+from nodeagent.engine.images import find_image, remove_image
+from nodeagent.engine.pulls import Login
+from nodeagent.environments.dockerfile_builds import Recipe
+from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.environments.images import Images, ImageSettings
+from nsml.packages.requirements import Requirements
+from tests.engines import required_engine, required_image
+from tests.support.registry import Registry, registry_of
+
+PASSWORD = "hush-4be1"
+
+
+@dataclass
+class Node:
+    engine: Engine
+    registry: Registry
+    images: Images
+    folder: Path
+
+    def login(self, password: str = PASSWORD, version: int = 1) -> dict[str, Login]:
+        host = self.registry.reference.partition("/")[0]
+        login = Login(registry=host, user="kim", password=password, version=version)
+        return {host: login}
+
+    def ask(self, owner: str, logins: Mapping[str, Login], image: str = "") -> str:
+        said = bytearray()
+        found = self.images.provide(
+            image or self.registry.reference,
+            Requirements(),
+            said.extend,
+            threading.Event(),
+            owner=owner,
+            use=lambda _: None,
+            logins=logins,
+        )
+        assert b"hush" not in said
+        return found
+
+    def refuses(self, owner: str, logins: Mapping[str, Login], image: str = "") -> str:
+        with pytest.raises(EnvironmentFailed) as failed:
+            self.ask(owner, logins, image)
+        assert "hush" not in str(failed.value)
+        return str(failed.value)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    engine, _ = required_engine()
+    # an image of its own: that of other tests is everybody's on this engine
+    name = f"nsml-test-private:{uuid.uuid4().hex[:8]}"
+    engine.sdk.api.commit(
+        made := _container(engine), *name.split(":"), conf={"Labels": {"x": name}}
+    )
+    engine.sdk.api.remove_container(made)
+    with registry_of(engine, name, password=PASSWORD) as registry:
+        remove_image(engine, name)
+        host = registry.reference.partition("/")[0]
+        settings = ImageSettings(allowed=(f"{host}/*", "local:*"))
+        mark = uuid.uuid4().hex[:12]
+        yield Node(engine, registry, Images(tmp_path / "i", engine, settings, mark=mark), tmp_path)
+    digests = [name for name in _names(engine) if name.startswith(host)]
+    for name in digests:
+        remove_image(engine, name)
+
+
+def _container(engine: Engine) -> str:
+    made: str = engine.sdk.api.create_container(required_image(), ["true"])["Id"]
+    return made
+
+
+def _names(engine: Engine) -> list[str]:
+    return [name for one in engine.sdk.api.images() for name in one.get("RepoDigests") or ()]
+
+
+def test_an_image_that_one_login_pulled_is_nobody_elses(node: Node) -> None:
+    image = node.ask("u.kim", node.login())
+    digest = next(iter(find_image(node.engine, image).sources))  # type: ignore[union-attr]
+    for name in ("", digest):  # by tag and by digest, with local:* allowed
+        assert "gives you no access" in node.refuses("u.lee", {}, name)
+        assert "gives you no access" in node.refuses("u.lee", node.login("wrong"), name)
+    assert node.ask("u.kim", node.login()) == image
+    assert node.ask("u.lee", node.login()) == image, "who shows the registry a login of its own"
+    assert "gives you no access" in node.refuses("u.kim", {}), "logged out"
+    assert "gives you no access" in node.refuses("u.kim", node.login("old", version=2))
+    assert not [name for name in node.images.listed() if name.startswith(digest.split("/")[0])]
+
+
+def test_a_dockerfile_begins_with_no_private_image_of_another(node: Node) -> None:
+    node.ask("u.kim", node.login())
+    name = node.registry.reference
+    for text in (f"FROM {name}\n", f"ARG X={name}\nFROM $X\n"):
+        code = node.folder / "code"
+        code.mkdir(exist_ok=True)
+        (code / "Dockerfile").write_text(text)
+        recipe = Recipe(folder=code, path="Dockerfile")
+        with pytest.raises(EnvironmentFailed, match="gives you no access"):
+            node.images.provide_built(
+                recipe, len, threading.Event(), owner="u.lee", use=lambda _: None
+            )
+
+
+def test_a_login_makes_nothing_private_that_is_everybodys(node: Node, tmp_path: Path) -> None:
+    host, access = next(iter(node.registry.credentials["auths"].items()))
+    config = tmp_path / "config.json"
+    config.write_text(f'{{"auths": {{"{host}": {{"auth": "{access["auth"]}"}}}}}}')
+    settings = ImageSettings(allowed=(f"{host}/*",), credentials=config)
+    images = Images(node.images.folder, node.engine, settings, mark="m")
+    open_to_all = Node(node.engine, node.registry, images, node.folder)
+    image = open_to_all.ask("u.kim", node.login())
+    assert open_to_all.ask("u.lee", {}) == image, "with the node's own credentials"
+    digest = next(iter(find_image(node.engine, image).sources))  # type: ignore[union-attr]
+    assert open_to_all.ask("u.kim", node.login(), digest) == image
+    assert open_to_all.ask("u.max", {}, digest) == image
+
+
+def test_what_a_broken_off_pull_left_is_removed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull = Images._pull
+
+    def cancelled(self: Images, *given: object) -> None:
+        pull(self, *given)  # type: ignore[arg-type]
+        raise EnvironmentFailed("cancelled just then")
+
+    monkeypatch.setattr(Images, "_pull", cancelled)
+    assert "just then" in node.refuses("u.kim", node.login())
+    assert find_image(node.engine, node.registry.reference) is None
