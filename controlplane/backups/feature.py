@@ -31,7 +31,7 @@ def wire(core: Core) -> Feature:
         state=core.state,
         history=core.history,
         content=core.shared(content),
-        datasets=core.shared(datasets),
+        datasets=core.shared(datasets).lookup,
         locks=core.shared(environment_locks),
         admission=core.admission,
         clock=core.clock,

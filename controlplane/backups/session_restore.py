@@ -10,7 +10,7 @@ import structlog
 
 from controlplane.backups.restored_sessions import foreign_dataset, request_id_of, restored
 from controlplane.content.content import SEND_IT
-from controlplane.datasets.datasets import parse_dataset
+from controlplane.datasets.references import parse_dataset
 from controlplane.domain.errors import (
     RETRY_AFTER_S,
     InvalidRequest,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from controlplane.content.content import Content
-    from controlplane.datasets.datasets import Datasets
+    from controlplane.datasets.lookup import DatasetLookup
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import DatasetVersion, Session
     from controlplane.environments.locks import EnvironmentLocks
@@ -89,7 +89,7 @@ class Restorer:
         state: LiveState,
         history: History,
         content: Content,
-        datasets: Datasets,
+        datasets: DatasetLookup,
         locks: EnvironmentLocks,
         admission: Admission,
         clock: Clock,

@@ -25,7 +25,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -294,7 +302,9 @@ class _Walk:
         self._counted = counted
         self._run = run
         self._marked: LruDict[str, None] = LruDict(ROOTS_SEEN)
-        self._read: LruDict[str, _PageRead] = LruDict(PAGES_READ, weigh=lambda one: len(one.holders))
+        self._read: LruDict[str, _PageRead] = LruDict(
+            PAGES_READ, weigh=lambda one: len(one.holders)
+        )
         self._seen: LruDict[tuple[str, tuple[Holder, ...]], None] = LruDict(ROOTS_SEEN)
 
     async def blobs(self, some: Sequence[Reference]) -> None:
@@ -347,7 +357,9 @@ class _Walk:
                 for some in digests_in(data):
                     count += len(some)
                     await self._add(root, some)
-                self._keep_page(digest, _PageRead(end, end_of(data), count, frozenset(root.holders)))
+                self._keep_page(
+                    digest, _PageRead(end, end_of(data), count, frozenset(root.holders))
+                )
                 end = end_of(data)
 
     def _known_page(self, digest: str, holders: Collection[Holder]) -> _PageRead | None:

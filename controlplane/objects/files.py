@@ -167,7 +167,7 @@ class Files:
 
     async def sign(self, key: str, life_s: float) -> str:
         """A URL by which anybody can read a file of a bucket for so long."""
-        with _translated():
+        with _translated(self._advice):
             bucket = cast("S3Store", self._backend)
             return await obstore.sign_async(bucket, "GET", key, dt.timedelta(seconds=life_s))
 
