@@ -293,7 +293,7 @@ async def test_what_a_bucket_had_is_read_in_another_clouds_after_a_copy(
     )
     objects = PackedObjects(old, index)
     await objects.mark("c1/x")
-    blobs = {digest_of(data): data for data in (f"blob {n}".encode() * 1000 for n in range(20))}
+    blobs = {digest_of(data): data for data in (f"blob {n}".encode() * 1000 for n in range(5))}
     for digest, data in blobs.items():
         await objects.put(digest, data)
     new = place.files()
@@ -343,12 +343,13 @@ def test_a_control_plane_stands_on_it_or_refuses(
     (tmp_path / "data/a.bin").write_bytes(random.Random(2).randbytes(3 << 20))
     with place.faulty() as (behind, faults):
         faults.ignores_conditions = has_fault
-        settings, environment = {"coordination": "embedded", **behind.settings}, {}
+        settings = {"coordination": "embedded", **behind.settings}
         if isinstance(place.server, GcsServer):
             settings["gcs_credentials"] = str(place.server.credentials)
         else:
-            environment = dict(place.environment)
-        with ControlPlaneProcess(tmp_path / "c1", settings, environment) as control:
+            file = written(tmp_path / "key", f"AccountKey={KEY}")
+            settings |= {"azure_account": ACCOUNT, "azure_credentials": str(file)}
+        with ControlPlaneProcess(tmp_path / "c1", settings, {}) as control:
             if has_fault:
                 words = control.refused()
                 assert f"the service of {place.url} cannot be used: it overwrites" in words

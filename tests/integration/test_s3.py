@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.objects import service as bucket_module
 from controlplane.objects.buckets import open_bucket
 from controlplane.objects.errors import ObjectsDenied, ObjectsUnavailable
 from controlplane.objects.files import open_shared
@@ -67,21 +66,6 @@ async def test_a_service_that_is_gone_is_said_and_found_again(own: S3Server) -> 
         said = await refused(objects)
     assert all("cannot be used now" in words for words in said)
     assert not any(KEYS["AWS_SECRET_ACCESS_KEY"] in words for words in said)
-
-
-async def test_a_service_that_says_nothing_is_not_waited_for(
-    own: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bucket_module, "_SILENT_S", 3)
-    monkeypatch.setattr(bucket_module, "_RETRIES", 1)
-    objects = opened(f"s3://{own.bucket()}", own.endpoint)
-    await objects.put(DIGEST, b"data")
-    os.kill(own.process.pid, signal.SIGSTOP)
-    async with asyncio.timeout(60):
-        with pytest.raises(ObjectsUnavailable):
-            await objects.get(DIGEST)
-    os.kill(own.process.pid, signal.SIGCONT)
-    assert await objects.get(DIGEST) == b"data", "it heals alone"
 
 
 async def test_keys_that_the_service_does_not_know_are_refused() -> None:
