@@ -34,7 +34,10 @@ _ADVICE: Final = (
 
 _PLACE: Final = re.compile(r"\b[A-Z]+ (https?://[^/\s?]+)\S* in \S+?(?:,.*?)? +- (.*)")
 _CAUSES: Final = (
-    (re.compile(r"InvalidCertificate\(\s*(\w+)"), r"its certificate does not verify: \1"),
+    (
+        re.compile(r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)"),
+        r"its certificate does not verify: \1",
+    ),
     (re.compile(r"\bInvalidContentType\b"), "it does not speak TLS"),
     (re.compile(r"(?:message|error): \"([^\"]+)\""), r"\1"),
     (re.compile(r"kind: Timeout\b"), "it says nothing in time"),

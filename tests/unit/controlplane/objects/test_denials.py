@@ -98,6 +98,13 @@ def test_away(words: str, told: str) -> None:
             "s3_ca",
         ),
         (
+            unsent(
+                "error: InvalidCertificate(\n    Other(\n   OtherError(\n CaUsedAsEndEntity,\n)))"
+            ),
+            "its certificate does not verify: CaUsedAsEndEntity",
+            "s3_ca",
+        ),
+        (
             unsent("error: InvalidMessage(\n    InvalidContentType,\n)"),
             "it does not speak TLS",
             "s3_endpoint",
