@@ -33,6 +33,8 @@ MOST_WAITING: Final = 16
 WANTED_FOR_S: Final = 15.0
 """How long the control plane waits: an order that has waited longer is not carried out."""
 
+_NOTHING: Final = "it has nothing of that"
+
 log = structlog.get_logger()
 
 
@@ -104,11 +106,13 @@ class RepairOrders:
             report = pb.RepairReport(order_id=order.order_id)
             try:
                 report.sent = await self._carried_out(order)
+            except FileNotFoundError:
+                report.words = _NOTHING
             except (OSError, ValueError, ContentError, ClientError) as error:
-                report.words = str(error)
+                report.words = str(getattr(error, "strerror", None) or error)
             else:
                 if not report.sent:
-                    report.words = "it has nothing of that"
+                    report.words = _NOTHING
             log.info("repair.sent", root=order.root[:16], blobs=report.sent, reason=report.words)
             self._answer(report)
 

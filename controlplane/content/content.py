@@ -257,7 +257,12 @@ class Content:
             upload = _Upload(
                 self._objects,
                 partial(self._note_stored, sender, payer),
-                partial(self._admission.check_kept, payer.user, project=payer.project),
+                partial(
+                    self._admission.check_kept,
+                    payer.user,
+                    project=payer.project,
+                    is_agent=payer.is_agent,
+                ),
                 self._run,
             )
             try:

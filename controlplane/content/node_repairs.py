@@ -165,6 +165,7 @@ class NodeRepairs:
         for checkpoint in saved:
             if checkpoint.node in linked:
                 yield checkpoint.node, checkpoint
+        linked -= {checkpoint.node for checkpoint in saved}  # they looked at their trees, too
         holders = {node for node in linked if root in self._state.stock(node).things}
         for node in sorted(holders):
             yield node, None

@@ -223,7 +223,7 @@ class Admission:
             LowOnRoom: the object store is at its floor; Unavailable for agents, which send again.
         """
         size = blob_bytes(sizes)
-        self.check_kept(user, size, project)
+        self.check_kept(user, size, project, is_agent=is_agent)
         if user and not self._has_share(self._uploads, user, size, OBJECTS):
             used = size_text(int(self._uploads.used(user)))
             raise self._reached(
@@ -265,10 +265,20 @@ class Admission:
         if self._project_kept is not None and project:
             yield self._project_kept, project
 
-    def check_kept(self, user: str, size: int, project: str = "") -> None:
-        """Raise LimitReached where so much more may not be kept for a user, or a project ("": for nobody)."""
+    def check_kept(
+        self, user: str, size: int, project: str = "", *, is_agent: bool = False
+    ) -> None:
+        """Raise LimitReached where so much more may not be kept for a user, or a project ("": for nobody).
+
+        `is_agent`: an agent sends it, and will again: until then sessions are told that it waits.
+        """
         for kept, name in self._holders(user, project):
-            self._check_kept(kept, name, size)
+            try:
+                self._check_kept(kept, name, size)
+            except LimitReached:
+                if is_agent:
+                    kept.waits(name, size)
+                raise
 
     def _check_kept(self, kept: Kept, name: str, size: int) -> None:
         try:

@@ -47,6 +47,9 @@ UNKNOWN_BYTES: Final = 10 << 40
 FULL_BYTES: Final = 16 << 20
 """Whoever has less than this left, or than an eighth, is at the limit: blobs come in batches."""
 
+WAITS_S: Final = 360.0
+"""So long at most an agent waits before it sends again what was refused."""
+
 WORDS: Final[Mapping[str, str]] = {
     KeptKind.DATASETS.name: "datasets",
     KeptKind.CHECKPOINTS.name: "checkpoints",
@@ -123,6 +126,8 @@ class Kept:
         self._taking: Counter[str] = Counter()
         """What is stored, or being stored, and not noted yet."""
         self._asking: set[str] = set()
+        self._waiting: dict[str, tuple[float, int]] = {}
+        """When something was last refused to an agent, and how much."""
         self._looking = asyncio.Lock()
 
     @property
@@ -192,12 +197,14 @@ class Kept:
         return UNKNOWN_BYTES if capacity is None else max(int(share * capacity), 1)
 
     def words(self, user: str, *, is_own: bool) -> str:
-        """For the sessions of a user who is at the limit: that checkpoints wait, and why; "" for all others.
+        """For the sessions of a user who is at the limit, or of whom something does not fit: that checkpoints wait, and why.
+
+        "" for all others.
 
         `is_own`: for the user and administrators; what is kept is nobody else's business.
         """
         one = self.use(user)
-        if not one.is_full:
+        if not one.is_full and not self._is_waiting(one):
             return ""
         text = "new checkpoints are not durable: they wait on their node, since "
         if not is_own:
@@ -217,6 +224,16 @@ class Kept:
 
     def _rule(self, one: KeptUse) -> str:
         return f"one user may keep {size_text(one.most)} (user_kept_bytes)"
+
+    def waits(self, user: str, size: int) -> None:
+        """So much of a user has just been refused to an agent, which keeps it and sends it again."""
+        self._waiting[user] = self._clock.monotonic(), size
+
+    def _is_waiting(self, one: KeptUse) -> bool:
+        """Whether what was refused would be refused still."""
+        at, size = self._waiting.get(one.name, (-WAITS_S, 0))
+        is_late = self._clock.monotonic() - at >= WAITS_S
+        return bool(one.most) and not is_late and one.used + size > one.most
 
     def check(self, user: str, size: int) -> None:
         """Raise LimitReached where a user may not have so much more kept."""

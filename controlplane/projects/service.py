@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from controlplane.domain.values import Project, Quota, Session, Used
-    from controlplane.limits.user_storage import ProjectUsages
+    from controlplane.limits.user_storage import KeptUse, ProjectUsages
     from controlplane.projects.projects import Projects
     from controlplane.state.live_state import LiveState
     from nsml.common.clock import Clock
@@ -114,7 +114,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         who = require_user()
         project = self._projects.visible(request.name, who)
         use, users, largest = await self._usages.of(project, who.user)
-        storage = pb.ProjectStorage(project=project.name, usage=usage_message(use))
+        storage = _stored(use)
         storage.usage.largest.extend(map(item_message, largest))
         storage.users.extend(pb.StoredByUser(user=user, bytes=size) for user, size in users)
         return pb.GetProjectStorageResponse(storage=storage)
@@ -125,11 +125,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     ) -> pb.ListProjectStorageResponse:
         """What is kept for each that the caller sees."""
         names = {one.name for one in self._projects.every(require_user())}
-        shown = [
-            pb.ProjectStorage(project=one.name, usage=usage_message(one))
-            for one in await self._usages.all()
-            if one.name in names
-        ]
+        shown = [_stored(one) for one in await self._usages.all() if one.name in names]
         return pb.ListProjectStorageResponse(storage=shown)
 
     def _used(self) -> dict[str, Used]:
@@ -166,6 +162,12 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         held, lately = gpu_thousandths / WHOLE_DEVICE, self._state.lately.get(project.name, 0.0)
         share = share_of(project.name, held=held, lately=lately, weight=project.weight)
         return share_message(share, self._state.accounts)
+
+
+def _stored(use: KeptUse) -> pb.ProjectStorage:
+    message = pb.ProjectStorage(project=use.name, usage=usage_message(use))
+    message.usage.is_own_limit = False  # no project has another one
+    return message
 
 
 def _holders(holding: Iterable[Session]) -> list[pb.MemberUsage]:

@@ -2031,6 +2031,44 @@ async def test_what_callers_have_sent_is_known_by_caller_and_period(history: His
     assert await sent.among("user kim", digests, since=7) == dict.fromkeys(digests[2:], 8)
 
 
+async def test_what_is_kept_for_projects_is_counted_beside_it(history: History) -> None:
+    kept, digests = history.kept, ["ab" * 32]
+    await history.sent.remember(
+        "node n for kim in vision", digests, period=7, owner="kim", project="vision", size=100
+    )
+    await kept.projects.add("vision", sent=11, asked=1)
+    before = await kept.projects.all()
+    assert before == {"vision": KeptBytes({}, 0.0, 111, 1)}
+    assert (await kept.all())["kim"].sent == 100
+    await kept.projects.add("vision", sent=7)
+    counted = {"vision": {"CODE": 40}, "speech": {}}
+    await kept.count({}, {}, (), projects=(counted, before), at=9.0, term=2)
+    assert await kept.projects.all() == {
+        "vision": KeptBytes({"CODE": 40}, 9.0, 7, 0),
+        "speech": KeptBytes({}, 9.0, 0, 0),
+    }
+
+
+async def test_a_project_is_shown_by_user_and_largest_that_the_viewer_sees(
+    history: History,
+) -> None:
+    catalogue = history.catalogue
+    for number, owner in enumerate(("kim", "lee", "lee")):
+        project = "vision" if number < 2 else ""
+        row = session(number, owner=owner, project=project)
+        await catalogue.put_session(row, term=1)
+        await catalogue.put_checkpoint(
+            replace(durable("a", session_id=row.id), size_bytes=10 + number)
+        )
+    users, largest = await history.kept.of_project("vision", User(name="lee"), ())
+    assert users == (("lee", 11), ("kim", 10))
+    assert [one.bytes for one in largest] == [11]
+    _, largest = await history.kept.of_project("vision", User(name="r", role=Role.ADMIN), ())
+    assert [one.bytes for one in largest] == [11, 10]
+    users, largest = await history.kept.of_project("lee", User(name="lee"), ())
+    assert (users, [one.bytes for one in largest]) == ((("lee", 12),), [12])
+
+
 async def test_what_is_kept_is_counted_and_corrected_by_what_is_sent(history: History) -> None:
     kept, digests = history.kept, [f"{number:064x}"[::-1] for number in range(3)]
     assert await kept.all() == {}

@@ -32,6 +32,7 @@ from controlplane.history.values import Checkpoint, CheckpointState, SessionReco
 from controlplane.limits.admission import Admission
 from controlplane.limits.user_storage import (
     UNKNOWN_BYTES,
+    WAITS_S,
     Kept,
     KeptUsages,
     ProjectKept,
@@ -718,6 +719,12 @@ async def test_a_quota_is_of_one_project_alone_and_says_what_to_do(world: World)
         await plane.save("s2", more)
     assert "the quota of project vision is 32.8 kB of stored data" in caught.value.why
     assert caught.value.attempt.startswith("nsml storage --project vision ")
+    # It is far from full, but what does not fit waits on its node.
+    assert not plane.project_kept.use("vision").is_full
+    assert plane.project_kept.words("vision", is_own=True).startswith("new checkpoints are not")
+    assert plane.kept.words("lee", is_own=True) == ""
+    world.clock.now += WAITS_S
+    assert plane.project_kept.words("vision", is_own=True) == ""
     await plane.save("s3", more)  # the same user, another project
     world.projects["vision"] = Project(name="vision", kept_bytes=8 * BLOB)
     await plane.save("s2", more)
