@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.policy import ALLOW, CHANGE, may
+from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import CheckpointCount
 from controlplane.records.session_summaries import EVERY_S
@@ -205,7 +205,7 @@ class Presenter:
             elif session.state in _SAVES:
                 message.waiting = self._kept.words(
                     session.owner, is_own=is_own
-                ) or self._project_kept.words(session.project or session.owner, is_own=is_own)
+                ) or self._project_words(viewer, session, is_own=is_own)
             _add_summary(message, summaries.get(session.id))
             _add_usage(message, session, self._usages.live(session.id))
             uses = self._uses(session, samples)
@@ -214,6 +214,15 @@ class Presenter:
                     replica.use.CopyFrom(use)
             messages.append(message)
         return messages
+
+    def _project_words(self, viewer: UserCaller, session: Session, *, is_own: bool) -> str:
+        """That checkpoints wait for room of the session's project; "" where they do not."""
+        project = self._state.project(session.project or session.owner)
+        if project is None:
+            return ""
+        # Who is no member any more need not know how much the others keep.
+        sees = is_own and may(viewer, SEE, project) is ALLOW
+        return self._project_kept.words(project.name, is_own=sees)
 
     async def reports(
         self, session_ids: Collection[str], names: Sequence[str] = ()

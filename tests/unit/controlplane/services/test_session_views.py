@@ -12,14 +12,15 @@ import pytest
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.limits import NO_LIMITS
-from controlplane.domain.values import Cause, Progress, Session, Stop, Visibility
+from controlplane.domain.values import Cause, Progress, Project, Session, Stop, Visibility
 from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import CheckpointCount, NodeSample, Summary
-from controlplane.limits.user_storage import Kept
+from controlplane.limits.user_storage import Kept, ProjectKept
 from controlplane.records.session_summaries import LastReports
 from controlplane.sessions.session_views import AT_ONCE, Presenter
 from controlplane.state.live_state import LiveState
+from controlplane.store.tables import Stored
 from controlplane.usage.usage import Usages
 from controlplane.wire.chunking import parts_as_made
 from nsml.common.clock import inline
@@ -48,7 +49,7 @@ class Desk:
             waiting=self.made.append,
             usages=usages,
             kept=Kept(NO_LIMITS, self.history, clock),
-            project_kept=Kept(NO_LIMITS, self.history, clock),
+            project_kept=ProjectKept(self.history, clock, find=self.state.project, every=tuple),
             clock=clock,
         )
 
@@ -263,3 +264,19 @@ async def test_what_is_kept_is_nobodys_to_change(desk: Desk) -> None:
     assert (await presenter.session(one, ADMIN)).memo == "mine"
     later = await presenter.session(replace(one, memo="later"), ADMIN)
     assert later.memo == "later"
+
+
+async def test_who_left_a_project_is_not_told_how_much_it_keeps(desk: Desk) -> None:
+    one = session(owner="kim", project="vision", state=SessionState.RUNNING)
+    presenter, told = desk.presenter, []
+    for members in ({"kim"}, {"lee"}):
+        project = Project(name="vision", members=frozenset(members), kept_bytes=1000)
+        desk.state.projects["vision"] = Stored(
+            key="project/vision", value=project, revision=1, create_revision=1
+        )
+        presenter._project_kept.take("vision", 500)
+        told.append((await presenter.session(one, UserCaller(user=User(name="kim")))).waiting)
+    assert told[0] == ""
+    assert told[1].endswith(" wait on their node, since its project is at its storage quota")
+    seen = await presenter.session(one, ADMIN)
+    assert "keeps 1.0 kB of 1.0 kB for project vision" in seen.waiting
