@@ -97,9 +97,11 @@ def build(
         return ExitCode.OK
     app.say(f"building on {nodes_words(chosen)}")
     answers = app.call(partial(_built, app=app, files=files, nodes=chosen))
-    if lock_file is not None:
+    is_printed = lock_file == Path("-")
+    # for programs the lock is in the answers
+    if lock_file is not None and (app.is_for_people or not is_printed):
         _write_lock(app, answers, lock_file)
-    if lock_file != Path("-"):
+    if not (is_printed and app.is_for_people):
         _write_answers(app, answers)
     done = sum(one.is_done for one in answers)
     if done == len(answers):

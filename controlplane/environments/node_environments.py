@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import Denied, NodeUnavailable, NotFound, StateConflict, TooLarge
+from controlplane.domain.errors import (
+    Denied,
+    InvalidRequest,
+    NodeUnavailable,
+    NotFound,
+    StateConflict,
+    TooLarge,
+)
 from controlplane.domain.identity import Role
 from controlplane.domain.names import check_node
 from controlplane.domain.node_availability import owner_words
@@ -28,6 +35,7 @@ MOST_FILES_BYTES: Final = 3 << 20
 MOST_LOG_BYTES: Final = 64 << 10
 """Of a build, in one answer."""
 _MOST_FILES: Final = 128
+_LONGEST_PATH: Final = 1024
 _MOST_WORDS: Final = 500
 
 
@@ -99,13 +107,16 @@ class NodeEnvironments:
     ) -> resources_pb2.EnvironmentBuild:
         """Begin to build one, as for a session of the caller.
 
-        Raises as `listed`; StateConflict also where the node runs no sessions of the caller, TooLarge.
+        Raises as `listed`; StateConflict also where the node runs no sessions of the caller, TooLarge, InvalidRequest.
         """
         if files.ByteSize() > MOST_FILES_BYTES or len(files.texts) > _MOST_FILES:
             raise TooLarge(
                 f"the files that list packages have over {MOST_FILES_BYTES >> 20} MiB",
                 attempt="a session builds it, too",
             )
+        if any(len(path) > _LONGEST_PATH for path in (*files.texts, files.entry)):
+            # nodes match paths against patterns, whose time grows faster than they do
+            raise InvalidRequest(f"a path has over {_LONGEST_PATH} characters")
         stored = self._state.nodes.get(check_node(node))
         is_theirs = stored is None or may(who, ACT_FOR, Personal(stored.value.owner)) is ALLOW
         if stored is not None and not is_theirs and (why := owner_words(stored.value)):

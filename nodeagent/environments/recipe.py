@@ -305,18 +305,23 @@ class LockTaken:
             elif self._size <= MOST_LOCK_BYTES:
                 self._lines.append(line.removeprefix(_LOCK_LINE))
                 self._size += len(line)
-        if len(self._rest) > _LONGEST_LINE and not self._rest.startswith(_LOCK_LINE):
-            self._say(self._rest)
-            self._rest = b""
+        is_of_lock = self._rest.startswith(_LOCK_LINE)
+        if len(self._rest) > (MOST_LOCK_BYTES if is_of_lock else _LONGEST_LINE):
+            # no package has such a line
+            self._size += MOST_LOCK_BYTES if is_of_lock else 0
+            self.end()
 
     def end(self) -> None:
         """Nothing more will come."""
-        self._say(self._rest)
+        if self._rest:
+            self._say(self._rest)
         self._rest = b""
 
     @property
     def lock(self) -> str:
         """The packages with hashes; "" where there is no lock."""
+        if self._size > MOST_LOCK_BYTES:
+            return ""
         content = b"".join(b"%s\n" % line for line in self._lines).decode(errors="replace")
         try:
             read_lock(content)

@@ -124,7 +124,8 @@ class EnvironmentServiceServicer:
         """Begin to build the environment of a code folder on a node, as a session of the caller there would; the answer does not wait
         for the end. The build ends that nobody asks about for 20 seconds, unless a session waits for it.
         Errors: as ListEnvironments; FAILED_PRECONDITION also: the node runs no sessions of the caller; RESOURCE_EXHAUSTED: over
-        3 MiB of files. What the files say is checked by the node: then the build fails.
+        3 MiB of files; INVALID_ARGUMENT: a path of over 1,024 characters. What the files say is checked by the node: then the
+        build fails.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -113,6 +113,8 @@ def test_a_lock_is_written_and_nodes_that_differ_or_fail_are_named(
     assert "gpu-2: environment 3f9a0c51d2e4 was there (1 package)" in told.stderr
     printed = nsml("env", "build", "--node", "gpu-2", "--lock", "-").stdout
     assert printed == there.lock
+    for_programs = json.loads(nsml("env", "build", "--node", "gpu-2", "--lock", "-", "-j").stdout)
+    assert [one["lock"] for one in for_programs["items"]] == [there.lock]
     there.state = resources_pb2.ENVIRONMENT_BUILD_STATE_FAILED
     there.words = "six has no wheel\x1b[2J"
     failed = nsml("env", "build", "--all-nodes", check=False)

@@ -63,7 +63,7 @@ def test_it_is_the_same_session_again_and_what_may_differ_is_named(nsml, state, 
     assert told.stdout == "Session kim/mnist/2 started\n"
     assert told.stderr.splitlines()[:7] == [
         "  fork of kim/mnist/1: nothing changed",
-        "  not pinned: packages: no exact version: torch, pandas>=2",
+        "  not pinned: packages: no exact version: torch, pandas>=2 (no lock of kim/mnist/1 is kept)",
         "  not pinned: GPU model: any; kim/mnist/1 ran on NVIDIA A100 (--gpu-model MODEL)",
         "  not pinned: GPU driver: not recorded",
         "  not pinned: secrets: TOKEN: they have the values of the start",

@@ -153,6 +153,9 @@ async def test_builds_are_those_of_the_caller_on_nodes_that_run_sessions_of_thei
     ids = {name: one for one, name in rig.plane.core.identities.ids().items()}
     assert [one.owner_id for one in orders] == [ids["root"], ids["kim"]]
     assert (orders[0].build.files, orders[1].build.log_offset) == (files, 7)
+    odd = resources_pb2.EnvironmentFiles(texts={"requirements" * 100: ""})
+    named = pb.BuildEnvironmentRequest(node="a", files=odd)
+    assert (await refused(kim.environments.BuildEnvironment(named)))[0] == "INVALID_ARGUMENT"
     files.texts["uv.lock"] = "x" * (3 << 20)
     large = pb.BuildEnvironmentRequest(node="a", files=files)
     assert (await refused(kim.environments.BuildEnvironment(large)))[0] == "RESOURCE_EXHAUSTED"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.environments.recipe import SCRIPT
+from nodeagent.environments.recipe import SCRIPT, LockTaken
 
 INSTALLED = """Package: dash
 Status: install ok installed
@@ -37,3 +37,19 @@ def test_the_name_of_a_package_is_no_pattern(tmp_path: Path, name: str, *, is_th
         check=False,
     )
     assert (done.returncode == 0) is is_there, done.stdout + done.stderr
+
+
+def test_a_lock_is_taken_out_of_what_a_build_says_and_of_nothing_too_long() -> None:
+    six = f"six==1.16.0 --hash=sha256:{'a' * 64}\n"
+    output = f" + six==1.16.0\nnsml-lock: {six}its end\nno line end".encode()
+    said: list[bytes] = []
+    taken = LockTaken(said.append)
+    for piece in (output[at : at + 7] for at in range(0, len(output), 7)):
+        taken(piece)
+    taken.end()
+    assert (taken.lock, b"".join(said)) == (six, b" + six==1.16.0\nits end\nno line end")
+    for endless in (b"nsml-lock: " + b"x" * (2 << 20), f"nsml-lock: {six}".encode() * 20_000):
+        rogue = LockTaken(lambda _: None)
+        rogue(endless)
+        rogue(f"\nnsml-lock: {six}".encode())
+        assert rogue.lock == ""
