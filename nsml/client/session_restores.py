@@ -20,7 +20,16 @@ from nsml.content.extract import naming
 from nsml.content.packing import pack_files
 from nsml.content.paths import native_parts
 from nsml.content.safe_paths import beneath
-from nsml.content.session_archives import HEADER, SUMS, ArchiveRefused, check, json_of, members
+from nsml.content.session_archives import (
+    HEADER,
+    MOST_JSON_BYTES,
+    SUMS,
+    ArchiveRefused,
+    check,
+    json_of,
+    members,
+)
+from nsml.packages.locks import MOST_LOCK_BYTES
 from nsml.v1 import artifacts_pb2, checkpoints_pb2, datasets_pb2, media_pb2, sessions_pb2
 from nsml.v1 import session_backups_pb2 as pb
 
@@ -31,11 +40,14 @@ if TYPE_CHECKING:
     from nsml.content.session_archives import Header, Member
 
 MOST_SESSIONS: Final = 100_000
-MOST_LOCK_BYTES: Final = 4 << 20
+MOST_RECORD_BYTES: Final = 2 << 20
+"""Of a line of records: what programs write has a MiB at most, and a message has to carry it."""
 _MOST_BYTES: Final = 1 << 62
 _PIECE_BYTES: Final = 1 << 20
 _PART_RECORDS: Final = 1_000
 _MOST_DEPTH: Final = 50
+_DATASET: Final = "dataset.json"
+"""What the record of a dataset is called here; in the archive it is FOLDER.json."""
 _LARGEST: Final = 1 << 53
 _STREAM: Final = re.compile(
     r"(?P<folder>sessions/[^/]+)/(?:records/(?P<record>[0-9]+-[0-9]+-[0-9]+)\.jsonl"
@@ -120,15 +132,16 @@ class _Looking:
             inside = _inside(folder, member)
             inside.trees |= self._referring.pop(folder, set())
             self.sessions[folder] = inside
-        elif name in _ROWS:
-            if folder in self.sessions:
-                raise ArchiveRefused(f"{member.path!r} is behind the record of its session")
+            return
+        if folder in self.sessions:
+            raise ArchiveRefused(f"{member.path!r} is behind the record of its session")
+        if name in _ROWS:
             trees = self._referring.setdefault(folder, set())
             for row in _rows(member, *_ROWS[name]):
                 if row.path and not row.is_empty:
                     trees.add(row.path)
-        elif folder in self.sessions:
-            raise ArchiveRefused(f"{member.path!r} is behind the record of its session")
+        else:
+            _check_size(name, member)
 
     def check(self) -> None:
         """Raise ArchiveRefused where something is named that is not there."""
@@ -138,6 +151,17 @@ class _Looking:
             if lacks := inside.trees - self._trees:
                 name = inside.session.name[:200]
                 raise ArchiveRefused(f"{min(lacks)[:200]!r}, files of {name!r}, is not in it")
+
+
+def _check_size(name: str, member: Member) -> None:
+    """Raise ArchiveRefused for what cannot be read later, or what a message cannot carry."""
+    if name == _DATASET:
+        _dataset(member)
+    elif name == "environment.lock":
+        member.read(MOST_LOCK_BYTES)
+    elif name.endswith(".jsonl"):
+        for _ in member.lines(MOST_RECORD_BYTES):
+            pass
 
 
 async def restore(
@@ -296,9 +320,7 @@ class _Restoring:
 
     async def _make_dataset(self, folder: str, member: Member) -> None:
         """Have the version among the user's own datasets; under another name where theirs has other content."""
-        found = _parsed(
-            json_of(member.read(), member.path).get("dataset"), datasets_pb2.Dataset, member
-        )
+        found = _dataset(member)
         if folder not in self._roots:
             return
         root = self._roots[folder]
@@ -457,7 +479,9 @@ class _Kept:
             return
         file = self._files[name]
         file.seek(0)
-        for line in file:
+        while line := file.readline(MOST_JSON_BYTES + 1):
+            if len(line) > MOST_JSON_BYTES:
+                raise ArchiveRefused(f"{name!r} has a line of more than {MOST_JSON_BYTES:,} bytes")
             yield line.removesuffix(b"\n")
 
     def parts(self, folder: str) -> Iterator[pb.StreamPart]:
@@ -559,9 +583,14 @@ def _placed(path: str) -> tuple[str, str]:
     """The folder of the session, or of the dataset, that a file belongs to, and its name there."""
     kind, _, rest = path.partition("/")
     if kind == "datasets":
-        return path.removesuffix(".json"), "dataset.json"
+        return path.removesuffix(".json"), _DATASET
     folder, _, name = rest.partition("/")
     return f"{kind}/{folder}", name
+
+
+def _dataset(member: Member) -> datasets_pb2.Dataset:
+    found = json_of(member.read(), member.path)
+    return _parsed(found.get("dataset"), datasets_pb2.Dataset, member)
 
 
 def _inside(folder: str, member: Member) -> Inside:

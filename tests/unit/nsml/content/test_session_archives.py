@@ -117,6 +117,12 @@ HOSTILE: dict[str, tuple[list[tuple[str | tarfile.TarInfo, bytes]], str]] = {
     "a list for a record": ([(f"{FOLDER}/session.json", b"[]")], "no JSON object"),
     "a huge record": ([(f"{FOLDER}/session.json", b" " * (5 << 20))], "at most"),
     "a huge line": ([(f"{FOLDER}/media.jsonl", b" " * (6 << 20))], "a line of more than"),
+    "a huge report": (
+        [(f"{FOLDER}/records/1-0-1.jsonl", b"1" * (4 << 20))],
+        "a line of more than",
+    ),
+    "a dataset without a record": ([("datasets/a.json", b"{}")], "not what nsml writes"),
+    "a huge lock": ([(f"{FOLDER}/environment.lock", b"a" * (2 << 20))], "at most"),
     "a record of nothing": ([(f"{FOLDER}/session.json", b'{"session": {}}')], "no session"),
     "a field of another kind": (
         [MAIN, (f"{FOLDER}/session.json", record(session={**SESSION, "attempt": -1}))],
