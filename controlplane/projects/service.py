@@ -115,6 +115,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         project = self._projects.visible(request.name, who)
         use, users, largest = await self._usages.of(project, who.user)
         storage = _stored(use)
+        storage.is_uncounted = self._state.project(project.name) is None
         storage.usage.largest.extend(map(item_message, largest))
         storage.users.extend(pb.StoredByUser(user=user, bytes=size) for user, size in users)
         return pb.GetProjectStorageResponse(storage=storage)

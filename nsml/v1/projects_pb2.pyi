@@ -190,14 +190,16 @@ class ChangeMembersResponse(_message.Message):
     def __init__(self, project: _Optional[_Union[Project, _Mapping]] = ..., unchanged: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProjectStorage(_message.Message):
-    __slots__ = ("project", "usage", "users")
+    __slots__ = ("project", "usage", "users", "is_uncounted")
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     USERS_FIELD_NUMBER: _ClassVar[int]
+    IS_UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
     project: str
     usage: _accounts_pb2.Usage
     users: _containers.RepeatedCompositeFieldContainer[StoredByUser]
-    def __init__(self, project: _Optional[str] = ..., usage: _Optional[_Union[_accounts_pb2.Usage, _Mapping]] = ..., users: _Optional[_Iterable[_Union[StoredByUser, _Mapping]]] = ...) -> None: ...
+    is_uncounted: bool
+    def __init__(self, project: _Optional[str] = ..., usage: _Optional[_Union[_accounts_pb2.Usage, _Mapping]] = ..., users: _Optional[_Iterable[_Union[StoredByUser, _Mapping]]] = ..., is_uncounted: _Optional[bool] = ...) -> None: ...
 
 class StoredByUser(_message.Message):
     __slots__ = ("user", "bytes")

@@ -87,7 +87,11 @@ PROJECT_COLUMNS: tuple[Column[ProjectStorage], ...] = (
 def project_lines(stored: ProjectStorage, now: float) -> list[str]:
     """A project's usage for people: for whom, and what removes the largest things."""
     usage = stored.usage
-    found = [*_head(f"project {stored.project}", usage, now), *_kinds(usage)]
+    name = f"project {stored.project}"
+    if stored.is_uncounted:
+        found = [f"{visible(name)} has no limits, and is not counted apart from its user"]
+    else:
+        found = [*_head(name, usage, now), *_kinds(usage)]
     if stored.users:
         found += ["by user, by the sizes of their files:"]
         sizes = [size_text(one.bytes) for one in stored.users]
@@ -180,5 +184,7 @@ def project_record(stored: ProjectStorage) -> dict[str, Any]:
     """Everything of a project's usage in raw values."""
     usage = record(stored.usage)
     del usage["user"], usage["own_limit"]
+    if stored.is_uncounted:
+        usage["kept_bytes"] = None
     users = [{"user": one.user, "bytes": one.bytes} for one in stored.users]
     return {"project": stored.project, **usage, "users": users}

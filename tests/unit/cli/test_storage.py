@@ -2,6 +2,9 @@
 
 import json
 
+from nsml.v1 import projects_pb2
+from nsml.view import user_storage
+
 
 def test_storage_names_what_takes_most_and_what_removes_it(nsml):
     shown = nsml("storage").stdout
@@ -93,3 +96,11 @@ def test_an_administrator_limits_what_is_kept_for_one_user(nsml, state):
     wrong = nsml("admin", "user", "set", "kim", "--kept", "much", check=False)
     assert wrong.code == 2
     assert nsml("admin", "user", "set", "eve", "--kept", "2T", check=False).code == 5
+
+
+def test_a_project_of_which_nothing_is_counted_shows_no_figure():
+    stored = projects_pb2.ProjectStorage(project="kim", is_uncounted=True)
+    assert user_storage.project_lines(stored, 0.0) == [
+        "project kim has no limits, and is not counted apart from its user"
+    ]
+    assert user_storage.project_record(stored)["kept_bytes"] is None

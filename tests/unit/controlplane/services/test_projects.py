@@ -431,6 +431,10 @@ async def test_what_is_stored_for_a_project_is_its_members_business(rig: Rig) ->
     for who in (root, kim):
         found = (await who.projects.GetProjectStorage(request)).storage
         assert (found.project, found.usage.limit_bytes) == ("vision", 1 << 30)
+    assert not found.is_uncounted
+    own = pb.GetProjectStorageRequest(name="kim")
+    assert (await kim.projects.GetProjectStorage(own)).storage.is_uncounted
+    assert (await refused(eve.projects.GetProjectStorage(own)))[0] == "NOT_FOUND"
     assert (await refused(eve.projects.GetProjectStorage(request)))[0] == "NOT_FOUND"
     for who, names in ((root, {"vision", "speech"}), (kim, {"vision"}), (eve, set())):
         listed = await who.projects.ListProjectStorage(pb.ListProjectStorageRequest())
