@@ -20,7 +20,7 @@ MOST_LOCK_BYTES: Final = 1 << 20
 _MOST_PACKAGES: Final = 10_000
 _PACKAGE: Final = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,127})(?:\[[A-Za-z0-9._, -]{0,500}\])?"
-    r" ?(?:==(?P<version>[A-Za-z0-9.!+_-]{1,128})|@ (?P<url>https://[^\s?#;]{1,1000}\.(?:whl|zip|tar\.gz|tgz)(?:#[^\s;]{0,500})?))"
+    r" ?(?:==(?P<version>[A-Za-z0-9.!+_-]{1,128})|@ (?P<url>https://[^\s?#;]{1,1000}\.whl(?:#[^\s;]{0,500})?))"
     r"(?: ?; ?[ -~]{1,2000})?"
 )
 _URL: Final = re.compile(r"https://[^\s;]+")
