@@ -68,6 +68,7 @@ from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import Store
 from nodeagent.storage.in_place import InPlaceFolders
 from nodeagent.storage.other_sources import OtherSources
+from nodeagent.storage.pod_trees import PodTrees
 from nodeagent.storage.reservations import Room
 from nodeagent.streaming.chunk_cache import ChunkCache
 from nodeagent.streaming.endpoints import Endpoints
@@ -206,6 +207,20 @@ class Agent:
             others=others,
             **of_trees,  # type: ignore[arg-type]
         )
+        self._pod: PodTrees | None = None
+        shares = self._machine.isolation in {Isolation.NAMESPACE, Isolation.CONTAINER}
+        if settings.shared_cache is not None and shares:
+            self._pod = PodTrees(
+                settings.shared_cache,
+                settings.node,
+                uses=partial(used_things, self._folders),
+                stock=self._stock,
+                others=others,
+                clock=parts.clock,
+                run_long=parts.run_long,
+                floor_bytes=parts.disk_floor_bytes,
+                **shared,  # type: ignore[arg-type]
+            )
         # Code is small, often new, and sent again at once: no session waits for a flush of it.
         self._bundles = Trees(
             settings.data / "bundles",
@@ -290,6 +305,8 @@ class Agent:
                     group.create_task(self._parts.engine.run(self._outbox.wake.set))
                 if self._parts.images is not None:
                     group.create_task(self._list_images(self._parts.images))
+                if self._pod is not None:
+                    group.create_task(self._pod.keep())
                 if self._parts.relieve is not None:
                     group.create_task(self._relieve(self._parts.relieve))
                 if self._parts.renew is not None:
@@ -341,7 +358,9 @@ class Agent:
             only_owner=machine.only_owner,
             device_note=offer.device_note,
             isolation_note=machine.isolation_note,
-            setting_note="; ".join(filter(None, [machine.setting_note, self._exchange.problem])),
+            setting_note="; ".join(
+                filter(None, [machine.setting_note, self._exchange.problem, self._pod_problem()])
+            ),
             highest_term=self._replicas.highest[0],
             highest_revision=self._replicas.highest[1],
             gang_network=machine.gangs.mode,
@@ -493,12 +512,18 @@ class Agent:
         """Calls of any control plane, which must know what our orders were made from."""
         return self._link.rpc(seen=self._replicas.highest[1])
 
+    def _pod_problem(self) -> str:
+        """Why the shared cache is not used, though the settings name one."""
+        if self._settings.shared_cache is None or self._pod is not None:
+            return ""
+        return "shared_cache: only with isolation by containers or namespaces"
+
     def _place(self) -> RunnerContext:
         parts = self._parts
         hooks: list[Hook] = [
             ResumeHook(self._loads.newest),
             DataHook(
-                self._datasets,
+                self._pod or self._datasets,
                 parts.accounts,
                 parts.run,
                 InPlaceFolders(parts.machine.shared_roots, parts.run_long),

@@ -239,6 +239,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     from the control plane: `0.0.0.0:18558`, for example. For nodes with a certificate (`nsml join`, `nsml up --listen`).
     Empty: nowhere."""
 
+    shared_cache: Path | None = None
+    """Folder on a file system that several agents mount, for instance those of a pod: they keep the datasets of their sessions there,
+    each fetched once for all, instead of in `data`. Only with isolation by containers or namespaces; each of them trusts the
+    others with the content. Never made: it may not be mounted."""
+
     peer_trust: Path | None = None
     """Folder with the certificate by which peers know this node, if it reaches the control plane with `token_file`;
     `nsml up --listen` makes it, and the agent renews it."""

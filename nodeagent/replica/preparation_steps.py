@@ -49,6 +49,7 @@ from nodeagent.safe_paths import open_folder
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.in_place import InPlaceFolders, NotHere
+from nodeagent.storage.pod_trees import PodTrees
 from nodeagent.storage.transfer import uninterrupted
 from nodeagent.streaming.endpoints import Endpoints, Variables
 from nsml.client.errors import ClientError, ContentDamaged
@@ -170,7 +171,7 @@ class DataHook:
 
     def __init__(
         self,
-        trees: Trees,
+        trees: Trees | PodTrees,
         accounts: Accounts | None,
         run: Offload,
         in_place: InPlaceFolders | None = None,

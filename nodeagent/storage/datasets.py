@@ -13,10 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import (
-    AsyncExitStack,
-    asynccontextmanager,
-)
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -80,6 +77,7 @@ class Trees:
         accounts: has groups of trees, which are given back with them.
         may_link: trees may share files: only where no program can write to a file of a tree, whatever it does.
         others: where large trees may be had before the control plane is asked.
+        removing: see TreeFolder.
     """
 
     def __init__(
@@ -98,6 +96,7 @@ class Trees:
         accounts: Accounts | None = None,
         may_link: bool = False,
         others: OtherSources | None = None,
+        removing: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self._others = others or OtherSources()
         self._may_link = may_link
@@ -112,6 +111,7 @@ class Trees:
             clock=self._clock,
             accounts=accounts,
             is_fetching=lambda root: root in self._fetches,
+            removing=removing,
         )
         """What is here: for eviction, and for peers."""
         self._room = room or Room(folder, run=run, run_long=self._run_long)
@@ -160,6 +160,11 @@ class Trees:
         tree = self.cache.get(digest)
         self._stock.used(digest, tree.size if tree is not None else None)
         return self.folder / digest
+
+    async def settle(self, digest: str) -> None:
+        """Return once no fetch of the tree, given up or not, writes any more."""
+        async with self._fetching.setdefault(digest, asyncio.Lock()):
+            pass
 
     async def fetch(self, digest: str, target: Path, user: str = "") -> None:
         """Lay the tree out as the new folder `target`, writable and not shared; errors as `get`."""

@@ -42,6 +42,7 @@ from nsml.content.stored_manifest import StoredManifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from nodeagent.machine.accounts import Accounts
@@ -104,6 +105,7 @@ class TreeFolder:
         kind: what they are called among what replicas use.
         accounts: has groups of trees, which are given back with them.
         is_fetching: whether more of a tree is on its way.
+        removing: entered before it is looked whether a tree that is to go is used, and left once it has no name.
     """
 
     def __init__(
@@ -115,7 +117,9 @@ class TreeFolder:
         clock: Clock,
         accounts: Accounts | None,
         is_fetching: Callable[[str], bool],
+        removing: Callable[[str], AbstractContextManager[None]],
     ) -> None:
+        self._removing = removing
         self.path = folder / boot
         """Where they are."""
         self.attempts = Attempts(self.path)
@@ -246,13 +250,18 @@ class TreeFolder:
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
         """Remove it, unless it is used; whether it is gone."""
-        with self._turn:
+        with self._turn, self._removing(key):
             if key not in self._trees and key not in self._unfinished:
                 return True
             # Whoever is about to use it has said so before, and looks for it by `_use`.
             if self._donating[key] or is_used():
                 return False
-            doomed = [self._doom(path) for path in (self.path / key, *self.attempts.of(key))]
+            tree = self._doom(self.path / key)
+            if is_used():  # another agent may have said so while this one was stopped
+                with suppress(FileNotFoundError):
+                    tree.rename(self.path / key)
+                return False
+            doomed = [tree, *(self._doom(path) for path in self.attempts.of(key))]
             if self._trees.pop(key, None) is not None:
                 self._removed.append(key)
                 self._links_changed()
@@ -316,7 +325,7 @@ class TreeFolder:
 
     def _found(self, path: Path) -> StoredTree:
         try:
-            return StoredTree.read(path.with_name(path.name + _NOTE))
+            return StoredTree.read(note_of(path))
         except (OSError, ValueError):
             return StoredTree(used_at=path.stat().st_mtime)
 
@@ -450,6 +459,11 @@ def _naming(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
     root = naming.root()
     if root.pages and root.digest in wanted:
         yield root.digest, root.data
+
+
+def note_of(tree: Path) -> Path:
+    """Where it is noted how much a tree is."""
+    return tree.with_name(tree.name + _NOTE)
 
 
 def _is_tree(path: Path) -> bool:
