@@ -67,6 +67,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.long("three nodes that start, one after the other")
 def test_nodes_fetch_and_stream_from_the_first_machine(platform: Platform) -> None:
     pushed = content(platform.folder / "pushed")
     size = sum(map(len, pushed.values()))
