@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cli.app import App
 from cli.exits import ExitCode
 from cli.sessions import listing
+from nsml.common.grpc_polling import poll_in_place
 from nsml.common.resolving import bound_resolvers
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def main() -> None:
     gc.disable()
     # gRPC's own diagnostics would go to stderr beside ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    poll_in_place()
     bound_resolvers(os.environ)
     if os.environ.get(COMPLETE_VARIABLE):
         from cli.root import PROGRAM, root
