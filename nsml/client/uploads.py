@@ -211,8 +211,10 @@ class _Sending:
         self._run = run
         self._done = 0
         self._calls: set[asyncio.Task[None]] = set()
-        self._asked: set[str] = set()
-        self._missing: set[str] = set()
+        self._is_missing: dict[str, bool] = {}
+        """Of each chunk that was asked for; what the platform answers are other strings, which would stay in memory."""
+        self._missing_names: set[str] = set()
+        """Of the blobs that name the tree."""
         self._bytes_sent = 0
         self._window: list[Piece] = []
         self._window_bytes = 0
@@ -230,10 +232,10 @@ class _Sending:
     async def add(self, pieces: Sequence[Piece]) -> None:
         """Take further chunks; waits while enough is on its way."""
         for piece in pieces:
-            if piece.ref.digest in self._asked:
+            if piece.ref.digest in self._is_missing:
                 self._count(piece.ref.size)
                 continue
-            self._asked.add(piece.ref.digest)
+            self._is_missing[piece.ref.digest] = False
             self._window.append(piece)
             self._window_bytes += len(piece.data or b"")
             if self._window_bytes >= _WINDOW_BYTES or len(self._window) >= _ASKED_AT_ONCE:
@@ -250,7 +252,7 @@ class _Sending:
 
     async def uploaded(self, packed: Packed, *, is_unheard: bool = False) -> Uploaded:
         """Send the manifest, after all else, its root last; what came of it all."""
-        wanted = self._missing | {self.root} if is_unheard else self._missing
+        wanted = self._missing_names | {self.root} if is_unheard else self._missing_names
         calls = _calls(packed.manifest.naming_blobs(wanted))
         while blobs := await self._run(partial(next, calls, ())):
             await self._put(partial(_in_messages, blobs))
@@ -259,7 +261,7 @@ class _Sending:
             packed=packed,
             digest=self.root,
             files_sent=sum(
-                any(ref.digest in self._missing for ref in entry.chunks) for entry in entries
+                any(self._is_missing[ref.digest] for ref in entry.chunks) for entry in entries
             ),
             bytes_sent=self._bytes_sent,
         )
@@ -268,9 +270,10 @@ class _Sending:
         window, self._window, self._window_bytes = self._window, [], 0
         digests = [*(piece.ref.digest for piece in window), *further]
         missing = await find_missing(self._client, digests, root=self.root, bases=self._bases)
-        self._missing |= missing
+        self._missing_names |= missing.intersection(further)
         for piece in window:
             if piece.ref.digest in missing:
+                self._is_missing[piece.ref.digest] = True
                 self._outbox.append(piece)
                 self._outbox_bytes += piece.ref.size
                 self._bytes_sent += piece.ref.size
