@@ -20,6 +20,7 @@ from nsml.client.errors import (
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Offload
 from nsml.common.concurrency import to_its_end
+from nsml.content.blob_messages import Blob, GetBlobsResponse, PutBlobsRequest
 from nsml.content.chunks import LARGEST_CHUNK
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt, ContentError
@@ -129,7 +130,7 @@ async def _get_root(rpc: Rpc, root: str, take: Callable[[bytes], Awaitable[objec
 
     found, held, is_whole = blake3(), 0, False
     request = pb.GetBlobsRequest(root=root)
-    answers = rpc.stream("ContentService/GetBlobs", request, pb.GetBlobsResponse)
+    answers = rpc.stream("ContentService/GetBlobs", request, GetBlobsResponse)
     async with aclosing(answers):
         async for answer in answers:
             for blob in answer.blobs:
@@ -139,7 +140,7 @@ async def _get_root(rpc: Rpc, root: str, take: Callable[[bytes], Awaitable[objec
                 if held > _MOST_ROOT_BYTES:
                     raise BlobCorrupt(f"manifest {root[:16]} is over {held} bytes")
                 found.update(blob.data)
-                await take(blob.data)
+                await take(bytes(blob.data))
                 is_whole = blob.last
     if not is_whole:
         raise BlobCorrupt(f"the store sent nothing for {root[:16]}")
@@ -158,7 +159,7 @@ async def get_blobs(
         wanted = digests[start : start + _FETCHED_AT_ONCE]
         request = pb.GetBlobsRequest(root=root, digests=wanted)
         position = 0
-        answers = rpc.stream("ContentService/GetBlobs", request, pb.GetBlobsResponse)
+        answers = rpc.stream("ContentService/GetBlobs", request, GetBlobsResponse)
         async with aclosing(_whole_blobs(answers)) as blobs:
             async for digest, data in blobs:
                 if position == len(wanted) or digest != wanted[position]:
@@ -171,9 +172,9 @@ async def get_blobs(
 
 
 async def _whole_blobs(
-    answers: AsyncIterator[pb.GetBlobsResponse],
+    answers: AsyncIterator[GetBlobsResponse],
 ) -> AsyncGenerator[tuple[str, bytes], None]:
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     held = 0
     async with aclosing(answers):  # type: ignore[type-var]
         async for answer in answers:
@@ -206,15 +207,15 @@ class _Sender:
     def __init__(self, rpc: Rpc, session_id: str) -> None:
         self._rpc = rpc
         self._session_id = session_id
-        self._messages: list[pb.PutBlobsRequest] = []
+        self._messages: list[PutBlobsRequest] = []
         self._held = 0
 
     async def add(self, batch: Sequence[tuple[str, bytes]]) -> None:
         """Take whole blobs; sends them when a call is full."""
         size = sum(len(data) for _, data in batch)
         if size <= _PART_BYTES:
-            blobs = [pb.Blob(digest=digest, data=data, last=True) for digest, data in batch]
-            self._messages.append(pb.PutBlobsRequest(blobs=blobs))
+            blobs = [Blob(digest, data, last=True) for digest, data in batch]
+            self._messages.append(PutBlobsRequest(blobs))
         else:
             for digest, data in batch:
                 self._messages.extend(_parts(digest, data))
@@ -231,13 +232,12 @@ class _Sender:
         await self._rpc.upload("ContentService/PutBlobs", _each(messages), pb.PutBlobsResponse)
 
 
-def _parts(digest: str, data: bytes) -> Iterator[pb.PutBlobsRequest]:
+def _parts(digest: str, data: bytes) -> Iterator[PutBlobsRequest]:
     for start in range(0, len(data), _PART_BYTES):
-        part = data[start : start + _PART_BYTES]
-        blob = pb.Blob(digest=digest, data=part, last=start + len(part) == len(data))
-        yield pb.PutBlobsRequest(blobs=[blob])
+        part = memoryview(data)[start : start + _PART_BYTES]
+        yield PutBlobsRequest([Blob(digest, part, last=start + len(part) == len(data))])
 
 
-async def _each(messages: list[pb.PutBlobsRequest]) -> AsyncIterator[pb.PutBlobsRequest]:
+async def _each(messages: list[PutBlobsRequest]) -> AsyncIterator[PutBlobsRequest]:
     for message in messages:
         yield message
