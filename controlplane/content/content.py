@@ -159,9 +159,9 @@ class Content:
         self._manifests = Manifests(objects, run)
         self._subtrees = Subtrees(self._manifests, objects, self._admission, run, clock)
         self._complete: LruDict[str, tuple[float, str]] = LruDict(REMEMBERED)
-        self._shown = _Roots(SHOWN_FOR_S, clock, withdrawals)
+        self._shown = _Roots(SHOWN_FOR_S, clock, self._withdrawn)
         self._shown_to_nodes = _Roots(math.inf, clock)
-        self._own = _Roots(FOUND_FOR_S, clock, withdrawals)
+        self._own = _Roots(FOUND_FOR_S, clock)
         self._borrowed: LruDict[tuple[str, str], None] = LruDict(REMEMBERED)
         self._counts: LruDict[tuple[str, int], int] = LruDict(CALLERS)
         self._limits: WeakValueDictionary[str, _CallLimits] = WeakValueDictionary()
@@ -526,36 +526,45 @@ class Content:
         return await self._subtrees.make(caller.user.name, root, parts, groups)
 
     @property
-    def withdrawn(self) -> int:
-        """How often rights were withdrawn; what was looked up at another count is not shown."""
-        return self._withdrawals.count() if self._withdrawals is not None else 0
+    def heard(self) -> int:
+        """Up to which revision of the store it is heard here that rights were withdrawn."""
+        return self._withdrawals.heard if self._withdrawals is not None else 0
+
+    def _withdrawn(self, owner: str) -> int:
+        return self._withdrawals.count(owner) if self._withdrawals is not None and owner else 0
 
     def show(
-        self, caller: Caller, root: str, *, session_id: str = "", at: int | None = None
+        self,
+        caller: Caller,
+        root: str,
+        *,
+        session_id: str = "",
+        owner: str = "",
+        since: int = 0,
     ) -> None:
         """Note that the caller was given this digest by a call that checked the right to it.
 
-        `at`: `withdrawn` before that call checked it.
-        `session_id`: the session for which a node asked. The node reads it while that is placed there.
+        `session_id`: the session for which a node asked. The node reads it while that is placed there. `owner`: of the
+        dataset that it is of, whose parts may be hidden; `since`: `heard` before the call checked the right.
         """
-        if at is not None and at != self.withdrawn:
+        if self._withdrawals is not None and owner and self._withdrawals.written(owner) > since:
             return  # the right may be gone: the caller asks again
         if isinstance(caller, NodeCaller):
             self._shown_to_nodes.keep(_reader(caller, session_id), root)
         else:
-            self._shown.keep(identity_of(caller), root)
+            self._shown.keep(identity_of(caller), root, owner)
 
-    async def withdraw(self, roots: Collection[str]) -> None:
+    async def withdraw(self, owner: str, roots: Collection[str]) -> None:
         """Note that rights to these were changed: whoever was shown one has to be allowed to read it once more.
 
-        Other control planes forget all that they have shown users before they hear of it; clients call again.
+        Other control planes forget what they have shown of the owner's datasets when they hear of it; clients call again.
 
         Raises:
             Unavailable: the store does not answer: others may not have heard of it.
         """
         self._shown.forget(roots)
         if self._withdrawals is not None:
-            await self._withdrawals.add()
+            await self._withdrawals.add(owner)
 
     async def read(
         self, caller: Caller, root: str, digests: Sequence[str]
@@ -734,34 +743,35 @@ class _Upload:
 
 
 class _Roots:
-    """Roots by caller, each for a time: nobody's push out what is remembered of another."""
+    """Roots by caller, each for a time: nobody's push out what is remembered of another.
 
-    def __init__(self, for_s: float, clock: Clock, withdrawals: Withdrawals | None = None) -> None:
+    `withdrawn`: how often rights to content of an owner were; what was kept at another count is forgotten.
+    """
+
+    def __init__(
+        self, for_s: float, clock: Clock, withdrawn: Callable[[str], int] = lambda _: 0
+    ) -> None:
         self._for_s = for_s
         self._clock = clock
-        self._withdrawals = withdrawals
-        self._withdrawn = withdrawals.count() if withdrawals else 0
-        self._by_caller: LruDict[str, LruDict[str, float]] = LruDict(CALLERS)
+        self._withdrawn = withdrawn
+        self._by_caller: LruDict[str, LruDict[str, tuple[float, str, int]]] = LruDict(CALLERS)
 
-    def _forget_withdrawn(self) -> None:
-        if self._withdrawals is None or self._withdrawals.count() == self._withdrawn:
-            return
-        self._withdrawn = self._withdrawals.count()
-        self._by_caller = LruDict(CALLERS)
-
-    def keep(self, who: str, root: str) -> None:
-        self._forget_withdrawn()
+    def keep(self, who: str, root: str, owner: str = "") -> None:
         roots = self._by_caller.get(who)
         if roots is None:
             roots = LruDict(REMEMBERED_EACH)
             self._by_caller.keep(who, roots)
-        roots.keep(root, self._clock.monotonic())
+        roots.keep(root, (self._clock.monotonic(), owner, self._withdrawn(owner)))
 
     def has(self, who: str, root: str) -> bool:
-        self._forget_withdrawn()
         roots = self._by_caller.get(who)
-        kept_at = None if roots is None else roots.get(root)
-        return kept_at is not None and self._clock.monotonic() - kept_at < self._for_s
+        kept = None if roots is None else roots.get(root)
+        if kept is None:
+            return False
+        kept_at, owner, withdrawn = kept
+        return self._clock.monotonic() - kept_at < self._for_s and withdrawn == self._withdrawn(
+            owner
+        )
 
     def forget(self, roots: Collection[str]) -> None:
         for kept in self._by_caller.values():

@@ -1,4 +1,4 @@
-"""How often users lost the right to content that they had been shown: a counter that all control planes watch."""
+"""How often others lost the right to content of an owner that they had been shown: counters that all control planes watch."""
 
 from __future__ import annotations
 
@@ -13,34 +13,43 @@ if TYPE_CHECKING:
     from controlplane.state.live_state import LiveState
     from controlplane.store.interface import KeyValueStore
 
-_KEY = etcd_codec.withdrawals_key()
-
 
 class Withdrawals:
-    """The counter."""
+    """A counter for each owner: nobody can have what is of others forgotten."""
 
     def __init__(self, store: KeyValueStore, state: LiveState) -> None:
         self._store = store
         self._state = state
 
-    def count(self) -> int:
+    def count(self, owner: str) -> int:
         """As far as this control plane has heard."""
-        known = self._state.counters.get(_KEY)
+        known = self._state.counters.get(etcd_codec.withdrawals_key(owner))
         return known.value if known else 0
 
-    async def add(self) -> None:
+    @property
+    def heard(self) -> int:
+        """The revision up to which this control plane has heard of all."""
+        return self._state.revision
+
+    def written(self, owner: str) -> int:
+        """The revision of the last one; 0: there was none."""
+        known = self._state.counters.get(etcd_codec.withdrawals_key(owner))
+        return known.revision if known else 0
+
+    async def add(self, owner: str) -> None:
         """Count one more; returns once this control plane knows all that was written before.
 
         Raises:
             Unavailable: the store does not answer, and it may or may not be counted.
         """
+        key = etcd_codec.withdrawals_key(owner)
         while True:
-            known = self._state.counters.get(_KEY)
-            compares = [unchanged(_KEY, known.revision if known else 0)]
-            put = Put(key=_KEY, value=etcd_codec.encode_counter(self.count() + 1))
-            if await commit_at(self._store, self._state, _KEY, compares, put):
+            known = self._state.counters.get(key)
+            compares = [unchanged(key, known.revision if known else 0)]
+            put = Put(key=key, value=etcd_codec.encode_counter(self.count(owner) + 1))
+            if await commit_at(self._store, self._state, key, compares, put):
                 break
-        written = self._state.counters[_KEY].revision
+        written = self._state.counters[key].revision
         try:
             await self._state.catch_up(written)
         except StoreError as error:

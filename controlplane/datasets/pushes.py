@@ -261,7 +261,7 @@ class DatasetPushes:
 
     async def _access_changed(self, owner: str, name: str, shown: Collection[str]) -> None:
         """Have everybody who was shown these manifests ask again, and sessions that wait get others."""
-        await self._content.withdraw(shown)
+        await self._content.withdraw(owner, shown)
         if self._queued is not None:
             await self._queued.renew_all(owner, name)
 

@@ -213,10 +213,10 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     ) -> pb.GetDatasetResponse:
         """One of them, and who uses it."""
         who, reference = require_user(), _reference(request)
-        withdrawn = self._content.withdrawn
+        since = self._content.heard
         found = await self._datasets.lookup.find(who, reference)
         message = await self._one(who, found)
-        self._content.show(who, message.digest, at=withdrawn)
+        self._content.show(who, message.digest, owner=found.dataset.owner, since=since)
         is_one = reference.version or reference.tag
         use = await self._datasets.lookup.use(who, found, found.version.number if is_one else 0)
         return pb.GetDatasetResponse(

@@ -90,9 +90,9 @@ def counter_key(owner: str, dataset: str) -> str:
     return f"{COUNTERS}{owner}/{dataset}"
 
 
-def withdrawals_key() -> str:
-    """How often rights to content that was shown were withdrawn: no user's name is empty."""
-    return f"{COUNTERS}/withdrawn"
+def withdrawals_key(owner: str) -> str:
+    """How often rights to content of an owner that was shown were withdrawn: no other counter's owner is empty."""
+    return f"{COUNTERS}/withdrawn/{owner}"
 
 
 def notice_key(notice: Notice) -> str:

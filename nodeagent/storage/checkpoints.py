@@ -57,7 +57,8 @@ _MOST_MISSING = 10
 """Checkpoints without a folder that are reported lost at once, of those that are noticed together."""
 _MOST_UNNOTED = 64
 _MOST_HELD = 1_000
-"""Checkpoints of which it is asked at once whether they are kept still."""
+_MOST_HELD_BYTES = 64 << 10
+"""Checkpoints, and bytes of their names, of which it is asked at once whether they are kept still."""
 _FILE_BYTES = 100
 """What a path in a list holds beyond its letters."""
 
@@ -360,7 +361,7 @@ class Uploads:
         )
         request.saved_at.FromMicroseconds(round(checkpoint.saved_at * 1e6))
         self._durable.pop(checkpoint.name, None)
-        request.held.extend(islice(self._durable, _MOST_HELD))
+        request.held.extend(_within(_MOST_HELD_BYTES, islice(self._durable, _MOST_HELD)))
         answer = await self._rpc().unary(
             "CheckpointService/CommitCheckpoint", request, pb.CommitCheckpointResponse
         )
@@ -469,6 +470,15 @@ def _write_note(path: Path, pending: Sequence[SavedCheckpoint]) -> None:
     content = json.dumps([asdict(item) for item in pending]).encode()
     # The record is passed on after this: a loss of power must not leave it the only one that knows.
     write_atomically(path, content, is_durable=True)
+
+
+def _within(most_bytes: int, names: Iterable[str]) -> Iterator[str]:
+    """The first names that fit into so many bytes."""
+    for name in names:
+        most_bytes -= len(name.encode())
+        if most_bytes < 0:
+            return
+        yield name
 
 
 def _size(checkpoint: SavedCheckpoint) -> int:

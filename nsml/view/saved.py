@@ -96,7 +96,7 @@ def _column(of: Column[Checkpoint]) -> Column[Checkpoint | Artifact]:
 
 
 COLUMNS: Final[tuple[Column[Checkpoint | Artifact], ...]] = (
-    _column(checkpoints.COLUMNS[0]),
+    _column(checkpoints.COLUMNS[0])._replace(title="Name"),
     Column(
         key="kind",
         title="Kind",

@@ -356,6 +356,13 @@ async def test_what_is_hidden_is_hidden_from_sessions_that_wait_and_at_every_con
         whole = (await pushed(kim, visibility=PUBLIC)).digest
         assert (await found(theirs)).digest == whole
         assert LABEL in await read(theirs, whole, LABEL)
+        eve = await leader.user("eve")
+        manifest, blobs = tree(a=b"of another owner")
+        await send(eve, blobs)
+        other = (await push(eve, "others", manifest, visibility=PUBLIC)).digest
+        assert (await found(theirs, "eve/others")).digest == other
+        gone = datasets_pb2.UpdateDatasetRequest(name="others", visibility="VISIBILITY_PRIVATE")
+        await eve.datasets.UpdateDataset(gone)  # what was shown can be read for an hour
         agent = await (await leader.agent(gpus=1)).connect()
         asked = [sessions_pb2.DatasetReference(name="kim/digits")]
         running = await lee.submit(datasets=asked)
@@ -373,6 +380,7 @@ async def test_what_is_hidden_is_hidden_from_sessions_that_wait_and_at_every_con
             return await refuses(theirs, whole)
 
         await until(is_hidden, "the other control plane has heard of it")
+        assert (await read(theirs, other, other)).keys() == {other}, "what is of others stays shown"
         assert (await found(theirs)).digest == opened
         await share(kim, **{"test/test_label": OPEN})
         shown = (await lee.get(waiting.name)).spec.datasets[0].digest
