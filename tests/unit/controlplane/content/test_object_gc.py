@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -28,7 +30,9 @@ from controlplane.history.values import (
     CheckpointState,
     Chunk,
     Dataset,
+    KeptKind,
     MediaContent,
+    Reference,
     SessionRecord,
     StreamKey,
 )
@@ -38,6 +42,7 @@ from controlplane.stored import etcd_codec
 from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
+from nsml.content.pages import Page
 from tests.support.examples import examples
 from tests.support.failing import Failing
 from tests.support.memory_objects import MemoryObjects
@@ -324,6 +329,45 @@ async def test_a_page_of_several_versions_is_read_once(
     everything = {digest for _, blobs in versions for digest in blobs}
     await world.collect()
     assert await world.everything() == everything
+
+
+async def test_a_digest_that_is_cut_is_marked_whichever_pages_are_beside_the_cut(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are known by then, each beside another one; real ones are larger."""
+    monkeypatch.setattr(
+        collecting, "pages_in", lambda data: [Page(*one) for one in json.loads(data)["pages"]]
+    )
+    halves = [digest_of(b"%d" % number) for number in range(6)]
+    first, other, between, last, further = (
+        b'["%s", "%s' % (halves[4].encode(), halves[0][:30].encode()),
+        b'["%s", "%s' % (halves[5].encode(), halves[1][:30].encode()),
+        b'%s"], ["%s' % (halves[0][30:].encode(), halves[2][:9].encode()),
+        b'%s"]' % halves[2][9:].encode(),
+        b'%s"]' % halves[3][9:].encode(),
+    )
+    alone = b'%s"]' % halves[3][30:].encode()
+    trees = [(first, between, last), (first, between, further), (other, between, last)]
+    trees.append((first, alone, b"]"))
+    referred: dict[str, set[str]] = {"kim": set(), "lee": set()}
+
+    async def refer(owner: str, _: object, digests: list[str]) -> None:
+        referred[owner].update(digests)
+
+    counted: Any = SimpleNamespace(owner_of=lambda one: one.owner, refer=refer)
+    marks, done = Marks(20), Collected()
+    walk = collecting._Walk(world.objects, marks, done, counted, inline)
+    wanted = set[str]()
+    for owner in referred:
+        for pages in trees:
+            listing = [[digest_of(page), len(page)] for page in pages]
+            root = json.dumps({"pages": listing, "version": 2}, separators=(",", ":")).encode()
+            await world.objects.put_many({digest_of(one): one for one in (root, *pages)})
+            wanted |= {digest_of(root), *(digest for digest, _ in listing)}
+            wanted |= {match.decode() for match in re.findall(rb"[0-9a-f]{64}", b"".join(pages))}
+            await walk.roots([Reference(digest_of(root), KeptKind.DATASETS, owner)])
+    assert referred == {"kim": wanted, "lee": wanted}
+    assert all(one in marks for one in wanted)
 
 
 async def test_nothing_is_put_aside_while_a_page_cannot_be_read(world: World) -> None:
