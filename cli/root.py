@@ -83,7 +83,10 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
         "status": ("cli.cluster.nodes:status", "Show the platform in a few lines."),
         "node": ("cli.cluster.nodes:node", "Nodes: list, drain, resume, fence."),
-        "image": ("cli.cluster.images:image", "Container images on nodes: list, pull, log in."),
+        "image": (
+            "cli.cluster.images:image",
+            "Container images on nodes: build, list, pull, log in.",
+        ),
         "env": (
             "cli.cluster.environments:env",
             "Python environments: build, list, print locks, remove.",

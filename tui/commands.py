@@ -126,6 +126,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "ls": Way.SHOWN,
         "pull": Way.HANDED,
         "rm": Way.HANDED,
+        "build": Way.HANDED,
         "login": Way.HANDED,
         "logins": Way.SHOWN,
         "logout": Way.HANDED,

@@ -103,7 +103,7 @@ def put(app: App, *, name: str, refused: tuple[str, ...], variable: str | None) 
 
 def _value(app: App, name: str, variable: str | None) -> bytes:
     """The value, not empty, from where it may come without being seen."""
-    value = _read(app, name) if variable is None else _of_variable(app, variable)
+    value = _read(app, name) if variable is None else value_of_variable(app, variable)
     if not value:
         raise CommandError(
             "the value is empty: nothing is set",
@@ -113,7 +113,8 @@ def _value(app: App, name: str, variable: str | None) -> bytes:
     return value
 
 
-def _of_variable(app: App, variable: str) -> bytes:
+def value_of_variable(app: App, variable: str) -> bytes:
+    """The value of a variable of this machine, which may be empty. Raises CommandError."""
     if variable not in app.environ:
         raise CommandError(f"{variable} is not set here", code=ExitCode.USAGE)
     return app.environ[variable].encode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""image: list, pull and remove container images on nodes, and log in at their registries."""
+"""image: build, list, pull and remove container images on nodes, and log in at their registries."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.output import write_list
+from cli.sessions.image_build import build
 
 if TYPE_CHECKING:
     from asyncio import Semaphore
@@ -301,5 +302,5 @@ async def _removed(client: Client, *, image: str, nodes: Sequence[str]) -> list[
     return await each_at_once(nodes, on, most=AT_ONCE)
 
 
-for _command in (ls, pull, rm, login, logins, logout):
+for _command in (ls, pull, rm, build, login, logins, logout):
     image.add_command(_command)

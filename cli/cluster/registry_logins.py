@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli.accounts.secret import value_of_variable
 from cli.app import App
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
@@ -58,8 +59,13 @@ def _record(found: RegistryAccess) -> dict[str, Any]:
 @click.argument("registry", metavar="REGISTRY")
 @click.option("-u", "--username", metavar="USER", help="Your name at the registry.")
 @click.option("--password-stdin", is_flag=True, help="Read the password or token from stdin.")
+@click.option(
+    "--from-env", "variable", metavar="VARIABLE", help="Take it from this local variable."
+)
 @pass_app
-def login(app: App, *, registry: str, username: str | None, password_stdin: bool) -> None:
+def login(
+    app: App, *, registry: str, username: str | None, password_stdin: bool, variable: str | None
+) -> None:
     """Set your login at a registry of images, in place of the one before.
 
     REGISTRY is HOST[:PORT]; docker.io for Docker Hub. Your sessions with an image of that registry, and
@@ -71,7 +77,13 @@ def login(app: App, *, registry: str, username: str | None, password_stdin: bool
         if not app.can_ask:
             raise CommandError("no user: -u USER", code=ExitCode.USAGE, advice=again)
         username = click.prompt(f"User at {registry}", err=True)
-    password = _password(app, registry, again, is_stdin=password_stdin)
+    password = (
+        _password(app, registry, again, is_stdin=password_stdin)
+        if variable is None
+        else value_of_variable(app, variable)
+    )
+    if not password:
+        raise CommandError("the password is empty: nothing is set", code=ExitCode.USAGE)
     made = app.call(lambda client: client.secrets.put_login(registry, username, password))
     write_one(app, _record(made), [f"login at {made.registry} set (user {made.registry_user})"])
 
@@ -97,8 +109,6 @@ def _password(app: App, registry: str, again: str, *, is_stdin: bool) -> bytes:
             code=ExitCode.USAGE,
             advice=f"{again} --password-stdin < FILE",
         )
-    if not value:
-        raise CommandError("the password is empty: nothing is set", code=ExitCode.USAGE)
     return value
 
 
@@ -116,7 +126,7 @@ def logins(app: App, *, user: str) -> None:
     )
 
 
-@command("logout", examples=["nsml image logout ghcr.io"])
+@command("logout", examples=["nsml image logout ghcr.io", "nsml image logout docker.io --user kim"])
 @click.argument("registry", metavar="REGISTRY")
 @click.option("--user", default="", metavar="USER", help="Login of this user; administrators.")
 @pass_app

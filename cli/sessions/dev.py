@@ -242,9 +242,10 @@ def _started(
     if given["idle_limit"] is None:
         given["idle_limit"] = IDLE_LIMIT_S
     typed = context.meta["typed"]
-    waits: Sequence[str] = WAITS_IN_IMAGE if given["image"] else WAITS
+    has_image = given["image"] or given["dockerfile"]
+    waits: Sequence[str] = WAITS_IN_IMAGE if has_image else WAITS
     if way.server is not None:
-        waits = way.server.argv_in_image if given["image"] else way.server.argv
+        waits = way.server.argv_in_image if has_image else way.server.argv
     options = options_of({**_OF_RUN, **given}, [*waits], typed)
     repeat = [word for one in typed for word in one.words]
     repeat += ["--", *words] if words else []

@@ -800,7 +800,7 @@ FLAGS: Final = (
     ),
     Flag(
         ("--build-arg",),
-        _BuildArguments(),
+        _BuildArguments("build argument"),
         "Value of an ARG of the Dockerfile, nothing secret; repeatable.",
         field="spec.build_arguments",
         metavar="NAME=VALUE",

@@ -731,6 +731,44 @@ def test_what_containers_are_made_of_elsewhere_is_not_built_in_silence(nsml, sta
     assert "note: Dockerfile, compose.yaml are not built" in told
 
 
+def test_a_dockerfile_is_built_where_it_is_asked_for(nsml, state, project):
+    (project / "Dockerfile").write_text(
+        "FROM python:3.12\nARG A\nRUN --mount=type=cache,target=/x y\n"
+    )
+    words = ["--dockerfile", "Dockerfile", "--build-arg", "A=b=c"]
+    told = nsml("run", *words).stderr
+    assert "not built" not in told
+    assert "note: RUN --mount=type=cache is left out" in told
+    spec = newest(state).spec
+    assert (spec.dockerfile, dict(spec.build_arguments)) == ("Dockerfile", {"A": "b=c"})
+    assert nsml("command", "@last").stdout == f"nsml run {' '.join(words)}\n"
+    for wrong, says in (
+        (["--dockerfile", "other"], "other is not among the files that are sent"),
+        ([*words, "--build-arg", "B=1"], "it has no ARG B"),
+        ([*words, "--build-arg", "B"], "is no build argument"),
+    ):
+        refused = nsml("run", *wrong, check=False)
+        assert (refused.code, says in refused.stderr) == (2, True), refused.stderr
+    (project / "Dockerfile").write_text("FROM a\nRUN --mount=type=secret,id=\x1b[31mx y\n")
+    refused = nsml("run", "--dockerfile", "Dockerfile", check=False)
+    assert (refused.code, "\x1b" in refused.stderr) == (2, False)
+    assert "Dockerfile, line 2: RUN --mount=type=secret" in refused.stderr
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_image_build_is_a_session_that_does_nothing(nsml, state, project, code):
+    (project / "Dockerfile").write_text("FROM python:3.12\n")
+    thread = train(state, code=code)
+    result = nsml("image", "build", check=False)
+    thread.join()
+    assert result.code == code, result.stderr
+    assert "epoch 1" in result.stdout
+    session = newest(state)
+    assert (session.spec.dockerfile, list(session.spec.argv)) == ("Dockerfile", ["true"])
+    assert session.spec.resources.gpu_thousandths == 0
+    assert list(session.command) == ["nsml", "image", "build", "-f", "Dockerfile"]
+
+
 def test_an_env_file_stays_here(nsml, state, project):
     (project / ".env").write_text("A=s3cret\n")
     (project / ".env.local").write_text("A=s3cret\n")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
 from nodeagent.engine.client import EngineUnreachable
+from nodeagent.engine.pulls import Login
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.image_orders import ImageOrders
 from nsml.common.clock import SystemClock, in_own_thread
@@ -34,7 +35,9 @@ class Registry:
         cancelled: threading.Event,
         *,
         owner: str,
+        logins: Mapping[str, Login],
     ) -> tuple[str, int]:
+        self.logins = logins
         self.fetched.append((owner, named))
         say(f"Pulling image {named}\n".encode())
         say(f"Pulling image {named}: 1 of 2 layers, 3 of 4 MB\n".encode())
