@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from nodeagent.engine.client import Engine
-from nodeagent.engine.images import find_image, remove_image
+from nodeagent.engine.images import find_image
 from nodeagent.engine.pulls import Login
 from nodeagent.environments.dockerfile_builds import Recipe
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings
 from nsml.packages.requirements import Requirements
 from tests.engines import required_engine, required_image
-from tests.support.registry import Registry, registry_of
+from tests.support.registry import Registry, private_registry
 
 PASSWORD = "hush-4be1"
 
@@ -60,29 +60,11 @@ class Node:
 def node(tmp_path: Path) -> Iterator[Node]:
     engine, _ = required_engine()
     # an image of its own: that of other tests is everybody's on this engine
-    name = f"nsml-test-private:{uuid.uuid4().hex[:8]}"
-    engine.sdk.api.commit(
-        made := _container(engine), *name.split(":"), conf={"Labels": {"x": name}}
-    )
-    engine.sdk.api.remove_container(made)
-    with registry_of(engine, name, password=PASSWORD) as registry:
-        remove_image(engine, name)
+    with private_registry(engine, required_image(), password=PASSWORD) as registry:
         host = registry.reference.partition("/")[0]
         settings = ImageSettings(allowed=(f"{host}/*", "local:*"))
         mark = uuid.uuid4().hex[:12]
         yield Node(engine, registry, Images(tmp_path / "i", engine, settings, mark=mark), tmp_path)
-    digests = [name for name in _names(engine) if name.startswith(host)]
-    for name in digests:
-        remove_image(engine, name)
-
-
-def _container(engine: Engine) -> str:
-    made: str = engine.sdk.api.create_container(required_image(), ["true"])["Id"]
-    return made
-
-
-def _names(engine: Engine) -> list[str]:
-    return [name for one in engine.sdk.api.images() for name in one.get("RepoDigests") or ()]
 
 
 def test_an_image_that_one_login_pulled_is_nobody_elses(node: Node) -> None:

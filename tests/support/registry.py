@@ -9,6 +9,7 @@ import json
 import tarfile
 import tempfile
 import threading
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -72,6 +73,24 @@ def registry_of(engine: Engine, image: str, *, password: str) -> Iterator[Regist
             server.shutdown()
             server.server_close()
             remove_image(engine, f"{host}/lab/base:3")
+
+
+@contextlib.contextmanager
+def private_registry(engine: Engine, base: str, *, password: str) -> Iterator[Registry]:
+    """A registry with an image like `base` that is in no other place: nobody has it without the password."""
+    name = f"nsml-test-private-{uuid.uuid4().hex[:8]}"
+    api = engine.sdk.api
+    made = api.create_container(base, ["true"])["Id"]
+    api.commit(made, name, "1", conf={"Labels": {"test": name}})
+    api.remove_container(made)
+    with registry_of(engine, f"{name}:1", password=password) as running:
+        remove_image(engine, f"{name}:1")
+        yield running
+    host = running.reference.partition("/")[0]
+    for one in api.images():
+        for known in (*(one.get("RepoTags") or ()), *(one.get("RepoDigests") or ())):
+            if known.startswith(f"{host}/"):
+                remove_image(engine, known)
 
 
 def _unpacked(engine: Engine, image: str, folder: Path) -> tuple[bytes, dict[str, Path]]:
