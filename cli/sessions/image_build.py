@@ -112,7 +112,9 @@ def build(
         app.say(f"building in session {session.name}")
         reader = LogReaders([LogReader(app, session)], in_place=True)
         try:
-            ended = app.call(lambda client: follow_to_end(client, app, session, shows=reader))
+            ended = app.call(
+                lambda client: follow_to_end(client, app, session, shows=reader, prepares=True)
+            )
         except KeyboardInterrupt:
             _stop(app, session)
             return ExitCode.INTERRUPTED

@@ -653,9 +653,14 @@ def _write_bytes(app: App, data: bytes) -> None:
 
 
 async def follow_to_end(
-    client: Client, app: App, session: Session, *, shows: LogReader | LogReaders | None
+    client: Client,
+    app: App,
+    session: Session,
+    *,
+    shows: LogReader | LogReaders | None,
+    prepares: bool = False,
 ) -> Session:
-    """Follow a session to its end, showing its output where asked to; the ended session."""
+    """Follow a session to its end, showing its output where asked to, `prepares`: from its preparation on; the ended session."""
     from nsml.client.streams import wait_until
     from nsml.common.concurrency import beside_each_other
     from nsml.common.text import visible
@@ -669,6 +674,8 @@ async def follow_to_end(
         if seen.waiting and seen.waiting != reported:
             reported = seen.waiting
             app.say(visible(waiting_text(seen)))
+        if prepares and seen.attempt and seen.state == pb.SESSION_STATE_PREPARING:
+            return True
         return seen.state not in {pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING}
 
     async def ended() -> Session:
