@@ -324,7 +324,7 @@ def submitted(app: App, options: RunOptions, *, patience_s: float = DEFAULT_S) -
                 await _warn_of_containers(app, client, contained)
                 return await _submit(app, client, options, _Code(listed, cache), submission)
 
-        return app.call(
+        session = app.call(
             lambda client: patiently(app, lambda: submit(client), patience_s=patience_s),
             waits=False,
         )
@@ -337,6 +337,13 @@ def submitted(app: App, options: RunOptions, *, patience_s: float = DEFAULT_S) -
         if submission.is_asked:
             error.advice = _SEE
         raise
+    if options.spec.dockerfile and not session.spec.dockerfile:
+        raise CommandError(
+            f"session {session.name} runs in another image",
+            why="the control plane is older than --dockerfile and ignores it",
+            advice=f"nsml stop {session.name}",
+        )
+    return session
 
 
 def _show(

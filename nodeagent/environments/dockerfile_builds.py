@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 _STAGED = "/run/nsml-copied"
 """Where files of a COPY lie in its container until its program has put them where they belong."""
 _IGNORES = ".dockerignore"
-_MOST_FILES = 200_000
 _USER = re.compile(r"[A-Za-z0-9_.-]{1,64}(?::[A-Za-z0-9_.-]{1,64})?")
 _FOLDER_BIT = 1 << 31
 _LINK_BIT = 1 << 27
