@@ -492,11 +492,12 @@ class Images:
         # What is ours stays what it is while its registry is asked who may have it.
         is_new = image is None or is_due or self._is_old(key, image, asker.built_after)
         pinned = reference if is_ours and is_new else self._pinned(reference, image)
-        if pinned and parts_of(pinned)[2]:
-            self._ask_registry(pinned, asker, login)
+        # By its own name it would become what the registry has by now: whoever made it needs it.
+        wanted = reference if is_due else pinned
+        if pinned and parts_of(wanted)[2]:
+            self._ask_registry(wanted, asker, login)
         if pinned and is_new:
-            # By its own name it would become what the registry has by now: whoever made it needs it.
-            self._pull_or_remove(reference if is_due else pinned, asker, login, image)
+            self._pull_or_remove(wanted, asker, login, image)
         image = find_image(self._engine, reference)
         if image is None:
             raise EnvironmentFailed(f"image {reference} was pulled, but does not exist")

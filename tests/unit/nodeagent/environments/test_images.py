@@ -27,12 +27,18 @@ class Engines:
     def __init__(self) -> None:
         self.here: dict[str, StoredImage] = {}
         self.pulled: list[str] = []
+        self.asked: list[str] = []
         self.refusal: PullFailed | None = None
         self.size_bytes = 0
         self.configuration_bytes = 0
 
     def find(self, _engine: Engine, reference: str) -> StoredImage | None:
         return self.here.get(reference)
+
+    def ask(self, _engine: Engine, reference: str, **_: object) -> None:
+        self.asked.append(reference)
+        if self.refusal is not None:
+            raise self.refusal
 
     def pull(self, _engine: Engine, reference: str, **_: object) -> Iterator[PullProgress]:
         self.pulled.append(reference)
@@ -53,6 +59,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engines:
     engines = Engines()
     monkeypatch.setattr("nodeagent.environments.images.find_image", engines.find)
     monkeypatch.setattr("nodeagent.environments.images.pull_image", engines.pull)
+    monkeypatch.setattr("nodeagent.environments.images.ask_registry", engines.ask)
     return engines
 
 
@@ -92,7 +99,8 @@ def test_what_was_there_before_is_never_ours(
     engine.here[REFERENCE] = StoredImage(id="sha256:0", sources=[pinned])
     for _ in range(2):
         assert provided(tmp_path, always=always).stored() == {}
-    assert engine.pulled == ([REFERENCE] * 2 if always else [pinned])
+    assert engine.pulled == ([REFERENCE] * 2 if always else [])
+    assert engine.asked == ([] if always else [pinned])
 
 
 def test_what_was_pulled_before_a_session_that_refreshes_is_pulled_again_once(
@@ -110,7 +118,7 @@ def test_a_refresh_leaves_what_was_there_before_as_it_is(engine: Engines, tmp_pa
     engine.here[REFERENCE] = StoredImage(id="sha256:0", sources=[pinned])
     images = provided(tmp_path, always=False)
     assert provide(images, built_after=time.time()) == "sha256:0"
-    assert engine.pulled == [pinned]
+    assert (engine.pulled, engine.asked) == ([], [pinned])
 
 
 @pytest.mark.parametrize("reference", ["nsml-base:latest", "nsml-base:2"])
@@ -160,15 +168,17 @@ def test_an_image_that_somebody_pulled_is_used_once_its_registry_has_confirmed_i
     engine.here["lab/private:1"] = image
     engine.refusal = PullFailed(PullProblem.ABSENT)
     for _ in range(2):
-        with pytest.raises(EnvironmentFailed, match=r"cannot be pulled.*has no access"):
+        with pytest.raises(EnvironmentFailed, match=r"cannot be pulled.*gives you no access"):
             asks(tmp_path, "lab/private:1", "*")
     engine.refusal = None
     for _ in range(2):
         assert asks(tmp_path, "lab/private:1", "*") == "sha256:p"
-    assert engine.pulled == [pinned] * 3, "by digest: nobody's name moves; and once it is known"
+    assert engine.asked == [pinned] * 3, "by digest: nobody's name moves; and once it is known"
     engine.here["lab/private:1"] = replace(image, id="sha256:another")
     asks(tmp_path, "lab/private:1", "*")
-    assert len(engine.pulled) == 4, "another image under that name is another question"
+    assert (len(engine.asked), engine.pulled) == (4, []), (
+        "another image under that name is another question"
+    )
 
 
 def test_an_image_that_is_too_large_does_not_stay(
