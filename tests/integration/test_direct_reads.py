@@ -22,7 +22,7 @@ from controlplane.history.sql.packs import SqlPacks
 from controlplane.objects.files import Bucket as SharedBucket
 from controlplane.objects.files import Files, open_shared
 from controlplane.objects.packed import PackedObjects
-from controlplane.objects.s3 import S3Service
+from controlplane.objects.service import BucketService
 from nodeagent.peers.sources import ChunkLocation
 from nodeagent.storage.bucket import Bucket
 from nodeagent.storage.bucket_reader import BucketReader, NotRead, Reading
@@ -42,7 +42,7 @@ class Store:
     """A bucket with an index, and who may be given URLs of it."""
 
     def __init__(self, s3: S3Server) -> None:
-        service = S3Service(endpoint=s3.endpoint)
+        service = BucketService(endpoint=s3.endpoint)
         url = f"s3://{s3.bucket()}/p"
         self.files: Files = open_shared(url, in_thread, service=service, environment=KEYS)
         self.index: SqlPacks = pack_index()
