@@ -27,8 +27,7 @@ def open_folder(root: Path, parts: Sequence[str], *, create: bool = False) -> It
     here = _opened(root, None, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, stat.S_IRWXU)
     try:
         for part in parts:
-            if part in {"", ".", ".."} or "/" in part or "\0" in part:
-                raise ValueError(f"not a plain name: {part[:80]!r}")
+            check_name(part)
             if create:
                 _make(part, here)
             below = _opened(part, here, _FLAGS, stat.S_IRWXU)
@@ -37,6 +36,12 @@ def open_folder(root: Path, parts: Sequence[str], *, create: bool = False) -> It
         yield here
     finally:
         os.close(here)
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError for what is not the name of one entry of a folder."""
+    if name in {"", ".", ".."} or "/" in name or "\0" in name:
+        raise ValueError(f"not a plain name: {name[:80]!r}")
 
 
 def allow(name: str | os.PathLike[str], parent: int | None, rights: int) -> bool:
@@ -129,8 +134,10 @@ def remove_folder(name: str, parent: int) -> None:
 
     Follows no link, gives itself the rights that were taken away, and needs neither stack nor
     descriptors for depth: folders are moved up before they are emptied, since a program can nest
-    them deeper than any path or recursion goes. Raises OSError, as for what is changed meanwhile.
+    them deeper than any path or recursion goes. Raises OSError, as for what is changed meanwhile,
+    and ValueError for what is not a plain name.
     """
+    check_name(name)
     top = _open_with_rights(name, parent)
     try:
         # names of its own: what is moved up must not meet what lies there

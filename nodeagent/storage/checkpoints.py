@@ -28,7 +28,7 @@ from nodeagent.safe_paths import open_folder, path_of, remove_folder
 from nodeagent.storage.file_lists import regular_files
 from nodeagent.storage.holes import SPARSE_TIMES, data_bytes, may_be_sparse
 from nodeagent.storage.media import MediaUploads
-from nodeagent.storage.sealed_checkpoints import Opened, forget, is_copy, keep, opened
+from nodeagent.storage.sealed_checkpoints import Opened, forget, is_copy, keep, opened, parts_of
 from nodeagent.storage.transfer import is_passing, put_tree, uninterrupted
 from nsml._checkpoints import ARTIFACT
 from nsml._copies import seal
@@ -361,15 +361,20 @@ class Uploads:
         )
         request.saved_at.FromMicroseconds(round(checkpoint.saved_at * 1e6))
         self._durable.pop(checkpoint.name, None)
-        request.held.extend(_within(_MOST_HELD_BYTES, islice(self._durable, _MOST_HELD)))
+        if not request.why_lost:
+            request.held.extend(_within(_MOST_HELD_BYTES, islice(self._durable, _MOST_HELD)))
         answer = await self._rpc().unary(
             "CheckpointService/CommitCheckpoint", request, pb.CommitCheckpointResponse
         )
-        self._durable[checkpoint.name] = checkpoint.folder
-        await self._remove_removed(answer.removed)
+        if not request.why_lost:  # what is lost need not be there, nor be a checkpoint
+            self._durable[checkpoint.name] = checkpoint.folder
+            await self._remove_removed(answer.removed)
 
     async def _remove_removed(self, names: Iterable[str]) -> None:
-        """Remove the copies of checkpoints that the platform has removed, but none that was saved again and is to be sent."""
+        """Remove the copies of checkpoints that the platform has removed, but none that was saved again and is to be sent.
+
+        Its program cannot load them any more, either; but what it saved last stays until a later one is durable.
+        """
         for name in names:
             folder = self._durable.pop(name, "")
             if folder and (False, name) not in self._pending:
@@ -409,10 +414,11 @@ class Uploads:
 
     def _remove(self, folder: str) -> None:
         """Delete the folder of an artifact or a checkpoint, which nobody reads any more."""
-        entry = folder.split("/", maxsplit=1)[0]
-        for root, parts in ((self._folder.run, ["checkpoints"]), (self._folder.kept, [])):
-            with suppress(OSError, ValueError), open_folder(root, parts) as above:
-                remove_folder(entry, above)
+        with suppress(ValueError):
+            entry, *_ = parts_of(folder)
+            for root, parts in ((self._folder.run, ["checkpoints"]), (self._folder.kept, [])):
+                with suppress(OSError), open_folder(root, parts) as above:
+                    remove_folder(entry, above)
 
     def _remove_older(self, folder: str) -> None:
         """Delete earlier checkpoints of the same name: `<number>-<escaped name>`, lower numbers."""
@@ -585,9 +591,12 @@ def _keep_unchanged(folder: ReplicaFolder, checkpoint: SavedCheckpoint) -> None:
 
 
 def _is_folder(folder: str, *, is_artifact: bool) -> bool:
-    """Whether it may be that of a checkpoint or an artifact: after it is sent, an artifact's is removed, and only that."""
-    number, _, name = folder.split("/", 1)[0].partition("-")
-    return (number[:1] != "0" and name == ARTIFACT) if is_artifact else bool(folder)
+    """Whether it may be that of a checkpoint or an artifact, and not of the other: an artifact's is removed once it is sent."""
+    try:
+        number, _, name = parts_of(folder)[0].partition("-")
+    except ValueError:
+        return False
+    return number[:1] != "0" and (name == ARTIFACT) is is_artifact
 
 
 def _finite(number: object) -> float | None:

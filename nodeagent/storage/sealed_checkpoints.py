@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from nodeagent.folders import ReplicaFolder
-from nodeagent.safe_paths import open_folder, path_of, remove_folder
+from nodeagent.safe_paths import check_name, open_folder, path_of, remove_folder
 from nsml._copies import has_no_writer, share_blocks
 from nsml.content.paths import MAX_DEPTH
 
@@ -45,13 +45,26 @@ class NotKept(OSError):
     """The files stay as they are: this file system, or what has them open, does not allow it."""
 
 
+def parts_of(checkpoint: str) -> list[str]:
+    """The entry of a checkpoint's folder, and the names below it, as a program may have written them.
+
+    Raises ValueError for what is no folder of a checkpoint.
+    """
+    parts = checkpoint.split("/")
+    if not parts[0].partition("-")[0].isdecimal():
+        raise ValueError(f"not a checkpoint: {checkpoint[:80]!r}")
+    for part in parts:
+        check_name(part)
+    return parts
+
+
 def keep(folder: ReplicaFolder, checkpoint: str) -> None:
     """Take the files of `checkpoint` (relative to the replica's checkpoints) from the program.
 
     Harmless when that is done already. Raises NotKept; OSError and ValueError as for any other folder that
     is not there or not as it should be.
     """
-    entry, *inner = _parts(checkpoint)
+    entry, *inner = parts_of(checkpoint)
     parts = ["checkpoints", entry, *inner]
     with open_folder(folder.run, parts) as source, _turn(folder) as kept:
         if _is_there(entry, kept):
@@ -74,7 +87,7 @@ def keep(folder: ReplicaFolder, checkpoint: str) -> None:
 @contextmanager
 def opened(folder: ReplicaFolder, checkpoint: str) -> Iterator[Opened]:
     """Open `checkpoint` where it is safest. Raises OSError, ValueError."""
-    entry, *inner = _parts(checkpoint)
+    entry, *inner = parts_of(checkpoint)
     with _turn(folder) as kept:
         is_kept = _is_there(entry, kept)
         is_touched = not is_kept and _undo(entry, kept, _owner(folder))
@@ -91,7 +104,7 @@ def is_copy(facts: os.stat_result) -> bool:
 def forget(folder: ReplicaFolder, checkpoint: str) -> None:
     """Remove what is kept of it. Raises OSError."""
     with _turn(folder) as kept, suppress(FileNotFoundError):
-        remove_folder(_parts(checkpoint)[0], kept)
+        remove_folder(parts_of(checkpoint)[0], kept)
 
 
 class _Taking:
@@ -154,14 +167,6 @@ class _Taking:
             for name in names:
                 if stat.S_ISREG(os.lstat(name, dir_fd=here).st_mode):
                     yield name, here, parts
-
-
-def _parts(checkpoint: str) -> list[str]:
-    """Raises ValueError for what is no folder of a checkpoint."""
-    parts = checkpoint.split("/")
-    if not parts[0].partition("-")[0].isdecimal():
-        raise ValueError(f"not a checkpoint: {checkpoint[:80]!r}")
-    return parts
 
 
 @contextmanager

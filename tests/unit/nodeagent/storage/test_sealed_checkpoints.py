@@ -161,6 +161,30 @@ async def test_the_copy_of_a_removed_checkpoint_goes_with_the_next_one(bench: Be
     assert [one.name for one in bench.folder.checkpoints.iterdir()] == ["7-f"]
 
 
+@pytest.mark.parametrize("folder", ["..", ".", "../..", "1-best/../.."])
+async def test_a_folder_that_is_no_checkpoint_is_never_removed(bench: Bench, folder: str) -> None:
+    """Not even where an earlier agent noted it, and the platform removed what was said to be there."""
+    best = sealed(bench, weights="w")
+    await bench.send(best, SavedCheckpoint(name="x", folder=folder, saved_at=1.0, files=("w",)))
+    bench.platform.removed_checkpoints = {"x"}
+    await bench.send(sealed(bench, "next", 2, weights="n"))
+    bench.uploads._remove(folder)
+    names = {one.name for one in bench.folder.checkpoints.iterdir()}
+    assert names == {"1-best", "2-next"}
+    assert (bench.folder.checkpoints / best.folder / "weights").read_text() == "w"
+
+
+async def test_a_loss_removes_no_copy(bench: Bench) -> None:
+    """What a program saved last that can be loaded stays."""
+    await bench.send(saved := sealed(bench, "a", 1, weights="a"))
+    bench.platform.removed_checkpoints = {"a"}
+    lost = sealed(bench, "b", 2, weights="b")
+    (bench.folder.checkpoints / lost.folder / "weights").unlink()
+    await bench.send(lost)
+    assert [one.name for one in bench.platform.losses] == ["b"]
+    assert (bench.folder.checkpoints / saved.folder / "weights").read_text() == "a"
+
+
 async def test_a_loss_is_reported_once_the_platform_answers(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
