@@ -6,9 +6,9 @@ What is read in order is fetched ahead. While the control plane is away readers 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from io import FileIO
 from typing import Final
@@ -62,7 +62,7 @@ class ChunkSource:
     ) -> None:
         self._others = others or OtherSources()
         self._came_from = came
-        self._sources: dict[str, list[Sequence[Sources]]] = defaultdict(list)
+        self._shared: dict[str, _SharedSources] = {}
         self._cache = cache
         self._rpc = rpc
         self._run = run
@@ -82,14 +82,24 @@ class ChunkSource:
     @asynccontextmanager
     async def reading(self, root: str) -> AsyncIterator[None]:
         """Ask other sources for chunks of the manifest `root`, too, while the context lasts."""
-        async with self._others.of(root, is_stream=True) as sources:
-            self._sources[root].append(sources)
-            try:
-                yield
-            finally:
-                self._sources[root].remove(sources)
-                if not self._sources[root]:
-                    del self._sources[root]
+        async with self._sources(root):
+            yield
+
+    @asynccontextmanager
+    async def _sources(self, root: str) -> AsyncIterator[Sequence[Sources]]:
+        """The same ones for all who read the manifest, and for their fetches; the last one closes them."""
+        shared = self._shared.get(root)
+        if shared is None:
+            shared = _SharedSources(partial(self._others.of, root, is_stream=True))
+            self._shared[root] = shared
+        shared.users += 1
+        try:
+            yield await shared.opened()
+        finally:
+            shared.users -= 1
+            if not shared.users:
+                del self._shared[root]
+                await shared.close()
 
     async def open(self, root: str, path: str, chunk: Chunk, ahead: Sequence[Chunk] = ()) -> FileIO:
         """A chunk of the file `path` of the manifest `root`, open to read; `ahead` are those that will be read next.
@@ -104,8 +114,10 @@ class ChunkSource:
             if file is not None:
                 self._fetch_ahead(root, path, ahead)
                 return file
-            fetch = self._coming.get(chunk.digest) or self._begin(root, path, [chunk, *ahead])
-            await fetch.wait(chunk.digest)
+            if self._is_missing(chunk):
+                self._begin(root, path, [chunk, *ahead])
+            if (fetch := self._coming.get(chunk.digest)) is not None:  # or it came just now
+                await fetch.wait(chunk.digest)
         raise NoRoom("no room for streamed data: it is gone before it is read")
 
     def _fetch_ahead(self, root: str, path: str, ahead: Sequence[Chunk]) -> None:
@@ -153,15 +165,18 @@ class ChunkSource:
             self._came_from(others.total(), {kind: others[kind] for kind in others if kind})
 
     async def _fetch_from_others(self, root: str, fetch: _Fetch, came: Counter[str]) -> None:
-        for source in (self._sources.get(root) or [()])[-1]:
-            if not fetch.left:
-                return
-            wanted = [fetch.places[digest] for digest in fetch.left]
-            async with aclosing(source.bring(wanted)) as chunks:
-                async for ref, data in chunks:
-                    await uninterrupted(self._run, partial(self._cache.add, ref.digest, data))
-                    came[source.kind] += len(data)
-                    self._came(fetch, ref.digest)
+        if root not in self._shared:
+            return
+        async with self._sources(root) as sources:
+            for source in sources:
+                if not fetch.left:
+                    return
+                wanted = [fetch.places[digest] for digest in fetch.left]
+                async with aclosing(source.bring(wanted)) as chunks:
+                    async for ref, data in chunks:
+                        await uninterrupted(self._run, partial(self._cache.add, ref.digest, data))
+                        came[source.kind] += len(data)
+                        self._came(fetch, ref.digest)
 
     async def _fetch_from_platform(self, root: str, fetch: _Fetch, came: Counter[str]) -> None:
         while fetch.left:
@@ -177,6 +192,32 @@ class ChunkSource:
             except (ClientError, ContentError, OSError) as error:
                 log.warning("chunk.not_fetched", root=root[:16], error=str(error))
                 raise
+
+
+class _SharedSources:
+    """Other sources of one manifest, opened by whoever uses them first.
+
+    Attributes:
+        users: how many use them.
+    """
+
+    def __init__(self, of: Callable[[], AbstractAsyncContextManager[Sequence[Sources]]]) -> None:
+        self.users = 0
+        self._of = of
+        self._sources: Sequence[Sources] | None = None
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+
+    async def opened(self) -> Sequence[Sources]:
+        """Open them, if nobody has."""
+        async with self._opening:
+            if self._sources is None:
+                self._sources = await self._stack.enter_async_context(self._of())
+            return self._sources
+
+    async def close(self) -> None:
+        """Nobody uses them any more."""
+        await self._stack.aclose()
 
 
 class _Fetch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -143,6 +143,52 @@ class Peer:
         for one in wanted:
             if one.ref.digest in self._has:
                 yield one.ref, self._has[one.ref.digest]
+
+
+async def test_other_sources_stay_open_until_the_last_reader_and_fetch_end(
+    tmp_path: Path, held: Held
+) -> None:
+    peer, may_bring, opened, closed = Peer(0, 1), asyncio.Event(), [], []
+
+    class Slow(Peer):
+        async def bring(
+            self, wanted: Sequence[ChunkLocation]
+        ) -> AsyncGenerator[tuple[ChunkRef, bytes], None]:
+            async with aclosing(peer.bring(wanted)) as chunks:
+                async for ref, data in chunks:
+                    await may_bring.wait()
+                    assert not closed
+                    yield ref, data
+
+    class Others(OtherSources):
+        @asynccontextmanager
+        async def of(self, root: str, *, is_stream: bool = False) -> AsyncIterator[Any]:
+            opened.append(root)
+            yield [Slow()]
+            closed.append(root)
+
+    cache = ChunkCache(tmp_path, kind="chunks", most_bytes=1000)
+    cache.create()
+    source = ChunkSource(
+        cache,
+        rpc=lambda: cast("Rpc", held),
+        run=in_thread,
+        pause=lambda: asyncio.sleep(0),
+        others=Others(),
+    )
+    async with source.reading("root"), source.reading("root"):
+        reading = asyncio.create_task(content(source, 0, ahead=1))
+        async with asyncio.timeout(60):
+            while not peer.asked:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.001)
+    assert (opened, closed) == (["root"], [])
+    may_bring.set()
+    assert await reading == DATA[0]
+    assert await content(source, 1) == DATA[1]
+    async with asyncio.timeout(60):
+        while not closed:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.001)
+    assert not held.asked
 
 
 async def test_what_other_sources_have_the_platform_is_not_asked_for(
