@@ -110,6 +110,9 @@ class RepairOrders:
                 report.words = _NOTHING
             except (OSError, ValueError, ContentError, ClientError) as error:
                 report.words = str(getattr(error, "strerror", None) or error)
+            except Exception:
+                log.exception("repair.failed", root=order.root[:16])
+                report.words = "the agent failed; its log says more"
             else:
                 if not report.sent:
                     report.words = _NOTHING

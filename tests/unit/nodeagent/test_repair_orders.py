@@ -49,7 +49,7 @@ class Desk:
         self.folders.create()
         self.answered = asyncio.Event()
         self.orders = RepairOrders(
-            [self.trees],
+            [self.trees.cache],
             self.folders,
             rpc=lambda: connection,
             answered=self.answered.set,
@@ -98,7 +98,7 @@ async def test_what_was_asked_for_is_sent_if_it_is_right(
         assert chunk["b"] not in platform.blobs
         report = await desk.ask("ab" * 32, chunk["b"])
         assert (report.sent, report.words) == (0, "it has nothing of that")
-    assert not [one for one in desk.trees.kept() if one.is_used]
+    assert not [one for one in desk.trees.cache.kept() if one.is_used]
 
 
 async def test_a_checkpoint_is_sent_if_its_files_are_still_those(
@@ -122,6 +122,18 @@ async def test_a_checkpoint_is_sent_if_its_files_are_still_those(
         for folder in ("../..", "/etc", "none"):
             assert (await desk.ask(root, chunk, folder=folder)).sent == 0
     assert platform.blobs == {}
+
+
+async def test_an_order_that_fails_unexpectedly_is_answered_and_the_next_one_carried_out(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(*rpc, tmp_path)
+    async with desk.orders:
+        with monkeypatch.context() as broken:
+            broken.setattr(desk.trees.cache, "get", {}.__getitem__)
+            report = await desk.ask("ab" * 32)
+        assert (report.sent, report.words) == (0, "the agent failed; its log says more")
+        assert (await desk.ask("cd" * 32)).words == "it has nothing of that"
 
 
 async def test_orders_that_nobody_waits_for_are_not_carried_out(
