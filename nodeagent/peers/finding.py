@@ -25,17 +25,19 @@ class PeerFinder:
         self.is_answered = False
         """Whether the control plane answers such questions."""
         self._asked = asked
-        self._open: dict[str, asyncio.Future[Sequence[pb.Peer]]] = {}
+        self._open: dict[tuple[str, bool], asyncio.Future[Sequence[pb.Peer]]] = {}
         self._unsent: list[tuple[str, bool]] = []
 
     async def find(self, root: str, is_stream: bool) -> Sequence[pb.Peer]:
         """See `sources.Find`."""
         if not self.is_answered:
             return ()
-        answer = self._open.get(root)
+        # A fetch asks for itself: it is named those that fetch, too, and named to others.
+        question = (root, is_stream)
+        answer = self._open.get(question)
         if answer is None:
-            answer = self._open[root] = asyncio.get_running_loop().create_future()
-            self._unsent.append((root, is_stream))
+            answer = self._open[question] = asyncio.get_running_loop().create_future()
+            self._unsent.append(question)
             self._asked()
         try:
             async with asyncio.timeout(_ANSWERED_WITHIN_S):
@@ -43,8 +45,8 @@ class PeerFinder:
         except TimeoutError:
             return ()
         finally:
-            if self._open.get(root) is answer:
-                del self._open[root]
+            if self._open.get(question) is answer:
+                del self._open[question]
 
     def take_questions(self) -> list[tuple[str, bool]]:
         """Those that were not sent: dataset versions, and whether each is for a stream."""
@@ -52,7 +54,8 @@ class PeerFinder:
         return unsent
 
     def answered(self, answer: agents.FoundPeers) -> None:
-        """The control plane has answered."""
-        waiting = self._open.get(answer.root)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(tuple(answer.peers))
+        """The control plane has answered, as it does in the order of the questions."""
+        for (root, _), waiting in self._open.items():
+            if root == answer.root and not waiting.done():
+                waiting.set_result(tuple(answer.peers))
+                return
