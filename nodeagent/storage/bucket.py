@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -37,6 +38,8 @@ _PART_BYTES: Final = 4 << 20
 """Read by one request,"""
 _GAP_BYTES: Final = 64 << 10
 """with what lies between two chunks, if it is no more than this."""
+_LOCATED_FOR_S: Final = 240.0
+"""How long URLs are used: they count for five minutes, and a read begins before they end."""
 _LONGEST_S: Final = 60.0
 """A bucket that takes longer for that is not worth asking."""
 _AWAY_FOR_S: Final = 300.0
@@ -111,6 +114,10 @@ class Bucket:
     def is_used(self) -> bool:
         """Whether it may be read now."""
         return self.is_offered and self._clock.monotonic() >= self._left_alone_until
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._clock.monotonic()
 
     async def locate(self, root: str, digests: Sequence[str]) -> pb.LocateBlobsResponse:
         """Where these blobs lie; of some or all nothing is said."""
@@ -201,18 +208,18 @@ class BucketChunks:
         self, wanted: Sequence[ChunkLocation]
     ) -> AsyncGenerator[tuple[ChunkRef, bytes], None]:
         """See `Sources`."""
-        if not self.bucket.is_used():
-            return
         refs = [one.ref for one in wanted][:_ASKED_AT_ONCE]
-        located = await self.bucket.locate(self.root, [ref.digest for ref in refs])
         came: set[ChunkRef] = set()
-        for part in _parts(located, refs):
-            if not self.bucket.is_used():
-                return
-            for ref, data in await self.bucket.read(part, located.authority):
-                if ref not in came:
-                    came.add(ref)
-                    yield ref, data
+        while refs and self.bucket.is_used():
+            located = await self.bucket.locate(self.root, [ref.digest for ref in refs])
+            ends_at = self.bucket.now() + _LOCATED_FOR_S
+            left = deque(_parts(located, refs))
+            while left and self.bucket.is_used() and self.bucket.now() < ends_at:
+                for ref, data in await self.bucket.read(left.popleft(), located.authority):
+                    if ref not in came:
+                        came.add(ref)
+                        yield ref, data
+            refs = [frame.ref for part in left for frame in part.frames if frame.ref not in came]
 
 
 def _parts(located: pb.LocateBlobsResponse, refs: Sequence[ChunkRef]) -> Iterator[_Part]:

@@ -104,11 +104,17 @@ class Platform:
         return await self._locate(request.digests)
 
 
-def bucket_of(platform: Platform, notes: list[str], *, allows_plaintext: bool = True) -> Bucket:
+def bucket_of(
+    platform: Platform,
+    notes: list[str],
+    *,
+    allows_plaintext: bool = True,
+    clock: SystemClock | None = None,
+) -> Bucket:
     made = Bucket(
         rpc=lambda: platform,  # type: ignore[arg-type, return-value]
         run_long=in_own_thread,
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
         allows_plaintext=allows_plaintext,
         changed=notes.append,
     )
@@ -252,6 +258,34 @@ async def test_a_bucket_that_misbehaves_is_left_alone_and_that_is_said(
     [note] = notes
     assert reason in note
     assert "sesame" not in note, "a URL is a secret"
+
+
+async def test_urls_are_asked_for_again_before_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of 4 MiB takes more than the four minutes for which URLs are used."""
+    blobs, notes, clock, now = [os.urandom(3 << 20) for _ in range(3)], [], SystemClock(), [0.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    by_digest, asked = {digest_of(one): one for one in blobs}, []
+    with lying("right", b"".join(b"\0" + one for one in blobs)) as server:
+        url = f"http://127.0.0.1:{server.server_port}/b/k"
+
+        async def locate(digests: Sequence[str]) -> pb.LocateBlobsResponse:
+            asked.append(len(digests))
+            places = [
+                pb.LocatedBlob(
+                    index=number,
+                    start=blobs.index(by_digest[digest]) * (len(blobs[0]) + 1),
+                    stored=len(blobs[0]) + 1,
+                )
+                for number, digest in enumerate(digests)
+            ]
+            return pb.LocateBlobsResponse(packs=[pb.LocatedPack(url=url, blobs=places)])
+
+        bucket = bucket_of(Platform(locate), notes, clock=clock)
+        found = {}
+        async for ref, data in bucket.of(ROOT).bring(located(blobs)):
+            found[ref.digest] = data
+            now[0] += 241.0
+    assert (found, asked, notes) == (by_digest, [3, 2, 1], [])
 
 
 async def test_an_object_that_went_says_nothing_of_the_bucket() -> None:
