@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     _Read = VerifyStorageResponse | RepairStorageResponse
 
 _TOLD_EVERY_S: Final = 5.0
+_MOST_IN_VAIN: Final = 2
+"""Calls in a row that neither repair anything nor ask another node: after these no more is to be had."""
 _MOST_NAMES: Final = 3
 _IN_PLACE: Final = "datasets in place"
 _ADVICE: Final = {
@@ -67,6 +69,9 @@ def storage(app: App, *, repairs: bool) -> int:
     read, broken = app.call(lambda client: _verified(app, client, repairs=repairs))
     if repairs:
         found = app.call(lambda client: _all_repaired(client, broken))
+        found += [
+            _Found(one, lost=one.lost) for one in app.call(lambda client: _in_place(app, client))
+        ]
         return _tell_repaired(app, read, found)
     broken += app.call(lambda client: _in_place(app, client))
     if app.is_for_people:
@@ -101,12 +106,14 @@ def _tell_repaired(app: App, read: _Read, found: list[_Found]) -> int:
         none="nothing that anything refers to is damaged or missing",
     )
     if app.is_for_people:
+        if read.damaged:
+            app.say(f"{counted(read.damaged, 'blob')} are damaged, and nothing refers to them")
         for one in left:
             for reason in one.reasons:
                 app.say(f"  {one.broken.digest[:12]}: {reason}")
         for kind in sorted({one.broken.kind for one in left} & _ADVICE.keys()):
             app.say(f"  {kind}: {_ADVICE[kind]}")
-    return ExitCode.FAILED if left else ExitCode.OK
+    return ExitCode.FAILED if left or read.damaged else ExitCode.OK
 
 
 async def _all_repaired(client: Client, broken: list[BrokenContent]) -> list[_Found]:
@@ -116,8 +123,11 @@ async def _all_repaired(client: Client, broken: list[BrokenContent]) -> list[_Fo
 async def _repaired(client: Client, broken: BrokenContent) -> _Found:
     """Have nodes put again what is lost, as long as they have something of it."""
     found = _Found(broken, {one.digest: one.source for one in broken.repaired}, broken.lost)
-    while found.lost:
+    told, in_vain = set[str](), 0
+    while found.lost and in_vain < _MOST_IN_VAIN:
         answer = await client.repair_content(broken.digest)
+        in_vain = 0 if answer.repaired or set(answer.reasons) - told else in_vain + 1
+        told.update(answer.reasons)
         found.sources |= {one.digest: one.source for one in answer.repaired}
         found.lost, found.lost_digests = answer.lost, tuple(answer.lost_digests)
         found.reasons = tuple(answer.reasons)

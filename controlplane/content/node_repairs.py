@@ -34,11 +34,9 @@ MOST_ASKED: Final = 128
 """Blobs of one order: 128 MiB at most."""
 MOST_NODES: Final = 16
 """That are asked for one content without having said that they have it."""
-VAIN_FOR_S: Final = 30.0
-"""How long a node is not asked again for what it did not send: a slow one must not keep others from being asked."""
 _REMEMBERED: Final = 1_024
 _MOST_WORDS: Final = 300
-_MOST_REASONS: Final = 20
+_MOST_REASONS: Final = 64
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,12 +97,15 @@ class NodeRepairs:
             return done
         until, is_asked = self._clock.monotonic() + WORK_S, False
         saved = await self._history.catalogue.checkpoints_of(root)
-        for node, checkpoint in self._holders(root, saved):
+        holders = list(self._holders(root, saved))
+        # Where none answers a call asks one: the first must not be forgotten before the last was asked.
+        vain_for_s = WORK_S + 2 * len(holders) * self._within_s
+        for node, checkpoint in holders:
             wanted = sorted(done.lost)
             for start in range(0, len(wanted), MOST_ASKED):
                 some = tuple(wanted[start : start + MOST_ASKED])
-                words = self._in_vain(node, some)
-                if not words:
+                words = known = self._in_vain(node, some, vain_for_s)
+                if not known:
                     if is_asked and self._clock.monotonic() > until:
                         done.is_partial = True
                         return done
@@ -115,7 +116,8 @@ class NodeRepairs:
                 done.lost -= put
                 if not put:
                     words = words or "it sent nothing that it was asked for"
-                    self._vain.keep((node, some), (self._clock.monotonic(), words))
+                    if not known:
+                        self._vain.keep((node, some), (self._clock.monotonic(), words))
                     if len(done.reasons) < _MOST_REASONS:
                         done.reasons.append(f"{node}: {words}")
                     break
@@ -125,10 +127,10 @@ class NodeRepairs:
                 break
         return done
 
-    def _in_vain(self, node: str, digests: tuple[str, ...]) -> str:
+    def _in_vain(self, node: str, digests: tuple[str, ...], within_s: float) -> str:
         """Why a node gave nothing of these a moment ago; "" where it was not asked."""
-        at, words = self._vain.get((node, digests)) or (-VAIN_FOR_S, "")
-        return words if self._clock.monotonic() - at < VAIN_FOR_S else ""
+        at, words = self._vain.get((node, digests)) or (0.0, "")
+        return words if self._clock.monotonic() - at < within_s else ""
 
     async def _ask(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +71,8 @@ class Verification:
     async def all(self, *, repairs: bool = False) -> AsyncGenerator[ReadSoFar | Broken, None]:
         """How far it has come, then each thing that is broken, or was repaired, once.
 
+        With a repair, then how many are damaged still, and nothing refers to them.
+
         Raises:
             ObjectsUnavailable, HistoryUnavailable: it was broken off.
             ReferencesUnread: the record of a session cannot be read.
@@ -86,6 +88,7 @@ class Verification:
             damaged.update(verified.damaged)
             yield done
         repaired = await self._repaired(damaged) if repairs else {}
+        damaged -= repaired.keys()
         seen: set[tuple[str, str, str]] = set()
         async for one, is_root in self._references():
             # A dataset is named with all that have the same content.
@@ -95,6 +98,7 @@ class Verification:
                 continue
             seen.add(key)
             lost, again = await self._look(one.digest, is_root=is_root, repaired=repaired.keys())
+            damaged -= lost
             if lost or again:
                 yield Broken(
                     kind=one.kind,
@@ -104,6 +108,8 @@ class Verification:
                     lost=len(lost),
                     repaired={digest: repaired[digest] for digest in sorted(again)},
                 )
+        if repairs:
+            yield replace(done, damaged=len(damaged))
 
     async def lost(self, root: str) -> set[str]:
         """Blobs of a manifest, and itself, that cannot be read. What a page lists that cannot be read is not known."""

@@ -297,6 +297,8 @@ def test_a_dataset_in_place_is_a_list_of_its_files_and_is_copied_where_they_are(
     told = nsml("doctor", "storage", check=False)
     assert (told.code, "labels has 5 bytes, not 6,000" in told.stderr) == (1, True)
     assert "datasets in place  kim/big@1" in told.stdout
+    told = nsml("doctor", "storage", "--repair", check=False)
+    assert (told.code, "datasets in place  kim/big@1" in told.stdout) == (1, True)
     shared.rename(tmp_path / "away")
     assert "which this machine does not have" in nsml("doctor", "storage").stderr
     (tmp_path / "away").rename(shared)

@@ -38,6 +38,13 @@ def test_what_is_repaired_is_told_with_its_source_and_what_is_left_with_reasons(
     assert nsml("doctor", "storage", "--repair").code == 0
 
 
+def test_what_is_damaged_and_belongs_to_nothing_is_told_after_a_repair_too(nsml, state):
+    state.damaged_alone = 2
+    done = nsml("doctor", "storage", "--repair", check=False)
+    assert done.code == 1
+    assert "2 blobs are damaged, and nothing refers to them" in done.stderr
+
+
 def test_nothing_damaged_is_said_and_ends_well(nsml):
     done = nsml("doctor", "storage")
     assert "nothing is damaged or missing" in done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import grpc
@@ -9,7 +10,10 @@ import grpc.aio
 import pytest
 
 from controlplane.content.feature import node_repairs
+from controlplane.domain.errors import NodeUnavailable
 from controlplane.domain.identity import Role
+from controlplane.objects.interface import VerifiedBlobs
+from nsml.common.clock import SystemClock
 from nsml.v1 import agents_pb2, content_pb2
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
 from tests.unit.controlplane.services.test_content import push, send, tree
@@ -64,6 +68,29 @@ async def test_what_is_aside_is_not_lost(rig: Rig) -> None:
     await rig.plane.core.objects.put_aside(list(blobs), lambda: True)
     assert await verified(root) == []
     assert await rig.plane.core.objects.has_missing(list(blobs)) == set()
+
+
+async def test_after_a_repair_it_is_told_what_is_damaged_and_belongs_to_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kim, root = await rig.user("kim"), await rig.user("root", role=Role.ADMIN)
+    manifest, blobs = tree(a=b"one", b=b"two")
+    await send(kim, blobs)
+    await push(kim, "mnist", manifest)
+    lost, again = sorted(set(blobs) - {manifest.digest})
+    await lose(rig, lost)
+
+    async def verify() -> AsyncIterator[VerifiedBlobs]:
+        yield VerifiedBlobs(count=4, stored_bytes=9, damaged=[lost, again, "ab" * 32])
+
+    async def recover(digests: Collection[str]) -> dict[str, str]:
+        return {again: "pack p1"} if again in digests else {}
+
+    monkeypatch.setattr(rig.plane.core.objects, "verify", verify)
+    monkeypatch.setattr(rig.plane.core.objects, "recover", recover)
+    answers = await _all(root.content.RepairStorage(content_pb2.RepairStorageRequest()))
+    assert [one.damaged for one in answers if not one.HasField("broken")] == [3, 1]
+    assert [one.broken.lost for one in answers if one.HasField("broken")] == [1]
 
 
 async def test_only_administrators_have_it_verified(rig: Rig) -> None:
@@ -135,6 +162,34 @@ async def test_nodes_put_again_what_is_lost_and_none_is_believed(rig: Rig) -> No
     assert (await repaired(root, tree_.digest)).lost == 0
     assert (await refused(repaired(kim, tree_.digest)))[0] == "PERMISSION_DENIED"
     assert (await refused(repaired(root, "../x")))[0] == "INVALID_ARGUMENT"
+
+
+async def test_each_node_is_asked_once_though_none_answers_in_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kim, root = await rig.user("kim"), await rig.user("root", role=Role.ADMIN)
+    manifest, blobs = tree(a=b"one")
+    await send(kim, blobs)
+    await push(kim, "mnist", manifest)
+    await lose(rig, manifest.digest)
+    names = [f"slow-{number}" for number in range(5)]
+    for name in names:
+        await an_agent(rig, name, {})
+    repairs, asked = rig.plane.core.shared(node_repairs), []
+    clock, now = SystemClock(), [1000.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(repairs, "_clock", clock)
+
+    async def ask(_: str, node: str, *__: object, within_s: float) -> object:
+        asked.append(node)
+        now[0] += within_s + 16.0  # and what is lost is looked up again
+        raise NodeUnavailable(f"node {node} does not answer")
+
+    monkeypatch.setattr(repairs._questions, "ask", ask)
+    while (answer := await repaired(root, manifest.digest)).is_partial:
+        assert len(asked) <= len(names)
+    assert asked == names
+    assert len(answer.reasons) == len(names)
 
 
 async def test_what_a_quota_refuses_a_repair_may_put(rig: Rig) -> None:

@@ -124,6 +124,7 @@ class State:
         self.breaks_off = 0
         self.blobs: dict[str, bytes] = {}
         self.broken = []
+        self.damaged_alone = 0
         self.datasets: list[datasets_pb2.Dataset] = []
         self.removed_datasets: list[datasets_pb2.Dataset] = []
         self.dataset_users = ["kim/mnist/1"]
@@ -959,6 +960,8 @@ class Content(content_pb2_grpc.ContentServiceServicer):
     def RepairStorage(self, request, context):
         for one in self.VerifyStorage(request, context):
             yield content_pb2.RepairStorageResponse.FromString(one.SerializeToString())
+        damaged = self.state.damaged_alone
+        yield content_pb2.RepairStorageResponse(blobs=3, bytes=3_000_000, damaged=damaged)
 
     def RepairContent(self, request, context):
         """A node has one blob more each time, and never the last one."""
@@ -970,6 +973,7 @@ class Content(content_pb2_grpc.ContentServiceServicer):
         answer.lost = broken.lost
         answer.lost_digests.append("ef" * 32)
         answer.reasons.append("n2: it has nothing of that")
+        answer.is_partial = True
         return answer
 
 
