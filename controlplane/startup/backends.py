@@ -9,6 +9,8 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import structlog
+
 from controlplane.access.authority import open_authority
 from controlplane.access.files import read_private
 from controlplane.access.platform_keys import KEY_FILE, SharedKeys
@@ -16,6 +18,7 @@ from controlplane.access.vault import Vault, open_vault
 from controlplane.core.dependencies import Backends
 from controlplane.history.sqlite import open_history
 from controlplane.notices.webhook_delivery import Poster
+from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.files import Bucket, open_folder, open_shared, shared_folder
 from controlplane.objects.packed import PackedObjects
 from controlplane.objects.service import BucketService
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     from controlplane.startup.startup_retry import Waiting
     from controlplane.store.interface import KeyValueStore
     from nsml.common.clock import Clock
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +156,7 @@ async def _ground_on(
             history=history,
             objects=objects,
             clock=clock,
-            bucket=_bucket_for_nodes(settings, files),
+            bucket=await _bucket_for_nodes(settings, files),
         )
     finally:
         await history.close()
@@ -318,8 +323,14 @@ def _service_of(settings: Settings) -> BucketService:
     )
 
 
-def _bucket_for_nodes(settings: Settings, files: Files) -> Bucket | None:
+async def _bucket_for_nodes(settings: Settings, files: Files) -> Bucket | None:
     if not settings.direct_reads or files.is_folder:
+        return None
+    try:
+        await files.sign("packs/none", 60.0)
+    except ObjectsUnavailable as error:
+        # As with a SAS, or the credentials of a user at Google: agents would ask again and again.
+        _log.warning("objects.no_direct_reads", error=str(error), why=error.why)
         return None
     authority = b"" if settings.s3_ca is None else settings.s3_ca.read_bytes()
     return Bucket(files, authority)

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from controlplane.access.files import write_private
-from controlplane.startup.backends import _login
+from controlplane.objects.files import open_shared
+from controlplane.objects.service import BucketService
+from controlplane.startup.backends import _bucket_for_nodes, _login
 from controlplane.startup.config import Settings
 from controlplane.startup.ownership import StartRefused
 from controlplane.store.etcd_members import Login
 from controlplane.store.interface import StoreUnavailable
+from nsml.common.clock import in_thread
 
 
 def login(data: Path, file: Path) -> Login:
@@ -39,3 +42,15 @@ def test_a_password_that_is_written_anew_is_waited_for(tmp_path: Path, meanwhile
         login(tmp_path, file)  # at a start nobody waits
     write_private(file, b"second\n")
     assert known.current() == "second"
+
+
+@pytest.mark.parametrize(
+    ("key", "is_read"), [("AccountKey=a2V5", True), ("SharedAccessSignature=sv=2&sig=a%2Bb", False)]
+)
+async def test_nodes_read_a_bucket_only_if_urls_can_be_signed(
+    tmp_path: Path, key: str, is_read: bool
+) -> None:
+    environment = {"AZURE_STORAGE_CONNECTION_STRING": f"AccountName=acc;{key}"}
+    files = open_shared("az://c", in_thread, service=BucketService(), environment=environment)
+    settings = Settings(data=tmp_path, objects="az://c", direct_reads=True)
+    assert (await _bucket_for_nodes(settings, files) is not None) is is_read
