@@ -71,7 +71,8 @@ class Verification:
     async def all(self, *, repairs: bool = False) -> AsyncGenerator[ReadSoFar | Broken, None]:
         """How far it has come, then each thing that is broken, or was repaired, once.
 
-        With a repair, then how many are damaged still, and nothing refers to them.
+        With a repair, then how many are damaged still, and nothing refers to them; none while a manifest
+        misses anything, since what a lost part of it lists is not known.
 
         Raises:
             ObjectsUnavailable, HistoryUnavailable: it was broken off.
@@ -99,6 +100,8 @@ class Verification:
             seen.add(key)
             lost, again = await self._look(one.digest, is_root=is_root, repaired=repaired.keys())
             damaged -= lost
+            if lost and is_root:
+                damaged.clear()
             if lost or again:
                 yield Broken(
                     kind=one.kind,
