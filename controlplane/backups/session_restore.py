@@ -24,6 +24,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.names import check_digest
 from controlplane.history.sql.artifacts import MOST_OF_SESSION
 from controlplane.history.values import Channel, Chunk
+from controlplane.limits.concurrency_limits import Turns
 from controlplane.limits.free_space import HISTORY
 from controlplane.records.report_limits import CHUNK_BYTES, RECORD_BYTES
 from controlplane.sessions.new_sessions import put_sessions
@@ -32,6 +33,7 @@ from controlplane.state.live_usage import record_size
 from controlplane.store.interface import CommitUnknown, InvalidTransaction, StoreUnavailable
 from controlplane.stored import etcd_codec
 from nsml.common.concurrency import to_its_end
+from nsml.content.media import MOST_OF_SESSION as MOST_MEDIA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +61,11 @@ WRITTEN_PARTS: Final = 512
 LEFT_AFTER_S: Final = 2 * 86_400.0
 """What is left of a restore that a killed control plane began is removed so much later: none takes as long."""
 LOOK_EVERY_S: Final = 3600.0
+MOST_S: Final = 6 * 3600.0
+"""A restore that takes longer breaks off."""
+MOST_RESTORING: Final = 64
+MOST_RESTORING_EACH: Final = 2
+"""Restores at one time, and how many of these may be one user's; the next ones wait."""
 _TRIES: Final = 8
 
 _log = structlog.get_logger()
@@ -66,9 +73,13 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Restoring:
-    """One session that is being restored, for `caller`; `session` is what it will be."""
+    """One session that is being restored, for `caller`; `session` is what it will be, by `message`.
+
+    `extents`: bytes and files of the manifests that count for the caller already.
+    """
 
     caller: UserCaller
+    message: pb.RestoredSession
     session: Session
     checkpoints: int = 0
     artifacts: int = 0
@@ -106,6 +117,7 @@ class Restorer:
         self._clock = clock
         self._new_id = new_id
         self._cluster_id = cluster_id
+        self.turns = Turns("to restore a session", slots=MOST_RESTORING, each=MOST_RESTORING_EACH)
 
     async def there(self, caller: UserCaller, message: pb.RestoredSession) -> Session | None:
         """The caller's session that it is already: restored before, or the very one."""
@@ -124,21 +136,26 @@ class Restorer:
 
     async def check(self, caller: UserCaller, message: pb.RestoredSession) -> Session:
         """What the session will be, without its number. Raises InvalidRequest, TooLarge, LimitReached."""
-        references = message.session.spec.datasets
-        if len(references) > MOST_DATASETS:
+        if len(message.session.spec.datasets) > MOST_DATASETS:
             raise TooLarge(f"a session has at most {MOST_DATASETS} datasets")
-        datasets = [await self._dataset(caller, message, one) for one in references]
         session = restored(
             message,
             caller.user,
-            tuple(datasets),
+            await self._datasets_of(caller, message),
             id=self._new_id(),
             now=self._clock.time(),
         )
         size = record_size(session)
         self._admission.check_session(session.owner, session.project, size)
         self._admission.check_history()
+        self._content.check_project_full(session.project)
         return session
+
+    async def _datasets_of(
+        self, caller: UserCaller, message: pb.RestoredSession
+    ) -> tuple[DatasetVersion, ...]:
+        references = message.session.spec.datasets
+        return tuple([await self._dataset(caller, message, one) for one in references])
 
     async def _dataset(
         self, caller: UserCaller, message: pb.RestoredSession, one: DatasetReference
@@ -163,7 +180,7 @@ class Restorer:
     async def begin(self, caller: UserCaller, message: pb.RestoredSession) -> Restoring:
         """Check a session and its code, and begin to write what belongs to it. `end` or `give_up` follows."""
         session = await self.check(caller, message)
-        restoring = Restoring(caller, session)
+        restoring = Restoring(caller, message, session)
         if session.spec.bundle_digest:
             await self._extent(restoring, session.spec.bundle_digest, "the code")
         self._admission.write(session.owner, record_size(session))
@@ -209,7 +226,9 @@ class Restorer:
         """Write a file that the session showed; MissingBlobs where its content was not sent."""
         if media.root:
             if restoring.media[0] != media.root:
-                await self._extent(restoring, media.root, f"media {media.name[:80]!r}")
+                _, count = await self._extent(restoring, media.root, f"media {media.name[:80]!r}")
+                if count > MOST_MEDIA:
+                    raise TooLarge(f"{MOST_MEDIA:,} media files are kept of one session")
                 found = await self._content.listing(
                     restoring.caller, media.root, is_with_sizes=True
                 )
@@ -260,7 +279,7 @@ class Restorer:
             await self.give_up(restoring)
             raise
         try:
-            made = await self._made(restoring.session)
+            made = await self._made(restoring)
         except TooLarge:
             await self.give_up(restoring)
             raise
@@ -270,8 +289,8 @@ class Restorer:
             await self.give_up(restoring)
         return made
 
-    async def _made(self, session: Session) -> Session:
-        owner = session.owner
+    async def _made(self, restoring: Restoring) -> Session:
+        session, owner = restoring.session, restoring.session.owner
         for _ in range(_TRIES):
             row = await self._history.catalogue.session_by_request(owner, session.request_id)
             known = self._state.by_request(owner, session.request_id)
@@ -279,6 +298,7 @@ class Restorer:
                 return known
             if row is not None:
                 return etcd_codec.decode_session(row.record)
+            session = await self._found_again(restoring)
             _, dataset, _ = session.name.split("/")
             counter = etcd_codec.counter_key(owner, dataset)
             stored = self._state.counters.get(counter)
@@ -297,6 +317,21 @@ class Restorer:
                     retry_after_s=RETRY_AFTER_S,
                 ) from error
         raise Unavailable("too many sessions at the same moment", attempt="the same again")
+
+    async def _found_again(self, restoring: Restoring) -> Session:
+        """The session, with its code and its datasets as they are now: nothing has kept them here while the rest was sent.
+
+        Where they are not here any more the restore is given up.
+        """
+        session = restoring.session
+        try:
+            if session.spec.bundle_digest:
+                await self._extent(restoring, session.spec.bundle_digest, "the code")
+            datasets = await self._datasets_of(restoring.caller, restoring.message)
+        except BaseException:
+            await self.give_up(restoring)
+            raise
+        return replace(session, spec=replace(session.spec, datasets=datasets))
 
     @staticmethod
     def _number(session: Session, last: int) -> int:
@@ -319,15 +354,19 @@ class Restorer:
             _log.warning("restore.not_removed", session=session_id, reason=error.message)
 
     async def _extent(self, restoring: Restoring, root: str, what: str) -> tuple[int, int]:
-        """Bytes and files of a manifest that the caller has sent, or may read; it counts for the caller."""
+        """Bytes and files of a manifest that the caller has sent, or may read; it counts for the caller and the project.
+
+        That all of it is here is asked each time, just before something refers to it: see `object_gc.py`.
+        """
         known = restoring.extents.get(check_digest(root))
-        if known is not None:
-            return known
         who = restoring.caller
-        is_sent = await self._content.may_use(who, root)
+        is_sent = known is not None or await self._content.may_use(who, root)
         if not is_sent or await self._content.is_incomplete(who, root):
             raise MissingBlobs(f"{what} has not been sent completely", attempt=SEND_IT)
+        if known is not None:
+            return known
         await self._content.borrow(who, root)
+        await self._content.count_for_project(who, restoring.session.project, [root])
         found = await self._content.listing(who, root)
         restoring.extents[root] = found.size, found.file_count
         return found.size, found.file_count

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
+from controlplane.backups.session_restore import MOST_S
 from controlplane.backups.session_streams import read_streams
 from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
-from controlplane.domain.errors import InvalidRequest, StateConflict
+from controlplane.domain.errors import InvalidRequest, StateConflict, TooLarge
 from controlplane.domain.names import MOST_CHECKPOINT_NAME
 from controlplane.history.records import MAX_NAME_CHARS
 from controlplane.history.values import (
@@ -98,13 +100,19 @@ class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceService
         if there is not None:
             shown = await self._presenter.session(there, who)
             return pb.RestoreSessionResponse(session=shown, was_there=True)
-        restoring = await self._restorer.begin(who, message)
-        try:
-            await self._take_all(restoring, requests)
-        except BaseException:
-            await self._restorer.give_up(restoring)
-            raise
-        made = await self._restorer.end(restoring)
+        async with self._restorer.turns.turn(who.user.name):
+            restoring = await self._restorer.begin(who, message)
+            try:
+                async with asyncio.timeout(MOST_S):
+                    await self._take_all(restoring, requests)
+            except BaseException as error:
+                await self._restorer.give_up(restoring)
+                if isinstance(error, TimeoutError):
+                    raise TooLarge(
+                        f"a restore of one session may take {MOST_S / 3600:g} hours"
+                    ) from error
+                raise
+            made = await self._restorer.end(restoring)
         shown = await self._presenter.session(made, who)
         was_there = made.id != restoring.session.id
         return pb.RestoreSessionResponse(session=shown, was_there=was_there)

@@ -10,9 +10,18 @@ from typing import Any
 import grpc
 import pytest
 
-from controlplane.backups.session_restore import LEFT_AFTER_S, Restorer
+from controlplane.backups import session_service
+from controlplane.backups.session_restore import LEFT_AFTER_S, MOST_RESTORING_EACH, Restorer
+from controlplane.content import content
 from controlplane.history.values import Channel, Chunk, StreamKey
-from nsml.v1 import artifacts_pb2, checkpoints_pb2, media_pb2, resources_pb2, sessions_pb2
+from nsml.v1 import (
+    artifacts_pb2,
+    checkpoints_pb2,
+    datasets_pb2,
+    media_pb2,
+    resources_pb2,
+    sessions_pb2,
+)
 from nsml.v1 import session_backups_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_content import push, read, send, tree
@@ -301,3 +310,75 @@ async def test_only_who_sees_a_session_reads_its_streams(rig: Rig) -> None:
     live = await kim.submit()
     request.session = live.id
     assert (await refused(read_all(kim)))[0] == "FAILED_PRECONDITION"
+
+
+class Slow:
+    """A restore of which the rest is sent once `goes_on` is set."""
+
+    def __init__(self, who: Stubs, whole: sessions_pb2.Session) -> None:
+        self.goes_on = asyncio.Event()
+        self._first = first(whole)
+        self.call = who.session_backups.RestoreSession(self._sent())
+
+    async def _sent(self) -> AsyncIterator[pb.RestoreSessionRequest]:
+        yield self._first
+        yield checkpoint()
+        await self.goes_on.wait()
+        yield WHOLE
+
+
+async def begun(rig: Rig, count: int = 1) -> None:
+    async def is_so() -> bool:
+        return (await rows(rig)).get("checkpoints") == count
+
+    await until(is_so, "a checkpoint of so many is written")
+
+
+async def test_what_is_collected_while_the_rest_is_sent_is_missing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "FOUND_FOR_S", 0.0)
+    kim = await rig.user("kim")
+    await send(kim, CODE_BLOBS | MODEL_BLOBS)
+    slow = Slow(kim, session())
+    await begun(rig)
+    objects = rig.on.objects
+    assert await objects.delete(await objects.put_aside(list(CODE_BLOBS), lambda: True))
+    slow.goes_on.set()
+    code, reason, _ = await refused(slow.call)
+    assert (code, reason) == ("FAILED_PRECONDITION", "MISSING_BLOBS")
+    assert await rows(rig) == {}
+    assert rig.plane.core.state.sessions == {}
+
+
+async def test_a_dataset_that_is_removed_while_the_rest_is_sent_is_not_referred_to(
+    rig: Rig,
+) -> None:
+    kim = await rig.user("kim")
+    await send(kim, CODE_BLOBS | MODEL_BLOBS | SECRET_BLOBS)
+    dataset = await push(kim, "labels", SECRET)
+    whole = session()
+    whole.spec.datasets.add(name="kim/labels", version=dataset.version, digest=SECRET.digest)
+    slow = Slow(kim, whole)
+    await begun(rig)
+    await kim.datasets.RemoveDataset(datasets_pb2.RemoveDatasetRequest(name="labels"))
+    slow.goes_on.set()
+    made = (await slow.call).session
+    assert [(one.name, one.digest) for one in made.spec.datasets] == [("labels", "")]
+
+
+async def test_a_slow_one_breaks_off_and_others_wait_for_their_turn(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kim = await rig.user("kim")
+    await send(kim, CODE_BLOBS | MODEL_BLOBS)
+    several = [Slow(kim, session(id=f"s{one}")) for one in range(MOST_RESTORING_EACH)]
+    await begun(rig, len(several))
+    monkeypatch.setattr(session_service, "MOST_S", 0.0)
+    waiting = Slow(kim, session(id="slow"))
+    for one in several:
+        one.goes_on.set()
+        await one.call
+    code, reason, _ = await refused(waiting.call)
+    assert (code, reason) == ("RESOURCE_EXHAUSTED", "TOO_LARGE")
+    assert (await rows(rig)).get("session_restores", 0) == 0
