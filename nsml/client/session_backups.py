@@ -7,6 +7,8 @@ import tempfile
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from nsml.client.content import open_tree, tree_chunks
@@ -17,12 +19,14 @@ from nsml.spec.output_datasets import KEPT_FILES
 from nsml.v1 import session_backups_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from google.protobuf.message import Message
 
     from nsml.client.calls import Client
+    from nsml.client.media import Page
     from nsml.content.session_archives import ArchiveWriter
+    from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.media_pb2 import Media
     from nsml.v1.sessions_pb2 import DatasetReference, Session
 
@@ -124,27 +128,42 @@ class SessionBackup:
         return folder
 
     async def _add_tree(
-        self, path: str, root: str, backed: Backed, shown_by: Callable[[], Awaitable[object]]
-    ) -> str:
-        """The folder of the archive that has a tree, which is added unless it is there."""
+        self,
+        path: str,
+        root: str,
+        what: str,
+        backed: Backed,
+        shown_by: Callable[[], Awaitable[object]],
+    ) -> str | None:
+        """The folder of the archive that has a tree, which is added unless it is there.
+
+        None: the platform does not have it any more, and `what` is left out. Raises NotFound, as other errors, for one that
+        goes while it is written.
+        """
         if root in self._trees:
             return self._trees[root]
         async with AsyncExitStack() as stack:
             client = self._client
-            tree = await stack.enter_async_context(open_tree(client, root, shown_by=shown_by))
-            chunks = await stack.enter_async_context(
-                aclosing(tree_chunks(client, root, tree, shown_by=shown_by))
-            )
+            try:
+                tree = await stack.enter_async_context(open_tree(client, root, shown_by=shown_by))
+                chunks = await stack.enter_async_context(
+                    aclosing(tree_chunks(client, root, tree, shown_by=shown_by))
+                )
+                # Before the first file is begun: an archive cannot take one back.
+                data = await anext(chunks, b"")
+            except NotFound as error:
+                backed.left_out.append(_gone(what, error))
+                return None
             for entry in tree.entries:
                 adding = self._archive.adding(
                     f"{path}/{entry.path}", entry.size, is_executable=bool(entry.mode & 0o111)
                 )
                 with adding as write:
                     for ref in entry.chunks:
-                        data = await anext(chunks)
                         verify(ref.digest, data)
                         write(data)
                         self._progress(self._archive.bytes)
+                        data = await anext(chunks, b"")
                 backed.files += 1
         self._trees[root] = path
         return path
@@ -153,11 +172,7 @@ class SessionBackup:
         if not (root := session.spec.bundle_digest):
             return None
         shown_by = partial(self._client.sessions.get, session.id)
-        try:
-            return await self._add_tree(f"{folder}/code", root, backed, shown_by)
-        except NotFound as error:
-            backed.left_out.append(f"the code: {error.why or error.message}")
-            return None
+        return await self._add_tree(f"{folder}/code", root, "the code", backed, shown_by)
 
     async def _add_checkpoints(
         self, session: Session, folder: str, backed: Backed
@@ -167,11 +182,7 @@ class SessionBackup:
         for one in await self._client.checkpoints.every(session.id):
             path: str | None = None
             if one.digest and self._with_checkpoints:
-                shown_by = partial(self._client.checkpoints.get, session.id, one.name)
-                # A checkpoint's content may be read once it was asked for by its name.
-                found = await shown_by()
-                place = f"{folder}/checkpoints/{folder_name(one.name)}"
-                path = await self._add_tree(place, found.digest, backed, shown_by)
+                path = await self._add_checkpoint(session, folder, one, backed)
             elif one.digest:
                 left_out += 1
             else:
@@ -181,48 +192,66 @@ class SessionBackup:
             backed.left_out.append(f"files of {left_out} checkpoints (--no-checkpoints)")
         return rows
 
+    async def _add_checkpoint(
+        self, session: Session, folder: str, one: Checkpoint, backed: Backed
+    ) -> str | None:
+        what = f"checkpoint {one.name}"
+        shown_by = partial(self._client.checkpoints.get, session.id, one.name)
+        try:
+            # A checkpoint's content may be read once it was asked for by its name.
+            found = await shown_by()
+        except NotFound as error:
+            backed.left_out.append(_gone(what, error))
+            return None
+        place = f"{folder}/checkpoints/{folder_name(one.name)}"
+        return await self._add_tree(place, found.digest, what, backed, shown_by)
+
     async def _add_artifacts(
         self, session: Session, folder: str, backed: Backed
     ) -> list[dict[str, Any]]:
         rows = []
         for one in await self._client.artifacts.every(session.id):
             path: str | None = None
+            is_kept = one.name == KEPT_FILES
+            what = f"files of attempt {one.attempt}" if is_kept else f"artifact {one.name}"
             if one.digest:
                 shown_by = partial(self._client.artifacts.every, session.id, one.name)
                 place = (
                     f"{folder}/files/{one.attempt}"
-                    if one.name == KEPT_FILES
+                    if is_kept
                     else f"{folder}/artifacts/{folder_name(f'{one.name}@{one.version}')}"
                 )
-                path = await self._add_tree(place, one.digest, backed, shown_by)
-            elif one.name == KEPT_FILES:
-                backed.left_out.append(f"files of attempt {one.attempt}: {one.why_lost}")
+                path = await self._add_tree(place, one.digest, what, backed, shown_by)
             else:
-                backed.left_out.append(f"artifact {one.name}: {one.why_lost}")
+                backed.left_out.append(f"{what}: {one.why_lost}")
             rows.append({"artifact": message_dict(one), "path": path})
         return rows
 
     async def _add_media(
         self, session: Session, folder: str, backed: Backed
     ) -> list[dict[str, Any]]:
-        from nsml.client.media import contents, pages
+        from nsml.client.media import pages
         from nsml.v1.media_pb2 import ListMediaRequest
 
         rows = []
+        tree, replica = "", (0, 0)
         async with aclosing(pages(self._client, ListMediaRequest(session=session.id))) as found:
             async for page in found:
-                async with aclosing(
-                    contents(self._client, page.media, shown_by=page.shown_by)
-                ) as files:
+                places: dict[tuple[int, int, str], str] = {}
+                async with aclosing(_media_files(self._client, page, backed)) as files:
                     async for one, data in files:
-                        tree = _media_tree(folder, one)
+                        if not tree or replica != (one.attempt, one.rank):
+                            # A tree is over where another one begins, and never goes on.
+                            replica = one.attempt, one.rank
+                            tree = self._new_folder(f"{folder}/media", "{}-{}".format(*replica))
                         self._archive.add(f"{tree}/{one.file}", data)
+                        places[one.attempt, one.rank, one.file] = tree
                         self._progress(self._archive.bytes)
                         backed.files += 1
                 for one in page.media:
-                    path = _media_tree(folder, one) if one.root else None
+                    path = places.get((one.attempt, one.rank, one.file))
                     rows.append({"media": message_dict(one), "path": path})
-                    if path is None:
+                    if not one.root:
                         backed.left_out.append(f"media {one.name}: {one.why_lost or 'not durable'}")
         return rows
 
@@ -254,7 +283,8 @@ class SessionBackup:
 
     async def _add_dataset(self, reference: DatasetReference, backed: Backed) -> None:
         """Add the version that a session used, where it can be read; once for all sessions."""
-        if not reference.digest or reference.digest in self._trees:
+        there = self._trees.get(reference.digest, "")
+        if not reference.digest or there.startswith("datasets/"):
             return
         label = f"dataset {reference.name}@{reference.version}"
         shown_by = partial(self._client.datasets.get, reference.name, reference.version)
@@ -271,7 +301,10 @@ class SessionBackup:
             return
         name = folder_name(f"{found.owner}_{found.name}@{found.version}")
         folder = self._new_folder("datasets", name)
-        await self._add_tree(folder, found.digest, backed, shown_by)
+        # Where these are files of a session already, they are no dataset there.
+        self._trees.pop(found.digest, None)
+        if await self._add_tree(folder, found.digest, label, backed, shown_by) is None:
+            return
         record = {"dataset": message_dict(found), "path": folder}
         self._archive.add(f"{folder}.json", json.dumps(record, indent=2).encode() + b"\n")
 
@@ -324,5 +357,33 @@ def _line(value: object) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-def _media_tree(folder: str, one: Media) -> str:
-    return f"{folder}/media/{one.attempt}-{one.rank}"
+def _gone(what: str, error: NotFound) -> str:
+    return f"{what}: {error.why or error.message}"
+
+
+async def _media_files(
+    client: Client, page: Page, backed: Backed
+) -> AsyncGenerator[tuple[Media, bytes], None]:
+    """The files of a page that are durable, replica after replica; what the platform does not have any more is left out."""
+    from nsml.client.media import contents
+
+    wanted = sorted((one for one in page.media if one.root), key=_replica)
+    groups = [wanted]
+    for some in groups:
+        came: set[int] = set()
+        try:
+            async with aclosing(contents(client, some, shown_by=page.shown_by)) as files:
+                async for one, data in files:
+                    came.add(id(one))
+                    yield one, data
+        except NotFound as error:
+            left = [one for one in some if id(one) not in came]
+            by_root = [list(of) for _, of in groupby(left, attrgetter("root"))]
+            if some is wanted:
+                groups += by_root
+            else:
+                backed.left_out.extend(_gone(f"media {one.name}", error) for one in left)
+
+
+def _replica(one: Media) -> tuple[int, int, str]:
+    return one.attempt, one.rank, one.root

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
-from nsml.client.errors import NotFound
+from nsml.client.errors import MissingBlobs, NotFound, Unavailable
 from nsml.client.session_backups import LOST
 from nsml.client.uploads import find_missing, upload
 from nsml.common.clock import in_thread
+from nsml.common.concurrency import to_its_end
 from nsml.content.extract import naming
 from nsml.content.packing import pack_files
 from nsml.content.paths import native_parts
@@ -36,10 +38,14 @@ from nsml.v1 import session_backups_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from _typeshed import WriteableBuffer
+
     from nsml.client.calls import Client
     from nsml.content.session_archives import Header, Member
 
 MOST_SESSIONS: Final = 100_000
+MOST_HELD_BYTES: Final = 256 << 20
+"""Of an archive: records of its sessions, and names of their trees, which stay in memory."""
 MOST_RECORD_BYTES: Final = 2 << 20
 """Of a line of records: what programs write has a MiB at most, and a message has to carry it."""
 _MOST_BYTES: Final = 1 << 62
@@ -49,6 +55,8 @@ _MOST_DEPTH: Final = 50
 _DATASET: Final = "dataset.json"
 """What the record of a dataset is called here; in the archive it is FOLDER.json."""
 _LARGEST: Final = 1 << 53
+_TRIES: Final = 3
+"""Of a session whose files the platform has removed again before it was there."""
 _STREAM: Final = re.compile(
     r"(?P<folder>sessions/[^/]+)/(?:records/(?P<record>[0-9]+-[0-9]+-[0-9]+)\.jsonl"
     r"|logs/(?P<log>[0-9]+-[0-9]+)\.(?P<kind>log|jsonl))"
@@ -115,20 +123,29 @@ class _Looking:
     def __init__(self, progress: Callable[[int], None]) -> None:
         self._progress = progress
         self._trees: set[str] = set()
+        self._tree = ""
         self.sessions: dict[str, Inside] = {}
         self._referring: dict[str, set[str]] = {}
+        self._held = 0
         self.bytes = 0
 
     def look(self, member: Member) -> None:
         self.bytes += member.size
         self._progress(self.bytes)
-        if member.tree:
-            self._trees.add(member.tree)
+        tree = member.tree
+        if tree and tree != self._tree:
+            if tree in self._trees:
+                raise ArchiveRefused(f"{tree[:200]!r} goes on behind other files")
+            self._hold(len(tree))
+            self._trees.add(tree)
+        self._tree = tree
+        if tree:
             return
         folder, name = _placed(member.path)
         if name == "session.json":
             if len(self.sessions) == MOST_SESSIONS:
                 raise ArchiveRefused(f"it has more than {MOST_SESSIONS:,} sessions")
+            self._hold(member.size)
             inside = _inside(folder, member)
             inside.trees |= self._referring.pop(folder, set())
             self.sessions[folder] = inside
@@ -138,10 +155,16 @@ class _Looking:
         if name in _ROWS:
             trees = self._referring.setdefault(folder, set())
             for row in _rows(member, *_ROWS[name]):
-                if row.path and not row.is_empty:
+                if row.path and not row.is_empty and row.path not in trees:
+                    self._hold(len(row.path))
                     trees.add(row.path)
         else:
             _check_size(name, member)
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        if self._held > MOST_HELD_BYTES:
+            raise ArchiveRefused(f"records of sessions have more than {MOST_HELD_BYTES:,} bytes")
 
     def check(self) -> None:
         """Raise ArchiveRefused where something is named that is not there."""
@@ -223,6 +246,7 @@ class _Restoring:
         """Name, version and digest here by the digest there."""
         self._streams: dict[str, _Kept] = {}
         self._tree: _Tree | None = None
+        self._file = Path()
         self._progress: Callable[[int], None] = lambda _: None
         self._done = 0
 
@@ -241,8 +265,9 @@ class _Restoring:
     async def send(self, file: Path, progress: Callable[[int], None]) -> None:
         """Send the rest; `progress` is told half of the bytes as they are read, and half as they are sent."""
         self._progress = progress
+        self._file = file
         try:
-            for member in members(file):
+            async for member in _members(file):
                 is_kept = await self._send(member)
                 self._count(member.size if is_kept else 2 * member.size)
             if self._tree is not None:
@@ -266,7 +291,7 @@ class _Restoring:
             if self._tree is None:
                 self._tree = _Tree(member.tree, self._scratch)
             member.check_path()
-            await in_thread(partial(self._tree.add, member))
+            await to_its_end(in_thread(partial(self._tree.add, member)))
             return True
         if not member.tree and member.path not in {HEADER, SUMS}:
             await self._take(member)
@@ -280,6 +305,33 @@ class _Restoring:
             self._count(tree.bytes - (self._done - before))
         finally:
             tree.remove()
+
+    async def _send_again(self, trees: set[str]) -> None:
+        """Send what the platform lacks of trees that were sent before: it keeps nothing for long to which nothing refers."""
+        tree: _Tree | None = None
+        try:
+            async for member in _members(self._file):
+                if tree is not None and member.tree != tree.path:
+                    sent, tree = tree, None
+                    await self._upload(sent.folder, sent.names)
+                    sent.remove()
+                if member.tree in trees:
+                    tree = tree or _Tree(member.tree, self._scratch)
+                    member.check_path()
+                    await to_its_end(in_thread(partial(tree.add, member)))
+        finally:
+            if tree is not None:
+                tree.remove()
+        await self._upload(self._empty(), [])
+
+    async def _upload(self, folder: Path, names: list[str]) -> None:
+        packed = await in_thread(partial(pack_files, folder, names, max_bytes=_MOST_BYTES))
+        await upload(self._client, packed)
+
+    def _empty(self) -> Path:
+        folder = self._scratch / "empty"
+        folder.mkdir(exist_ok=True)
+        return folder
 
     async def _pushed(self, folder: Path, names: list[str]) -> str:
         packed = await in_thread(partial(pack_files, folder, names, max_bytes=_MOST_BYTES))
@@ -298,9 +350,7 @@ class _Restoring:
         if not row.path:
             return ""
         if row.path not in self._roots and row.is_empty:
-            empty = self._scratch / "empty"
-            empty.mkdir(exist_ok=True)
-            self._roots[row.path] = await self._pushed(empty, [])
+            self._roots[row.path] = await self._pushed(self._empty(), [])
         if row.path not in self._roots:
             raise ArchiveRefused(f"{row.path[:200]!r} is not in it any more")
         return self._roots[row.path]
@@ -316,7 +366,7 @@ class _Restoring:
             await self._make_session(self._left[folder])
         else:
             kept = self._streams.setdefault(folder, _Kept(self._scratch))
-            await in_thread(partial(kept.add, name, member))
+            await to_its_end(in_thread(partial(kept.add, name, member)))
 
     async def _make_dataset(self, folder: str, member: Member) -> None:
         """Have the version among the user's own datasets; under another name where theirs has other content."""
@@ -344,12 +394,26 @@ class _Restoring:
     async def _make_session(self, inside: Inside) -> None:
         kept = self._streams.pop(inside.folder, None) or _Kept(self._scratch)
         try:
-            answer = await self._call(self._requests(inside, kept))
+            answer = await self._made(inside, kept)
         finally:
             kept.close()
         self._restored(
             Restored(answer.session, inside.session.name, answer.was_there, inside.left_out)
         )
+
+    async def _made(self, inside: Inside, kept: _Kept) -> pb.RestoreSessionResponse:
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._call(self._requests(inside, kept))
+            except MissingBlobs:
+                await self._send_again(inside.trees)
+            except Unavailable:
+                # To a call that is still sending a refusal may look like a broken connection.
+                roots = [self._roots[one] for one in inside.trees if one in self._roots]
+                if not await find_missing(self._client, roots):
+                    raise
+                await self._send_again(inside.trees)
+        return await self._call(self._requests(inside, kept))
 
     def _session(
         self, inside: Inside, *, lock: str = "", is_check: bool = False
@@ -394,6 +458,13 @@ class _Restoring:
         return await self._client.rpc.upload(
             "SessionBackupService/RestoreSession", given, pb.RestoreSessionResponse
         )
+
+
+async def _members(file: Path) -> AsyncIterator[Member]:
+    """The members of an archive, decompressed in threads: also those of which nothing is read."""
+    with closing(members(file)) as found:
+        while (member := await to_its_end(in_thread(partial(next, found, None)))) is not None:
+            yield member
 
 
 async def _each(
@@ -443,29 +514,30 @@ class _Tree:
 
 
 class _Kept:
-    """Small files and streams of a session in temporary files, until its record comes."""
+    """Small files and streams of a session, one behind the other in a temporary file, until its record comes."""
 
     def __init__(self, scratch: Path) -> None:
-        self._scratch = scratch
-        self._files: dict[str, IO[bytes]] = {}
+        self._file = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 - closed by `close`
+        self._places: dict[str, tuple[int, int]] = {}
 
     def add(self, name: str, member: Member) -> None:
         """Keep one."""
-        file = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115 - closed by `close`
-        self._files[name] = file
-        file.writelines(member.pieces)
+        start = self._file.seek(0, os.SEEK_END)
+        self._file.writelines(member.pieces)
+        self._places[name] = start, self._file.tell()
+        self._file.flush()
 
     def close(self) -> None:
         """Let go of all."""
-        for file in self._files.values():
-            file.close()
+        self._file.close()
+
+    def _opened(self, name: str) -> IO[bytes]:
+        start, end = self._places.get(name, (0, 0))
+        return io.BufferedReader(_Slice(self._file.fileno(), start, end))
 
     def text(self, name: str, most: int) -> str:
         """A small one; "": there is none. Raises ArchiveRefused for more than `most` bytes, or no UTF-8."""
-        if name not in self._files:
-            return ""
-        self._files[name].seek(0)
-        data = self._files[name].read(most + 1)
+        data = self._opened(name).read(most + 1)
         if len(data) > most:
             raise ArchiveRefused(f"{name!r} has more than {most:,} bytes")
         try:
@@ -475,10 +547,7 @@ class _Kept:
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of one, without their ends; none of one that is not there."""
-        if name not in self._files:
-            return
-        file = self._files[name]
-        file.seek(0)
+        file = self._opened(name)
         while line := file.readline(MOST_JSON_BYTES + 1):
             if len(line) > MOST_JSON_BYTES:
                 raise ArchiveRefused(f"{name!r} has a line of more than {MOST_JSON_BYTES:,} bytes")
@@ -486,7 +555,7 @@ class _Kept:
 
     def parts(self, folder: str) -> Iterator[pb.StreamPart]:
         """All streams, each in its order."""
-        for name in sorted(self._files):
+        for name in sorted(self._places):
             found = _STREAM.fullmatch(f"{folder}/{name}")
             if found is None:
                 continue
@@ -496,9 +565,28 @@ class _Kept:
             elif found["kind"] == "log":
                 attempt, rank = map(int, found["log"].split("-"))
                 index = self.lines(f"logs/{attempt}-{rank}.jsonl")
-                file = self._files[name]
-                file.seek(0)
-                yield from _log_parts(file, index, _stream(attempt, rank, is_log=True))
+                yield from _log_parts(
+                    self._opened(name), index, _stream(attempt, rank, is_log=True)
+                )
+
+
+class _Slice(io.RawIOBase):
+    """The bytes [start, end) of a file, which is read at other places meanwhile."""
+
+    def __init__(self, file: int, start: int, end: int) -> None:
+        self._file = file
+        self._at = start
+        self._end = end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: WriteableBuffer, /) -> int:
+        view = memoryview(into)
+        data = os.pread(self._file, min(len(view), self._end - self._at), self._at)
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 def _stream(attempt: int, rank: int, writer: int = 0, *, is_log: bool = False) -> pb.StreamPart:

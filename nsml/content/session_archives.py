@@ -8,8 +8,9 @@ r"""Archives of sessions: a tar file, compressed by zstd, that `tar --zstd -x` a
     sessions/FOLDER/session.json last of a session: its record
     SHA256SUMS                   last: a line for each member, in their order
 
-Names are the texts of `nsml._path_text`. docs/session-backup.md has the fields. An archive may be anybody's work: `check` reads
-all of it before anything is made of it, in bounded memory. Everything here is blocking.
+The files of a folder such as code/ follow one another. Names are the texts of `nsml._path_text`. docs/session-backup.md has the
+fields. An archive may be anybody's work: `check` reads all of it before anything is made of it, in bounded memory. Everything
+here is blocking.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from nsml.client import session_restores
 from nsml.client.session_restores import read_contents
 from nsml.content import session_archives
 from nsml.content.session_archives import (
@@ -21,6 +22,7 @@ from nsml.content.session_archives import (
     ArchiveRefused,
     ArchiveWriter,
     Header,
+    Member,
     members,
     sum_line,
 )
@@ -141,6 +143,15 @@ HOSTILE: dict[str, tuple[list[tuple[str | tarfile.TarInfo, bytes]], str]] = {
         "is not in it",
     ),
     "files without a session": ([(f"{FOLDER}/media.jsonl", b"")], "no record of a session"),
+    "a tree that goes on later": (
+        [
+            MAIN,
+            (f"{FOLDER}/media/1-0/a", b""),
+            (f"{FOLDER}/code/more.py", b""),
+            (f"{FOLDER}/session.json", record()),
+        ],
+        "goes on behind other files",
+    ),
     "files behind their session": (
         [MAIN, (f"{FOLDER}/session.json", record()), (f"{FOLDER}/logs/1-0.log", b"")],
         "behind the record",
@@ -155,6 +166,31 @@ def test_a_hostile_one_is_refused(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ArchiveRefused, match=why):
         read_contents(tmp_path / "a.tar.zst")
     assert [one.read_bytes() for one in tmp_path.iterdir()] == [before]
+
+
+def test_what_stays_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = whole(tmp_path / "a.tar.zst")
+    held = len(record()) + len(f"{FOLDER}/code")
+    monkeypatch.setattr(session_restores, "MOST_HELD_BYTES", held)
+    read_contents(file)
+    monkeypatch.setattr(session_restores, "MOST_HELD_BYTES", held - 1)
+    with pytest.raises(ArchiveRefused, match="records of sessions have more than"):
+        read_contents(file)
+
+
+def test_many_streams_of_a_session_are_kept_in_one_file(tmp_path: Path) -> None:
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    kept = session_restores._Kept(tmp_path)
+    for rank in range(100):
+        data = b"%d\n" % rank * 2
+        index = json.dumps({"first": 0, "last": len(data) - 1}).encode()
+        for suffix, content in ("log", data), ("jsonl", index):
+            name = f"logs/1-{rank}.{suffix}"
+            kept.add(name, Member(name, len(content), False, iter([content])))
+    found = {one.rank: one.data for one in kept.parts(FOLDER)}
+    assert found == {rank: b"%d\n" % rank * 2 for rank in range(100)}
+    assert len(list(Path("/proc/self/fd").iterdir())) < opened + 50
+    kept.close()
 
 
 def test_what_is_no_backup_of_sessions_is_refused(tmp_path: Path) -> None:
