@@ -65,8 +65,8 @@ def download(app: App, *, session: str, path: Path, below: str) -> int:
     are lost, those of an earlier attempt are fetched. They are kept as long as the session, or as the platform says (nsml
     artifact rm SESSION /app removes them).
 
-    Of a running session of yours: its working folder on rank 0 as it is now, code included, as nsml cp copies it. The
-    same command again fetches what has changed.
+    Of a running session of yours, to PATH/USER_DATASET_N/live: its working folder on rank 0 as it is now, code included, as
+    nsml cp copies it. The same command again fetches what has changed, and once it has ended its kept files.
     """
     from nsml.client import artifacts
     from nsml.common.units import size_text
@@ -116,7 +116,7 @@ def _copy(app: App, of: Session, path: Path, below: str) -> int:
     from cli.sessions.cp import carried_out, judged
     from nsml.client import artifacts
 
-    target = artifacts.files_of(of.name, path)
+    target = artifacts.live_files_of(of.name, path)
     place = (target / below).parent if below else target
     made = [one for one in (place, *place.parents) if not one.exists()]
     with target_errors(place):

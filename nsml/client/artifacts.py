@@ -28,6 +28,11 @@ def files_of(session: str, path: Path) -> Path:
     return path / session_folder(session) / "files"
 
 
+def live_files_of(session: str, path: Path) -> Path:
+    """Where the working folder of a running session is copied to: PATH/USER_DATASET_N/live."""
+    return path / session_folder(session) / "live"
+
+
 async def pull_files(
     client: Client,
     artifact: Artifact,

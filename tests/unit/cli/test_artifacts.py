@@ -113,7 +113,7 @@ def test_the_files_of_a_running_session_are_those_of_now(nsml, state, everything
     (state.files.folder / "out").mkdir()
     (state.files.folder / "out/a.csv").write_text("a")
     result = nsml("download", "kim/mnist/1", str(tmp_path / "a"))
-    files = tmp_path / "a/kim_mnist_1/files"
+    files = tmp_path / "a/kim_mnist_1/live"
     assert result.stdout == f"{files}\n"
     assert "files of kim/mnist/1, which is running, as they are now" in result.stderr
     assert sorted(path.name for path in files.iterdir()) == ["now.txt", "out"]
@@ -123,7 +123,12 @@ def test_the_files_of_a_running_session_are_those_of_now(nsml, state, everything
     nsml("download", "-s", "/app/out/a.csv", "kim/mnist/1", str(tmp_path / "b"))
     found = [path.name for path in (tmp_path / "b").rglob("*") if path.is_file()]
     assert found == ["a.csv"]
-    assert (tmp_path / "b/kim_mnist_1/files/out/a.csv").exists()
+    assert (tmp_path / "b/kim_mnist_1/live/out/a.csv").exists()
+    session = next(one for one in state.sessions.values() if one.name == "kim/mnist/1")
+    session.state = pb.SESSION_STATE_SUCCEEDED
+    ended = nsml("download", "kim/mnist/1", str(tmp_path / "a"))
+    assert ended.stdout == f"{tmp_path / 'a/kim_mnist_1/files'}\n"
+    session.state = pb.SESSION_STATE_RUNNING
     missing = nsml("download", "-s", "nope", "kim/mnist/1", str(tmp_path / "c"), check=False)
     assert (missing.code, (tmp_path / "c").exists()) == (5, False)
 
