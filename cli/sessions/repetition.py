@@ -12,6 +12,7 @@ from cli.arguments import shell_words
 from cli.exits import CommandError, ExitCode
 from nsml.client.errors import ClientError
 from nsml.common.shell import shell_line
+from nsml.common.text import visible
 from nsml.spec.run_flags import put_again
 from nsml.spec.variables import HIDDEN, without_values
 
@@ -159,8 +160,8 @@ class Repetition:
 
         Raises:
             NotFound: there is no such session.
-            CommandError: something of it is not the user's to know, it runs a command and has no arguments, or it is to
-                be resumed and has not ended.
+            CommandError: something of it is not the user's to know, it runs a command and has no arguments, it was
+                restored without its datasets, or it is to be resumed and has not ended.
         """
         if self._found is None:
             self._found = await self._fill(client, request)
@@ -183,6 +184,7 @@ class Repetition:
         if source.kind == "resume":
             _check_ended(session)
         known = pb.Session.FromString(session.SerializeToString())
+        self._leave_out_foreign(session)
         _name_owner(session)
         put_again(request, session, self._given, self._typed)
         kind = f"ORIGIN_KIND_{source.kind.upper()}"
@@ -201,6 +203,27 @@ class Repetition:
         self._required = await _required(client, session)
         request.command[:] = self._command(session)
         return known
+
+    def _leave_out_foreign(self, session: Session) -> None:
+        """Of a restored session ask for no dataset that was not found here: one of its name may be any other.
+
+        Raises CommandError unless datasets were typed.
+        """
+        foreign = [one for one in session.spec.datasets if not one.digest]
+        if not session.HasField("imported") or not foreign:
+            return
+        if self._typed.isdisjoint({"dataset", "stream"}):
+            names = ", ".join(f"{one.name}@{one.version}" for one in foreign)
+            raise CommandError(
+                f"{session.name} was restored without its dataset {visible(names)}",
+                code=ExitCode.CONFLICT,
+                reason="STATE_CONFLICT",
+                why="you had no version of that name and content, and one of its name may be another",
+                advice=f"{self._again(session)} -d DATASET ...",
+            )
+        kept = [one for one in session.spec.datasets if one.digest]
+        del session.spec.datasets[:]
+        session.spec.datasets.extend(kept)
 
     async def _leave_out_outputs(self, client: Client, spec: SessionSpec, session: Session) -> None:
         """Of another user's session ask for no output datasets but those that were typed: they would be versions of one's own."""

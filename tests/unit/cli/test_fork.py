@@ -90,6 +90,20 @@ def test_a_dataset_is_streamed_in_place_of_being_fetched_and_back(nsml, state, s
         assert (found.name.rpartition("/")[2], found.streamed) == ("mnist", streamed)
 
 
+@pytest.mark.parametrize("command", ["fork", "rerun"])
+def test_a_dataset_that_a_restored_session_lacks_is_typed(nsml, state, source, command):
+    source.spec.datasets[0].digest = ""
+    source.imported.platform = "c1"
+    before = newest(state).id
+    result = nsml(command, "kim/mnist/1", check=False)
+    assert (result.code, newest(state).id) == (6, before)
+    assert "was restored without its dataset mnist@2" in result.stderr
+    assert "-d DATASET" in result.stderr
+    nsml(command, "kim/mnist/1", "-d", "mnist@2")
+    [used] = newest(state).spec.datasets
+    assert (used.name, newest(state).id == before) == ("mnist", False)
+
+
 def test_what_is_given_is_told_and_changes_nothing_else(nsml, state, source):
     words = ("fork", "1", "-c", "best", "-g", "2", "--cpu", "8", "--image", "lab/torch:3")
     told = nsml(*words, "--env", "A=1", "--", "--lr", "0.2")
