@@ -104,4 +104,4 @@ def test_sessions_go_from_one_platform_to_another(tmp_path: Path) -> None:
         nsml("fork", restored["name"], "-c", "ck1", "-g", "0", "--wait")
         [newest, *_] = listed("ps", "-a")["items"]
         assert (newest["name"], newest["state"]) == ("lee/digits/3", "SUCCEEDED")
-        assert restored["name"] in {one["name"] for one in listed("usage")["largest"]}
+        assert restored["name"] in {one["name"] for one in listed("storage")["largest"]}
