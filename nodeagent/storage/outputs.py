@@ -47,7 +47,7 @@ def take_outputs(
 def keep_files(
     folder: ReplicaFolder, *, at: float, most_bytes: int = 1 << 30
 ) -> SavedCheckpoint | None:
-    """Move what the program has made or changed since its shim began, as far as the limits go; None: nothing.
+    """Move what the program has made or changed since all was there for it, as far as the limits go; None: nothing.
 
     Links, special files, what belongs to others, and what begins with a dot, as tokens and caches do, are not kept.
     """
@@ -56,7 +56,8 @@ def keep_files(
     count = 0
     try:
         with open_folder(folder.run, ["checkpoints", KEPT_ENTRY, _MODEL], create=True) as target:
-            since_ns = folder.shim.stat().st_ctime_ns
+            # Not shim.json: its shim writes that again, while the program runs already.
+            since_ns = folder.spec.stat().st_ctime_ns
             chosen, over = _chosen(folder, target, since_ns, owner, most_bytes)
             for parts in chosen:
                 _move_file(folder, parts, target)

@@ -81,9 +81,9 @@ def test_a_folder_with_more_files_than_an_agent_can_hold_is_lost(
 
 def started(folder: ReplicaFolder) -> None:
     """From now on what is written is the program's: the clock of file times has ticked."""
-    folder.shim.write_text("{}")
+    folder.spec.write_text("{}")
     probe = folder.path / "probe"
-    while not probe.exists() or probe.stat().st_ctime_ns <= folder.shim.stat().st_ctime_ns:
+    while not probe.exists() or probe.stat().st_ctime_ns <= folder.spec.stat().st_ctime_ns:
         probe.write_text("")
 
 
@@ -97,6 +97,7 @@ def test_what_was_made_or_changed_is_kept_and_nothing_else(
     started(folder)
     assert keep_files(folder, at=5.0) is None
     write(folder, changed="2", deep__new="3", __pycache__x="4", deep__pycache="5")
+    folder.shim.write_text("{}")  # with the pid of the program, which runs already
     for hidden in (".token", ".ssh/id", "deep/.cache/x"):
         (folder.app / hidden).parent.mkdir(exist_ok=True)
         (folder.app / hidden).write_text("secret")
