@@ -217,7 +217,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         try:
             node = self._core.state.nodes.get(link.node)
             has_images = node is not None and node.value.isolation is Isolation.CONTAINER
-            return await self._secrets.for_orders(orders, given=link.given, with_logins=has_images)
+            with_logins = has_images and link.keeps_logins_in_memory
+            return await self._secrets.for_orders(orders, given=link.given, with_logins=with_logins)
         except StoreError as error:
             _log.warning("orders.secrets_unavailable", node=link.node, error=str(error))
             await self._core.clock.sleep(_AGAIN_S)

@@ -5,6 +5,7 @@ Nothing of it is stored: a pull goes on while whoever wants it asks for it, whic
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from controlplane.domain.errors import InvalidRequest, NotFound, StateConflict
@@ -87,11 +88,9 @@ class NodeImages:
         logins = await self._logins(who.user, image) if is_pull else ()
 
         def send(link: AgentConnection, order_id: str) -> None:
-            link.order_image(
-                ImageOrder(
-                    order_id=order_id, action=action, image=image, owner_id=user, logins=logins
-                )
-            )
+            order = ImageOrder(order_id=order_id, action=action, image=image, owner_id=user)
+            given = logins if link.keeps_logins_in_memory else ()
+            link.order_image(replace(order, logins=given))
 
         return await self._questions.ask(user, node, send, within_s=self._within_s[action])
 

@@ -265,6 +265,11 @@ class AgentConnection:
         if ability not in self.abilities:
             raise too_old(self.node, self.agent_version, ability)
 
+    @property
+    def keeps_logins_in_memory(self) -> bool:
+        """Whether it may be sent logins at registries: earlier versions write down what they do not know of an order."""
+        return Ability.DOCKERFILES in self.abilities  # new with the logins
+
     def find_control_planes(self, addresses: tuple[str, ...]) -> None:
         """Tell the agent where the control planes are, if that has changed."""
         if addresses != self.control_planes:

@@ -43,7 +43,7 @@ class GivenSecrets:
     def forget(self) -> None:
         """The program has them, or will never have them."""
         self._values.clear()
-        self.logins = {}
+        self.logins.clear()  # whoever prepares it has this one
 
     def __repr__(self) -> str:
         return f"GivenSecrets({sorted(self._values)})"
@@ -57,7 +57,7 @@ def taken_from(assignment: pb.Assignment) -> GivenSecrets:
     return given
 
 
-def logins_by_registry(logins: Iterable[pb.RegistryLogin]) -> Mapping[str, Login]:
+def logins_by_registry(logins: Iterable[pb.RegistryLogin]) -> dict[str, Login]:
     """A user's logins."""
     return {
         one.registry: Login(

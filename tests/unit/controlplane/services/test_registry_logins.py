@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from nsml.v1 import resources_pb2
+from nsml.v1 import agents_pb2, resources_pb2
 from nsml.v1 import secrets_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform
+from tests.unit.controlplane.services.test_node_images import answers, ordered, pull
 from tests.unit.controlplane.services.test_sessions import refused
 
 MARK = b"hush-7f1c"
@@ -92,6 +95,21 @@ async def test_a_node_is_told_the_logins_for_the_image_of_a_session_of_their_use
     assert told.version > 0
     # its code may name an image of any of them
     assert len(unknown.registry_logins) == 3
+
+
+async def test_an_older_agent_which_would_write_them_down_is_told_none(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await login(kim)
+    await kim.submit(image="ghcr.io/kim/x:1")
+    knows = [agents_pb2.AGENT_ABILITY_IMAGES, agents_pb2.AGENT_ABILITY_ENVIRONMENTS]
+    agent = await (await rig.agent("old", abilities=knows, **CONTAINERS)).connect()
+    [assignment] = await agent.assignments(1)
+    assert not assignment.registry_logins
+    pulling = asyncio.ensure_future(pull(kim, "old", "ghcr.io/kim/x:1"))
+    order = await ordered(agent)
+    assert not order.registry_logins
+    await answers(agent, order, state=resources_pb2.IMAGE_STATE_PULLING)
+    await pulling
 
 
 async def test_a_node_without_containers_is_told_none(rig: Rig) -> None:
