@@ -381,6 +381,9 @@ class ImageHook:
         asked = draft.assignment.spec.image
         reference, note = self._images.resolve(asked, wanted.image)
         draft.image_name = asked or wanted.image or reference
+        if not wanted.lines and not draft.assignment.spec.environment_lock:
+            # of the default packages of a node without containers: here it is the image that has them
+            draft.lock = ""
         if draft.image is None:
             for one in (*wanted.notes, *([note] if note else [])):
                 await self._run(partial(draft.log.note, f"note: {one}"))

@@ -11,7 +11,7 @@ from nodeagent.environments.virtualenvs import lock_of
 from nodeagent.folders import ReplicaFolder
 from nodeagent.replica.environment_locks import AgreeHook, LockHook
 from nodeagent.replica.preparation_log import PreparationLog
-from nodeagent.replica.preparation_steps import Draft, PreparationFailed, PythonHook
+from nodeagent.replica.preparation_steps import Draft, ImageHook, PreparationFailed, PythonHook
 from nsml.client.errors import NotFound, Unsupported
 from nsml.common.clock import in_own_thread, inline
 from nsml.content.digests import digest_of
@@ -22,6 +22,8 @@ from tests.support.sandboxes import environments_in
 from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from google.protobuf.message import Message
 
 
@@ -162,3 +164,39 @@ async def test_a_control_plane_that_knows_no_proposals_starts_sessions(tmp_path:
     record = Record()
     record.is_old = True
     assert await Replica(tmp_path / "0", record).prepare() == "greeting==1.0"
+
+
+@pytest.mark.parametrize(
+    ("lines", "pinned", "expected"),
+    [("", "", ""), ("greeting\n", "", "a lock"), ("", "its digest", "a lock")],
+)
+async def test_an_image_gets_no_default_packages_of_an_attempt_without_containers(
+    tmp_path: Path, lines: str, pinned: str, expected: str
+) -> None:
+    given: list[str] = []
+
+    class Images:
+        def resolve(self, *_: object) -> tuple[str, str]:
+            return "lab/torch:2", ""
+
+        def provide(self, *_: object, lock: str, **__: object) -> str:
+            given.append(lock)
+            return "sha256:i"
+
+    class Nameless:
+        def of(self, *_: object, **__: object) -> dict[str, bytes]:
+            return {}
+
+    class Answering:
+        async def through(self, work: Callable[[], Awaitable[None]], **_: object) -> None:
+            await work()
+
+    folder = ReplicaFolder(tmp_path)
+    folder.create()
+    (folder.app / "requirements.txt").write_text(lines)
+    spec = sessions_pb2.SessionSpec(bundle_digest="d", environment_lock=pinned)
+    log = PreparationLog(folder, lambda: None)
+    draft = Draft(pb.Assignment(owner_id="kim", spec=spec), folder, log, lock="a lock")
+    hook: Any = ImageHook(Images(), Nameless(), in_own_thread, lambda **_: HERE, Answering())  # type: ignore[arg-type]
+    await hook.prepare(draft)
+    assert given == [expected]
