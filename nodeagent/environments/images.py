@@ -3,6 +3,8 @@
 ```
 <agent data>/images/<key>.json    an image that it pulled, or made or found made; its mtime is the last use
 <agent data>/images/<id>.rights   of an image that was pulled with a user's login: who may use it
+<agent data>/images/<key>.pulling what is being pulled; with a mark of the user behind the key where that is with a login
+<agent data>/images/<key>.packages  the id of an image that it made, and the lock of what that has
 <agent data>/images/<key>.build/  what the build at hand reads, its configuration of pip and apt too
 ```
 
@@ -20,8 +22,9 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -75,8 +78,8 @@ from nsml.spec.images import (
 )
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from nodeagent.engine.client import Engine
@@ -186,9 +189,14 @@ class Images:
         self._builds = Builds(folder)
         self._rights = ImageRights(folder)
         self._noted_at: dict[str, float] = {}
+        self._marking = threading.Lock()
 
     def tidy(self) -> None:
-        """Remove what builds of an agent that was killed left: containers and folders."""
+        """Remove what builds and pulls of an agent that was killed left: containers, folders, images."""
+        for mark in self.folder.glob("*.pulling"):
+            with self._builds.unused(mark.stem) as is_free:
+                if is_free:
+                    self._break_off(mark.stem.partition("-")[0], mark)
         for name in builds_named(self._engine, self._container("")):
             key = name.removeprefix(self._container(""))
             with self._builds.unused(key) as is_free:
@@ -370,9 +378,10 @@ class Images:
 
     def _private_names(self) -> set[str]:
         """Names, without tag and digest, of images that some users may use and others may not know of."""
-        ids = self._rights.private_ids()
-        records = (self._recorded(record.stem) for record in self.folder.glob("*.json") if ids)
-        return {full_name(one["reference"]) for one in records if one.get("id") in ids}
+        private = self._rights.private_images()
+        records = (self._recorded(record.stem) for record in self.folder.glob("*.json") if private)
+        named = ((one.get("id"), full_name(one["reference"])) for one in records)
+        return {name for image, name in named if name not in private.get(image or "", [name])}
 
     def touch(self, key: str) -> None:
         """It is used now."""
@@ -386,8 +395,11 @@ class Images:
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
         """Remove one that nobody uses or builds; whether it is gone. Raises EngineError."""
-        with self._builds.unused(key) as is_free:
-            if not is_free or is_used() or self._is_anothers(key):
+        with ExitStack() as held:
+            # also those of users who pulled it with logins of their own
+            turns = [key, *(lock.stem for lock in self.folder.glob(f"{key}-*.lock"))]
+            are_free = all(held.enter_context(self._builds.unused(turn)) for turn in turns)
+            if not are_free or is_used() or self._is_anothers(key):
                 return False
             if not self._is_renamed(key) and not remove_image(self._engine, self._reference(key)):
                 return False
@@ -395,10 +407,9 @@ class Images:
                 self._forget_rights(image_id)
             self._record(key).unlink(missing_ok=True)
             self._packages(key).unlink(missing_ok=True)
-            for lock in self.folder.glob(f"{key}-*.lock"):
-                lock.unlink(missing_ok=True)
             self._noted_at.pop(key, None)
-            self._builds.forget(key)
+            for turn in turns:
+                self._builds.forget(turn)
         return True
 
     def _forget_rights(self, image_id: str) -> None:
@@ -451,11 +462,13 @@ class Images:
         """
         key = self._base_key(reference)
         login = asker.logins.get(registry_of(reference))
+        # nobody's failure is another's who has a login of their own
+        user = "" if login is None else f"-{hashlib.sha256(asker.owner.encode()).hexdigest()[:16]}"
         found: list[StoredImage] = []
         is_due = self._settings.always_pulls and not is_made_here(reference)
 
         def is_there() -> bool:
-            image = None if is_due else find_image(self._engine, reference)
+            image = None if is_due else self._finished(key, reference)
             if image is not None and self._is_old(key, image, asker.built_after):
                 image = None
             found[:] = [] if image is None else [image]
@@ -463,16 +476,14 @@ class Images:
 
         def pull(tell: Say) -> None:
             nonlocal is_due
-            self._fetch(key, reference, replace(asker, say=tell), login, is_due=is_due)
+            pulled = partial(self._pulled, key, f"{key}{user}", reference)
+            self._fetch(key, reference, replace(asker, say=tell), login, pulled, is_due=is_due)
             is_due = False
             if not is_there():
                 raise EnvironmentFailed(f"image {reference} was replaced while it was pulled")
 
         self._builds.provide(
-            # nobody's failure is another's who has a login of their own
-            key
-            if login is None
-            else f"{key}-{hashlib.sha256(asker.owner.encode()).hexdigest()[:16]}",
+            f"{key}{user}",
             is_there=is_there,
             build=pull,
             say=asker.say,
@@ -483,10 +494,17 @@ class Images:
         return found[0]
 
     def _fetch(
-        self, key: str, reference: str, asker: _Asker, login: Login | None, *, is_due: bool
+        self,
+        key: str,
+        reference: str,
+        asker: _Asker,
+        login: Login | None,
+        pulled: Callable[[StoredImage | None], AbstractContextManager[None]],
+        *,
+        is_due: bool,
     ) -> None:
-        """Pull an image, or have its registry say whether this user may have the one that is here."""
-        image = find_image(self._engine, reference)
+        """Pull an image, within `pulled`, or have its registry say whether this user may have the one that is here."""
+        image = self._finished(key, reference)
         # One that was there before is not ours to remove, also when it is asked for again.
         is_ours = image is None or self._has_pulled(key, image)
         # What is ours stays what it is while its registry is asked who may have it.
@@ -496,26 +514,28 @@ class Images:
         wanted = reference if is_due else pinned
         if pinned and parts_of(wanted)[2]:
             self._ask_registry(wanted, asker, login)
-        if pinned and is_new:
-            self._pull_or_remove(wanted, asker, login, image)
-        image = find_image(self._engine, reference)
-        if image is None:
-            raise EnvironmentFailed(f"image {reference} was pulled, but does not exist")
-        if is_ours and is_new:
-            self._refuse_large(reference, image)
-        is_everybodys = login is None or self._is_everybodys(image.id)
-        if pinned:
-            version = None if is_everybodys or login is None else login.version
-            self._rights.grant(image.id, asker.owner, version)
-        if is_ours and is_new:
-            self._remember(key, reference, image.id)
-        elif pinned and not is_ours and is_everybodys:
-            self._confirm(key, image)
+        is_pulled = bool(pinned) and is_new
+        with pulled(image) if is_pulled else nullcontext():
+            if is_pulled:
+                self._pull(wanted, asker, login)
+            image = find_image(self._engine, reference)
+            if image is None:
+                raise EnvironmentFailed(f"image {reference} was pulled, but does not exist")
+            if is_ours and is_new:
+                self._refuse_large(reference, image)
+            is_everybodys = login is None or self._is_everybodys(reference, image.id)
+            if pinned:
+                version = None if is_everybodys or login is None else login.version
+                self._rights.grant(image.id, full_name(reference), asker.owner, version)
+            if is_ours and is_new:
+                self._remember(key, reference, image.id)
+            elif pinned and not is_ours and is_everybodys:
+                self._confirm(key, image)
 
-    def _is_everybodys(self, image_id: str) -> bool:
+    def _is_everybodys(self, reference: str, image_id: str) -> bool:
         """Whether all may use an image that is here already, by another name: no login makes it less than that."""
-        if self._rights.is_private(image_id):
-            return False
+        if self._rights.has_any(image_id):
+            return not self._rights.is_private(image_id, full_name(reference))
         settings = self._settings
         named = (
             find_image(self._engine, one)
@@ -529,17 +549,53 @@ class Images:
             for record in self.folder.glob("*.json")
         )
 
-    def _pull_or_remove(
-        self, reference: str, asker: _Asker, login: Login | None, before: StoredImage | None
-    ) -> None:
-        """Pull it; what comes of a pull with a login that is broken off is nobody's to use."""
+    @contextmanager
+    def _pulled(
+        self, key: str, turn: str, reference: str, before: StoredImage | None
+    ) -> Iterator[None]:
+        """Around a pull, until it is on record: what comes of one that is broken off, or killed, is nobody's to use."""
+        mark = self.folder / f"{turn}.pulling"
+        noted = {"reference": reference, "before": "" if before is None else before.id}
+        with self._marking:
+            write_atomically(mark, json.dumps(noted).encode(), is_durable=True)
         try:
-            self._pull(reference, asker, login)
+            yield
         except BaseException:
-            if login is not None and before is None:
-                with suppress(EngineError):
-                    remove_image(self._engine, reference)
+            with suppress(EngineError):
+                self._break_off(key, mark)
             raise
+        mark.unlink()
+
+    def _break_off(self, key: str, mark: Path) -> None:
+        """Remove what a pull left that did not end, unless it is on record by now or another user's pull goes on."""
+        with self._marking:
+            noted = json.loads(mark.read_bytes())
+            image = find_image(self._engine, noted["reference"])
+            is_new = image is not None and image.id != noted["before"]
+            goes_on = any(other != mark for other in self._marks(key))
+            if image is not None and is_new and not goes_on and not self._is_known(key, image):
+                remove_image(self._engine, noted["reference"])
+            mark.unlink()
+
+    def _finished(self, key: str, reference: str) -> StoredImage | None:
+        """The image of that name; None also where it came of a pull that has not ended, or was killed."""
+        marks = self._marks(key)  # before the image: its pull removes its mark last
+        image = find_image(self._engine, reference)
+        if image is None or self._is_known(key, image):
+            return image
+        for mark in marks:
+            with suppress(FileNotFoundError):
+                if json.loads(mark.read_bytes())["before"] != image.id:
+                    return None
+        return image
+
+    def _is_known(self, key: str, image: StoredImage) -> bool:
+        """Whether it is on record who may use it."""
+        return self._has_pulled(key, image) or self._rights.has_any(image.id)
+
+    def _marks(self, key: str) -> list[Path]:
+        """Of pulls that have not ended, by all users."""
+        return [*self.folder.glob(f"{key}.pulling"), *self.folder.glob(f"{key}-*.pulling")]
 
     def _is_old(self, key: str, image: StoredImage, pulled_after: float) -> bool:
         """Whether this agent pulled the image, and before that."""
@@ -558,7 +614,7 @@ class Images:
         login: Login | None,
     ) -> bool:
         """Whether a user may use an image that is here: everybody may, or its registry gave it to this login."""
-        if self._rights.is_private(image.id):
+        if self._rights.is_private(image.id, full_name(reference)):
             return self._rights.has(image.id, asker.owner, login.version if login else None)
         if self._has_pulled(key, image) or self._allowed.is_local_allowed(reference):
             return True
@@ -581,15 +637,13 @@ class Images:
         )
 
     def _refuse_large(self, reference: str, image: StoredImage) -> None:
-        """Remove what was just pulled when it is larger than images may be. Raises EnvironmentFailed."""
+        """Raises EnvironmentFailed where what was just pulled is larger than images may be."""
         try:
             refuse_large_configuration(image)
         except EngineRefused as error:
-            remove_image(self._engine, reference)
             raise EnvironmentFailed(f"image {reference} cannot be used: {error}") from None
         most = self._settings.image_bytes
         if image.size_bytes > most:
-            remove_image(self._engine, reference)
             raise EnvironmentFailed(
                 f"image {reference} has {size_text(image.size_bytes)}: at most {size_text(most)} on"
                 " this node (image_bytes in the agent's settings)"
@@ -653,7 +707,7 @@ class Images:
     def _derived(self, base: StoredImage, requirements: Requirements, asker: _Asker) -> str:
         apt = apt_configuration()
 
-        def named(wanted: Requirements, *, is_locked: bool = False) -> str:
+        def named(wanted: Requirements, built_after: float, *, is_locked: bool = False) -> str:
             key = recipe_key(
                 base_id=base.id,
                 requirements=wanted,
@@ -662,22 +716,34 @@ class Images:
                 owner=asker.owner,
                 is_locked=is_locked,
             )
-            return self._current(key, 0.0 if asker.lock and not is_locked else asker.built_after)
+            return self._current(key, built_after)
 
-        key = named(requirements)
-        if asker.lock and self._packages_of(key) != asker.lock:
-            whole, requirements = requirements, _locked(requirements, asker.lock)
-            asker = asker if requirements is not whole else replace(asker, lock="")
-            key = named(requirements, is_locked=bool(asker.lock))
-        elif asker.lock:
-            asker = replace(asker, lock="")  # it is there as it is
-        image = self._provided(
-            key,
-            asker,
-            lambda key, asker, turn: self._build(key, base, requirements, apt, asker, turn=turn),
-        )
-        asker.installed(self._packages_of(key))
-        return image.id
+        def made(key: str, wanted: Requirements, asker: _Asker) -> tuple[str, str]:
+            image = self._provided(
+                key,
+                asker,
+                lambda key, asker, turn: self._build(key, base, wanted, apt, asker, turn=turn),
+            )
+            return image.id, self._packages_of(key, image)
+
+        lock = asker.lock
+        if not lock:
+            key = named(requirements, asker.built_after)
+            image_id, installed = made(key, requirements, asker)
+            asker.installed(installed)
+            return image_id
+        found = named(requirements, 0.0)
+        if self._packages_of(found, find_image(self._engine, _tag(found))) == lock:
+            image_id, installed = made(found, requirements, replace(asker, lock=""))
+            if installed == lock:  # it was not removed meanwhile
+                asker.installed(lock)
+                return image_id
+        whole = _locked(requirements, lock)
+        is_locked = whole is not requirements
+        key = named(whole, asker.built_after, is_locked=is_locked)
+        image_id, installed = made(key, whole, replace(asker, lock=lock if is_locked else ""))
+        asker.installed(lock if is_locked else installed)
+        return image_id
 
     def _from_dockerfile(self, recipe: Recipe, asker: _Asker) -> StoredImage:
         """Build upon images that a session of the same user could name, each looked at as for such a session."""
@@ -749,10 +815,11 @@ class Images:
         asker.built(found[0].created_at)
         return found[0]
 
-    def _packages_of(self, key: str) -> str:
-        """The lock of a derived image; "" where this agent knows none."""
+    def _packages_of(self, key: str, image: StoredImage | None) -> str:
+        """The lock of the image that has the name of a derived one by now; "" where this agent did not make just that."""
         with suppress(FileNotFoundError):
-            return self._packages(key).read_text()
+            image_id, _, lock = self._packages(key).read_text().partition("\n")
+            return lock if image is not None and image.id == image_id else ""
         return ""
 
     def _current(self, key: str, built_after: float) -> str:
@@ -780,10 +847,12 @@ class Images:
             heard[:] = [LockTaken(say)]
             return heard[0]
 
+        def describe(image: StoredImage) -> None:
+            lock = asker.lock or heard[0].lock
+            write_atomically(self._packages(key), f"{image.id}\n{lock}".encode())
+
         def keep(made: str) -> None:
-            # before the image is there for others
-            write_atomically(self._packages(key), (asker.lock or heard[0].lock).encode())
-            self._keep(made, base, key, run.written)
+            self._keep(made, base, key, run.written, describe)
 
         try:
             container = self._build_container(
@@ -867,15 +936,24 @@ class Images:
             environment=environment or {},
         )
 
-    def _keep(self, made: str, base: StoredImage, key: str, written: _Written) -> None:
+    def _keep(
+        self,
+        made: str,
+        base: StoredImage,
+        key: str,
+        written: _Written,
+        describe: Callable[[StoredImage], object] = lambda _: None,
+    ) -> None:
         """Make the image of what a build left, unless another agent did meanwhile.
 
-        Under a name of our own at first: an image whose name is given to another would stay for good.
+        Under a name of our own at first: an image whose name is given to another would stay for good. `describe` gets
+        it before it is there for others.
         """
         written.check()
         tag, ours = _tag(key), _tag(f"{key}-{self._mark}")
         commit_build(self._engine, made, base, ours)
         if find_image(self._engine, tag) is None:
+            describe(stored_image(self._engine, ours))
             name_image(self._engine, ours, tag)
         remove_image(self._engine, ours)
 

@@ -271,6 +271,35 @@ def test_what_the_image_has_is_kept_and_in_the_lock_if_an_index_has_it(
         remove_image(node.engine, with_kept)
 
 
+def test_a_lock_is_that_of_the_image_it_was_noted_of(node: Node, tmp_path: Path) -> None:
+    make_wheel(node.mirror, "greeting", "TEXT = 'old'")
+    another = another_agent(node, tmp_path)
+
+    def made(lock: str = "", images: Images = node.images) -> tuple[str, str]:
+        locks = list[str]()
+        image = images.provide(
+            node.base,
+            Requirements(lines=("greeting",)),
+            lambda _: None,
+            threading.Event(),
+            owner="kim",
+            use=node.used.append,
+            lock=lock,
+            installed=locks.append,
+        )
+        return node.runs(image, "import greeting; print(greeting.TEXT)"), locks[0]
+
+    text, lock = made()
+    assert (text, lock.partition(" ")[0]) == ("old\n", "greeting==1.0")
+    (tag,) = {one for one in node.used if find_image(node.engine, f"nsml-env:{one}")}
+    remove_image(node.engine, f"nsml-env:{tag}")  # as `docker image prune` does
+    make_wheel(node.mirror, "greeting", "TEXT = 'new'", version="2.0")
+    assert made(lock) == ("old\n", lock), "its packages, not what the index has by now"
+    assert made(images=another)[0] == "new\n", "under the name of the one that was removed"
+    assert made() == ("new\n", ""), "made by another agent"
+    assert made(lock) == ("old\n", lock)
+
+
 def test_a_builder_that_is_cancelled_hands_the_build_on(node: Node) -> None:
     gate = node.mirror / "gate"
     node.sdist(

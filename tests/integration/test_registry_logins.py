@@ -117,6 +117,52 @@ def test_what_a_broken_off_pull_left_is_removed(
         pull(self, *given)  # type: ignore[arg-type]
         raise EnvironmentFailed("cancelled just then")
 
+    name = node.registry.reference
     monkeypatch.setattr(Images, "_pull", cancelled)
     assert "just then" in node.refuses("u.kim", node.login())
-    assert find_image(node.engine, node.registry.reference) is None
+    assert find_image(node.engine, name) is None
+
+    def while_another_pulls(self: Images, *given: object) -> None:
+        monkeypatch.setattr(Images, "_pull", pull)
+        node.ask("u.kim", node.login())
+        (key,) = node.images.stored()
+        assert not node.images.remove(key, lambda: False), "somebody pulls it"
+        cancelled(self, *given)
+
+    monkeypatch.setattr(Images, "_pull", while_another_pulls)
+    assert "just then" in node.refuses("u.lee", node.login())
+    image = find_image(node.engine, name)
+    assert image is not None, "somebody else has pulled it meanwhile"
+    assert node.ask("u.kim", node.login()) == image.id
+    assert "gives you no access" in node.refuses("u.max", {})
+
+
+def test_what_a_killed_pull_left_is_nobodys(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    pull, name = Images._pull, node.registry.reference
+
+    class Killed(BaseException):
+        """As kill -9, nothing is done after it."""
+
+    def killed(self: Images, *given: object) -> None:
+        pull(self, *given)  # type: ignore[arg-type]
+        raise Killed
+
+    def leave() -> Images:
+        with monkeypatch.context() as patch:
+            patch.setattr(Images, "_pull", killed)
+            patch.setattr(Images, "_break_off", lambda *_: None)
+            with pytest.raises(Killed):
+                node.ask("u.kim", node.login())
+        assert find_image(node.engine, name) is not None
+        return node.images
+
+    leave()
+    assert "gives you no access" in node.refuses("u.lee", {}), "though local:* is allowed"
+    image = node.ask("u.kim", node.login())
+    assert "gives you no access" in node.refuses("u.lee", {})
+    (key,) = node.images.stored()
+    assert node.images.remove(key, lambda: False), "it is the agent's own"
+    assert find_image(node.engine, image) is None
+    leave().tidy()
+    assert find_image(node.engine, name) is None
+    assert list(node.images.folder.glob("*.pulling")) == []
