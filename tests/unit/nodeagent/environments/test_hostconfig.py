@@ -203,7 +203,7 @@ def test_a_recipes_files(tmp_path: Path) -> None:
     ).stdout
     assert said == "http://kim:it's@proxy:1\n"
     targets = [mount.target for mount in mounts]
-    assert targets == [PLACE, f"{PLACE}/pip-site/pip", str(tmp_path / "mirror")]
+    assert targets == [PLACE, f"{PLACE}/uv", f"{PLACE}/pip-site/pip", str(tmp_path / "mirror")]
 
 
 def test_the_key_names_what_would_be_built() -> None:
