@@ -18,15 +18,14 @@ import stat
 import tarfile
 from dataclasses import dataclass, field, replace
 from fnmatch import translate as glob_pattern
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nodeagent.engine.containers import remove_container
 from nodeagent.engine.engine_health import facts_of
 from nodeagent.engine.images import created_container, is_engine_variable, packed_folder
-from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.safe_paths import open_folder
 from nsml.common.units import size_text
 from nsml.packages.dockerfile import (
@@ -42,6 +41,7 @@ from nsml.packages.dockerfile import (
 )
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from io import BufferedReader
 
@@ -54,6 +54,11 @@ _STAGED = "/run/nsml-copied"
 """Where files of a COPY lie in its container until its program has put them where they belong."""
 _IGNORES = ".dockerignore"
 _USER = re.compile(r"[A-Za-z0-9_.-]{1,64}(?::[A-Za-z0-9_.-]{1,64})?")
+_ESCAPED = re.compile(r"\\(.)")
+_MOST_FILES = 200_000
+_MOST_PATTERNS = 1_000
+_MOST_FOLDER_BYTES = 4096
+"""Linux opens no longer path."""
 _FOLDER_BIT = 1 << 31
 _LINK_BIT = 1 << 27
 """Of a mode as Go has it."""
@@ -120,15 +125,24 @@ def refused(path: str, error: DockerfileRefused) -> EnvironmentFailed:
 
 
 class Context:
-    """The files of a folder that a Dockerfile may copy: `.dockerignore` leaves out others."""
+    """The files of a folder that a Dockerfile may copy: `.dockerignore` leaves out others.
 
-    def __init__(self, recipe: Recipe) -> None:
+    Reading them may take long: each method raises EnvironmentCancelled soon after `cancelled` is set.
+
+    Raises:
+        EnvironmentFailed: they are too many, or the patterns are.
+    """
+
+    def __init__(self, recipe: Recipe, cancelled: threading.Event) -> None:
         self.folder = recipe.folder
+        self._cancelled = cancelled
         ignores = [f"{recipe.path}{_IGNORES}", _IGNORES]
-        self._ignored = GitIgnoreSpec.from_lines(
-            _ignores(next((t for t in map(self._text, ignores) if t is not None), ""))
-        )
-        self.files = sorted(self._found())
+        self._ignored = _ignores(next((t for t in map(self._text, ignores) if t is not None), ""))
+        self.files = sorted(islice(self._found(), _MOST_FILES + 1))
+        if len(self.files) > _MOST_FILES:
+            raise EnvironmentFailed(
+                f"the folder has over {_MOST_FILES} files: {_IGNORES} leaves out others"
+            )
         self._digests: dict[str, str] = {}
 
     def digest(self) -> str:
@@ -141,14 +155,18 @@ class Context:
     def file_digest(self, path: str) -> str:
         """Of the mode and content of a file."""
         if path not in self._digests:
+            content = hashlib.sha256()
             with self.opened(path) as file:
                 is_program = os.fstat(file.fileno()).st_mode & 0o100
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-            self._digests[path] = f"{'x' if is_program else '-'}{content}"
+                while piece := file.read(1 << 20):
+                    self._look()
+                    content.update(piece)
+            self._digests[path] = f"{'x' if is_program else '-'}{content.hexdigest()}"
         return self._digests[path]
 
     def opened(self, path: str) -> BufferedReader:
         """A file, which no link leads to."""
+        self._look()
         *folders, name = path.split("/")
         with open_folder(self.folder, tuple(folders)) as folder:
             return open(_opened(name, folder), "rb")
@@ -158,17 +176,15 @@ class Context:
         source = posixpath.normpath("/" + source).lstrip("/")
         if not source:
             return [(path, path) for path in self.files]
-        pattern = re.compile(
-            "/".join(glob_pattern(part).rpartition("\\")[0] for part in source.split("/"))
-        )
+        names = [_glob(part) for part in source.split("/")]
         found = []
         for path in self.files:
+            self._look()
             parts = path.split("/")
-            depth = source.count("/") + 1
-            if len(parts) < depth or pattern.fullmatch("/".join(parts[:depth])) is None:
+            if len(parts) < len(names) or not all(map(re.Pattern.fullmatch, names, parts)):
                 continue
             # of a folder what is in it, of a file the file
-            below = parts[depth:] or parts[-1:]
+            below = parts[len(names) :] or parts[-1:]
             found.append((path, "/".join(below)))
         return found
 
@@ -181,10 +197,21 @@ class Context:
             folders.sort()
             below = Path(base).relative_to(self.folder).as_posix()
             for name in files:
+                self._look()
                 path = name if below == "." else f"{below}/{name}"
                 is_file = stat.S_ISREG(os.lstat(f"{base}/{name}").st_mode)
-                if is_file and not self._ignored.match_file(path):
+                if is_file and not self._is_ignored(path):
                     yield path
+
+    def _is_ignored(self, path: str) -> bool:
+        """As Docker has it: the last pattern that fits the file, or a folder that it is in."""
+        parts = path.split("/")
+        fits = (one.leaves_out for one in reversed(self._ignored) if one.fits(parts))
+        return next(fits, False)
+
+    def _look(self) -> None:
+        if self._cancelled.is_set():
+            raise EnvironmentCancelled
 
     def _text(self, path: str) -> str | None:
         if not (self.folder / path).is_file():
@@ -193,16 +220,58 @@ class Context:
             return str(file.read(MOST_BYTES).decode(errors="replace"))
 
 
-def _ignores(text: str) -> list[str]:
-    """The lines of a `.dockerignore`, whose patterns begin at the top, as those of a `.gitignore`."""
+class _Pattern(NamedTuple):
+    """A line of a `.dockerignore`: names of folders and a file from the top on, each a glob; None is any folders."""
+
+    names: Sequence[re.Pattern[str] | None]
+    leaves_out: bool
+
+    def fits(self, parts: Sequence[str]) -> bool:
+        """Whether it fits the path, or a folder above."""
+        reached = self._passed({0})
+        for part in parts:
+            names = ((at, self.names[at]) for at in reached)
+            reached = self._passed(
+                {
+                    at if one is None and at < len(self.names) - 1 else at + 1
+                    for at, one in names
+                    if one is None or one.fullmatch(part)
+                }
+            )
+            if len(self.names) in reached:
+                return True
+        return False
+
+    def _passed(self, reached: set[int]) -> set[int]:
+        """With the places behind what may be no folder at all, but for the end, which is at least a file."""
+        found = set(reached)
+        for at, name in enumerate(self.names[:-1]):
+            if at in found and name is None:
+                found.add(at + 1)
+        return found
+
+
+def _ignores(text: str) -> list[_Pattern]:
+    """The lines of a `.dockerignore`, whose patterns begin at the top. Raises EnvironmentFailed."""
     lines = []
     for line in text.splitlines():
         pattern = line.strip()
         if not pattern or pattern.startswith("#"):
             continue
-        sign, pattern = ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
-        lines.append(f"{sign}/{posixpath.normpath('/' + pattern).lstrip('/')}")
+        leaves_out = not pattern.startswith("!")
+        path = posixpath.normpath("/" + pattern.removeprefix("!").strip()).lstrip("/")
+        names = [None if part == "**" else _glob(part) for part in path.split("/") if part]
+        if names:
+            lines.append(_Pattern(names, leaves_out))
+    if len(lines) > _MOST_PATTERNS:
+        raise EnvironmentFailed(f"{_IGNORES} has over {_MOST_PATTERNS} patterns")
     return lines
+
+
+def _glob(part: str) -> re.Pattern[str]:
+    r"""Of one name, as Go has it: `[^a]`, and `\` escapes. Stars are tried once, so none takes long."""
+    plain = _ESCAPED.sub(lambda one: f"[{one[1]}]" if one[1] in "*?[" else one[1], part)
+    return re.compile(glob_pattern(plain.replace("[^", "[!")))
 
 
 def _opened(name: str, folder: int) -> int:
@@ -347,12 +416,14 @@ class DockerfileBuild:
             case "SHELL":
                 stage.shell = shell_of(step)
             case "USER":
-                user = expand(step.text, stage.variables)
+                user = expand(step.text, stage.variables, step.line)
                 if not _USER.fullmatch(user):
                     raise DockerfileRefused(step.line, f"{user[:80]!r} is no user")
                 stage.user = user
             case "WORKDIR":
-                folder = folder_of("".join(expand(step.text, stage.variables)), stage.folder)
+                folder = folder_of(expand(step.text, stage.variables, step.line), stage.folder)
+                if len(folder.encode(errors="replace")) > _MOST_FOLDER_BYTES:
+                    raise DockerfileRefused(step.line, "the path of its folder is too long")
                 stage.folder = folder
                 run = StepRun(argv=[*_SHELL, _MAKE, "sh", folder], shown=step.shown, environment={})
                 self._step(stage, ["WORKDIR", folder], run)

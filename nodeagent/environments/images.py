@@ -747,7 +747,7 @@ class Images:
 
     def _from_dockerfile(self, recipe: Recipe, asker: _Asker) -> StoredImage:
         """Build upon images that a session of the same user could name, each looked at as for such a session."""
-        dockerfile, context = recipe.read(), Context(recipe)
+        dockerfile, context = recipe.read(), Context(recipe, asker.cancelled)
         for note in dockerfile.notes:
             asker.say(f"note: {note}\n".encode())
         bases = {name: self._base(self.resolve(name, None)[0], asker) for name in dockerfile.images}

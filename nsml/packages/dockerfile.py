@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from nsml.spec.images import is_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 NAME: Final = "Dockerfile"
 """Where it is looked for."""
@@ -29,6 +29,10 @@ MOST_ARGUMENTS: Final = 64
 MOST_ARGUMENT_CHARACTERS: Final = 4096
 MOST_NAME_CHARACTERS: Final = 128
 MOST_PATH_CHARACTERS: Final = 1024
+MOST_EXPANDED_CHARACTERS: Final = 64 << 10
+"""Of one instruction with its variables replaced: each may name all that came before, many times."""
+MOST_VARIABLE_CHARACTERS: Final = 512 << 10
+"""Of all names and values that a stage has; Linux starts programs with little more."""
 
 _UNUSED = frozenset(
     {"CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME"}
@@ -43,6 +47,8 @@ _FLAGS: Final[Mapping[str, frozenset[str]]] = {
 }
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S*))?(?:\s+|$)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNUSABLE = re.compile(r"[\0\ud800-\udfff]")
+_NUMBER = re.compile(r"[0-9]{1,3}")
 _STAGE = re.compile(r"[a-z][a-z0-9-_.]*")
 _ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)$", re.IGNORECASE)
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?[A-Za-z_]")
@@ -51,8 +57,12 @@ _VARIABLE = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)"
     r"|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::(?P<how>[-+])(?P<other>[^{}]*))?\})"
 )
-
-
+_PIECE = re.compile(
+    r"'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\"|\\(?P<one>.)|(?P<space>\s+)|(?P<plain>[^\s'\"\\]+|.)",
+    re.DOTALL,
+)
+_SPACE: Final = None
+"""Between the pieces of two words."""
 _NO_CACHE_MOUNTS = (
     "RUN --mount=type=cache is left out: a step is kept whole, under all that it is made of"
 )
@@ -129,7 +139,7 @@ class Dockerfile:
         name = step.flags.get("from", "")
         if not name:
             return None
-        earlier = int(name) if name.isdigit() else self.names.get(name.lower())
+        earlier = int(name) if _NUMBER.fullmatch(name) else self.names.get(name.lower())
         if earlier is not None:
             if earlier >= number:
                 raise DockerfileRefused(step.line, f"stage {name} comes later, or not at all")
@@ -142,9 +152,9 @@ class Dockerfile:
         """What a COPY or ADD asks for. Raises DockerfileRefused."""
         listed = _json_list(step.text)
         parts = (
-            split_words(step.text, variables)
+            split_words(step.text, variables, step.line)
             if listed is None
-            else [expand(one, variables) for one in listed]
+            else expand_each(listed, variables, step.line)
         )
         if len(parts) < 2:
             raise DockerfileRefused(step.line, f"{step.word} has sources and a target")
@@ -160,8 +170,8 @@ class Dockerfile:
                 raise DockerfileRefused(
                     step.line, "ADD unpacks no archives here", "COPY it, and RUN tar -xf"
                 )
-        owner = expand(step.flags.get("chown", ""), variables)
-        mode = expand(step.flags.get("chmod", ""), variables)
+        owner = expand(step.flags.get("chown", ""), variables, step.line)
+        mode = expand(step.flags.get("chmod", ""), variables, step.line)
         if owner and re.fullmatch(r"[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)?", owner) is None:
             raise DockerfileRefused(step.line, f"{owner[:80]!r} is no owner")
         if mode and re.fullmatch(r"[0-7]{3,4}|[ugoarwxXst+=,-]{2,40}", mode) is None:
@@ -199,6 +209,8 @@ def read_dockerfile(text: str, arguments: Mapping[str, str] | None = None) -> Do
     given = dict(arguments or {})
     if len(text.encode(errors="surrogatepass")) > MOST_BYTES:
         raise DockerfileRefused(0, f"it has over {MOST_BYTES >> 10} KiB")
+    if "\0" in text:
+        raise DockerfileRefused(0, "it has a NUL")
     steps = [_step(line, said) for line, said in _instructions(text)]
     if len(steps) > MOST_STEPS:
         raise DockerfileRefused(steps[MOST_STEPS].line, f"over {MOST_STEPS} instructions")
@@ -262,14 +274,19 @@ def declared(
     given: Mapping[str, str],
     outer: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """What an ARG adds to the variables: what was given, else its default, else that of the ARG before FROM."""
+    """What an ARG adds to the variables: what was given, else its default, else that of the ARG before FROM.
+
+    Raises DockerfileRefused.
+    """
     name = _argument(step)
     _, has_default, default = step.text.partition("=")
     if name in given:
-        return {name: given[name]}
-    if has_default:
-        return {name: "".join(split_words(default, variables))}
-    return {name: outer[name]} if outer and name in outer else {}
+        added = {name: given[name]}
+    elif has_default:
+        added = {name: "".join(split_words(default, variables, step.line))}
+    else:
+        added = {name: outer[name]} if outer and name in outer else {}
+    return _fitting(step, variables, added)
 
 
 def environment_pairs(step: Step, variables: Mapping[str, str]) -> dict[str, str]:
@@ -277,19 +294,28 @@ def environment_pairs(step: Step, variables: Mapping[str, str]) -> dict[str, str
     first = re.match(r"\S+", step.text)
     if first is not None and "=" not in first[0]:
         name, _, value = step.text.partition(" ")
-        pairs = [(name, expand(value.strip(), variables))]
+        pairs = [(name, expand(value.strip(), variables, step.line))]
     else:
         pairs = [
             (name, value)
             for name, has, value in (
-                one.partition("=") for one in split_words(step.text, variables)
+                one.partition("=") for one in split_words(step.text, variables, step.line)
             )
             if has or _no_pair(step)
         ]
     for name, _ in pairs:
         if not _NAME.fullmatch(name):
             raise DockerfileRefused(step.line, f"ENV {name[:80]!r} is no name of a variable")
-    return dict(pairs)
+    return _fitting(step, variables, dict(pairs))
+
+
+def _fitting(step: Step, variables: Mapping[str, str], added: dict[str, str]) -> dict[str, str]:
+    """What is added to a stage's variables, where there is room."""
+    whole = {**variables, **added}
+    if sum(len(name) + len(value) for name, value in whole.items()) > MOST_VARIABLE_CHARACTERS:
+        most = f"{MOST_VARIABLE_CHARACTERS >> 10} Ki"
+        raise DockerfileRefused(step.line, f"its variables have over {most} characters")
+    return added
 
 
 def _no_pair(step: Step) -> bool:
@@ -315,10 +341,49 @@ def folder_of(text: str, before: str) -> str:
     return posixpath.normpath(posixpath.join(before, text)).replace("//", "/")
 
 
-def expand(text: str, variables: Mapping[str, str]) -> str:
-    r"""`$NAME`, `${NAME}`, `${NAME:-other}`, `${NAME:+other}` replaced; `\$` is a dollar."""
-    parts = text.split("\\$")
-    return "$".join(_VARIABLE.sub(lambda found: _value(found, variables), part) for part in parts)
+def expand(text: str, variables: Mapping[str, str], line: int = 0) -> str:
+    r"""`$NAME`, `${NAME}`, `${NAME:-other}`, `${NAME:+other}` replaced; `\$` is a dollar.
+
+    Raises DockerfileRefused for `line` where it comes out too long, before it is put together.
+    """
+    return "".join(_joined(_expanded(text, variables), line))
+
+
+def expand_each(texts: Iterable[str], variables: Mapping[str, str], line: int = 0) -> list[str]:
+    """Each expanded, all of them together at most as long as one may be."""
+    pieces = (piece for text in texts for piece in (*_expanded(text, variables), _SPACE))
+    return _joined(pieces, line)
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> Iterator[str]:
+    for number, part in enumerate(text.split("\\$")):
+        if number:
+            yield "$"
+        at = 0
+        for found in _VARIABLE.finditer(part):
+            yield part[at : found.start()]
+            yield _value(found, variables)
+            at = found.end()
+        yield part[at:]
+
+
+def _joined(pieces: Iterable[str | None], line: int) -> list[str]:
+    """Words from their pieces, with `_SPACE` between words."""
+    words: list[list[str]] = []
+    size, is_within = 0, False
+    for piece in pieces:
+        if piece is _SPACE:
+            is_within = False
+            continue
+        size += len(piece)
+        if size > MOST_EXPANDED_CHARACTERS:
+            most = f"{MOST_EXPANDED_CHARACTERS >> 10} Ki"
+            raise DockerfileRefused(line, f"with its variables it has over {most} characters")
+        if not is_within:
+            words.append([])
+        is_within = True
+        words[-1].append(piece)
+    return ["".join(word) for word in words]
 
 
 def _value(found: re.Match[str], variables: Mapping[str, str]) -> str:
@@ -331,28 +396,21 @@ def _value(found: re.Match[str], variables: Mapping[str, str]) -> str:
     return value
 
 
-def split_words(text: str, variables: Mapping[str, str]) -> list[str]:
-    """Words as a shell has them: quotes, backslashes, variables but for single quotes."""
-    words: list[str] = []
-    word: str | None = None
-    for found in re.finditer(
-        r"'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\"|\\(?P<one>.)|(?P<space>\s+)|(?P<plain>[^\s'\"\\]+|.)",
-        text,
-        re.DOTALL,
-    ):
+def split_words(text: str, variables: Mapping[str, str], line: int = 0) -> list[str]:
+    """Words as a shell has them: quotes, backslashes, variables but for single quotes. Raises as `expand`."""
+    return _joined(_word_pieces(text, variables), line)
+
+
+def _word_pieces(text: str, variables: Mapping[str, str]) -> Iterator[str | None]:
+    for found in _PIECE.finditer(text):
         if found["space"] is not None:
-            if word is not None:
-                words.append(word)
-            word = None
-            continue
-        if found["double"] is not None:
-            piece = expand(re.sub(r"\\([\"\\])", r"\1", found["double"]), variables)
+            yield _SPACE
+        elif found["double"] is not None:
+            yield from _expanded(re.sub(r"\\([\"\\])", r"\1", found["double"]), variables)
         elif found["plain"] is not None:
-            piece = expand(found["plain"], variables)
+            yield from _expanded(found["plain"], variables)
         else:
-            piece = found["single"] if found["single"] is not None else found["one"]
-        word = (word or "") + piece
-    return words if word is None else [*words, word]
+            yield found["single"] if found["single"] is not None else found["one"]
 
 
 def _instructions(text: str) -> Iterable[tuple[int, str]]:
@@ -417,7 +475,7 @@ def _check_flag(line: int, word: str, name: str, value: str) -> None:
 
 
 def _stage(step: Step, variables: Mapping[str, str], names: Mapping[str, int]) -> tuple[Stage, str]:
-    words = split_words(step.text, variables)
+    words = split_words(step.text, variables, step.line)
     alias = ""
     if len(words) == 3 and words[1].upper() == "AS":
         alias = words[2].lower()
@@ -446,4 +504,5 @@ def _json_list(text: str) -> list[str] | None:
     except (ValueError, RecursionError):
         return None
     is_list = isinstance(found, list) and all(isinstance(one, str) for one in found)
-    return found if is_list else None
+    # escapes of JSON make what neither a program nor a message can have
+    return found if is_list and not any(_UNUSABLE.search(one) for one in found) else None

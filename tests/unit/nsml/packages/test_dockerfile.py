@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsml.packages.dockerfile import (
+    MOST_EXPANDED_CHARACTERS,
     DockerfileRefused,
     arguments_error,
     environment_pairs,
@@ -78,6 +79,8 @@ def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
         ("FROM a\nCOPY --from=2 /a /b", "later, or not at all"),
         ("FROM a\nCOPY --from=0 /a /b", "later, or not at all"),
         ("FROM a\nCOPY --from=$X /a /b", "without variables"),
+        ("FROM a\nCOPY --from=\u00b2 /a /b", "neither a stage nor an image"),
+        ("FROM a\nRUN echo \0", "NUL"),
         ("FROM a\nCOPY a", "sources and a target"),
         ("FROM a\nCOPY --chown=$(id) a b", "no owner"),
         ("FROM a\nRUN cat <<EOF\nx\nEOF", "here-documents"),
@@ -122,6 +125,34 @@ def test_words_are_those_of_a_shell(text: str, words: list[str]) -> None:
 
 def test_expansion_is_done_once() -> None:
     assert expand("$A", {"A": "$B", "B": "b"}) == "$B"
+
+
+def test_what_variables_come_to_is_bounded_before_it_is_put_together() -> None:
+    tenfold = "\n".join(["ARG A=xxxxxxxxxx", *[f"ARG A={'$A' * 10}"] * 40])
+    with pytest.raises(DockerfileRefused, match=r"line 5: .* over 64 Ki characters"):
+        read_dockerfile(f"{tenfold}\nFROM a")
+    big = {"A": "x" * (MOST_EXPANDED_CHARACTERS // 2 + 1)}
+    stage = read_dockerfile(
+        "FROM a\nENV " + " ".join(f"A{n}=$A" for n in range(2000)) + "\nENV B $A$A"
+        '\nCOPY ["' + '", "'.join(["$A"] * 2000) + '"]\nCOPY --chown=$A$A a b\nENV C=$A'
+    )
+    several, old, listed, owned, one = stage.stages[0].steps
+    for step in (several, old):
+        with pytest.raises(DockerfileRefused, match="over 64 Ki"):
+            environment_pairs(step, big)
+    for step in (listed, owned):
+        with pytest.raises(DockerfileRefused, match="over 64 Ki"):
+            stage.copied(step, 0, big)
+    others = {f"V{number}": big["A"] for number in range(16)}
+    assert environment_pairs(one, big)["C"] == big["A"]
+    with pytest.raises(DockerfileRefused, match="variables have over 512 Ki"):
+        environment_pairs(one, {**others, **big})
+
+
+def test_a_list_has_nothing_that_no_program_can_have() -> None:
+    for escape in ("\\u0000", "\\ud800"):
+        (step,) = read_dockerfile(f'FROM a\nRUN ["true", "{escape}"]').stages[0].steps
+        assert program_of(step, ["sh"]) == ["sh", step.text]
 
 
 @pytest.mark.parametrize("path", ["", "/a", "a/../b", "./a", "a//b", "a\nb", "a\x1bb", "x" * 1025])
