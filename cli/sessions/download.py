@@ -174,7 +174,7 @@ async def _kept(client: Client, of: Session) -> tuple[Artifact, str]:
         advice = f"nsml status --explain {shell_word(of.name)}"
     elif found:
         why, advice = found[-1].why_lost, f"nsml artifact ls {shell_word(of.name)}"
-    elif of.spec.keep_files:
+    elif of.spec.keep_files or of.spec.keep_files_by_default:
         removed, expired = await client.artifacts.count_removed(of.id, KEPT_FILES)
         why = "they were removed (nsml artifact rm)" if removed else "it made none"
         if expired:

@@ -235,7 +235,7 @@ class Repetition:
             del spec.output_datasets[:]
 
     def _pin_image(self, request: CreateSessionRequest, session: Session) -> None:
-        """Ask for the image that it ran in, unless another one, or a newer one of its name, is asked for."""
+        """Ask for the image that it ran in, unless another one, a newer one of its name, or one from a Dockerfile is asked for."""
         from nsml.view.reproduction import pinned_image
 
         if "image" in self._typed and "dockerfile" not in self._typed:
@@ -243,12 +243,13 @@ class Repetition:
             request.spec.build_arguments.clear()
         elif "dockerfile" in self._typed and "image" not in self._typed:
             request.spec.image = ""
-        if {"image", "refresh"}.isdisjoint(self._typed) and (pinned := pinned_image(session)):
+        is_same = {"image", "refresh"}.isdisjoint(self._typed) and not request.spec.dockerfile
+        if is_same and (pinned := pinned_image(session)):
             request.spec.image = session.spec.image = pinned
 
     def _pin_packages(self, request: CreateSessionRequest, session: Session) -> None:
-        """Ask for the packages that it ran with, unless the newest ones, or an image, are asked for."""
-        is_same = {"image", "refresh"}.isdisjoint(self._typed)
+        """Ask for the packages that it ran with, unless the newest ones, an image, or a Dockerfile, which installs its own, are asked for."""
+        is_same = {"image", "refresh"}.isdisjoint(self._typed) and not request.spec.dockerfile
         lock = session.environment_lock.digest or session.spec.environment_lock
         request.spec.environment_lock = lock if is_same else ""
 

@@ -297,8 +297,8 @@ class SessionSpec:
     `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all. `environment_lock`: digest of the packages that are
     installed; "": what the requirements lead to. `output_datasets`: see nsml.spec.output_datasets. `allow_changed_data`:
     it starts although files of a dataset in place have changed. `keep_files`: what its attempts leave in their
-    working folder becomes an artifact; `no_keep_files`: it does not, whatever the platform's default is. `dockerfile`: path
-    in the code of what its image is built from, with `build_arguments`; "": it is `image`.
+    working folder becomes an artifact; `no_keep_files`: it does not, whatever the platform's default is, and
+    `keep_files_by_default`: it asks for neither, and it does. `dockerfile`: path in the code of what its image is built from, with `build_arguments`; "": it is `image`.
     """
 
     entry: str = ""
@@ -333,8 +333,14 @@ class SessionSpec:
     allow_changed_data: bool = False
     keep_files: bool = False
     no_keep_files: bool = False
+    keep_files_by_default: bool = False
     dockerfile: str = ""
     build_arguments: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether what its attempts leave in their working folder is kept."""
+        return self.keep_files or self.keep_files_by_default
 
     @property
     def may_be_preempted(self) -> bool:

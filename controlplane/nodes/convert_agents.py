@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from controlplane.codec import encoder
@@ -504,7 +505,7 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
         (Ability.ENVIRONMENTS, spec.environment_lock, "to install the packages of a lock"),
         (
             Ability.OUTPUTS,
-            spec.output_datasets or spec.keep_files,
+            spec.output_datasets or spec.keeps_files,
             "for --output-dataset and --keep-files",
         ),
         (Ability.DOCKERFILES, spec.dockerfile, "to build a Dockerfile"),
@@ -516,6 +517,8 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
 def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:
     held, session = assignment.held, assignment.session
     given = secrets.get((held.session_id, held.attempt, held.rank), ())
+    # agents know one word for it
+    spec = replace(session.spec, keep_files=session.spec.keeps_files)
     message = agents_pb2.Assignment(
         replica=agents_pb2.ReplicaId(
             session_id=held.session_id, attempt=held.attempt, rank=held.rank
@@ -523,7 +526,7 @@ def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignme
         session_name=session.name,
         owner=session.owner,
         owner_id=session.owner_id,
-        spec=spec_message(session.spec, session.owner),
+        spec=spec_message(spec, session.owner),
         device_uuids=[share.uuid for share in held.devices],
         resources=resources_pb2.Resources(
             gpu_thousandths=held.gpu_thousandths,

@@ -133,7 +133,7 @@ def lost_files(session: Session) -> list[Artifact]:
 
     A node that comes back and still has some makes them durable all the same.
     """
-    if not session.spec.keep_files or session.imported is not None:
+    if not session.spec.keeps_files or session.imported is not None:
         return []
     return [
         Artifact(

@@ -191,7 +191,7 @@ class Submitter:
                 initial_checkpoint=initial,
                 after=await self._after(submission),
                 keep_checkpoints=self._kept(submission),
-                keep_files=spec.keep_files or self._keeps_files(submission),
+                keep_files_by_default=self._keeps_files(submission),
             )
             await self._secrets.check(submission.owner, spec.secrets)
             await self._check_content(submission.owner, spec, source)
@@ -241,8 +241,8 @@ class Submitter:
         return next(filter(None, words), "")
 
     def _keeps_files(self, submission: Submission) -> bool:
-        """Whether it keeps files, where it does not ask for that: its own word, its project's, the platform's."""
-        if submission.spec.no_keep_files:
+        """Whether it keeps files where it asks for nothing: its project's word, else the platform's."""
+        if submission.spec.keep_files or submission.spec.no_keep_files:
             return False
         project = self._state.project(submission.project or submission.owner.name)
         if project is not None and project.keep_files:

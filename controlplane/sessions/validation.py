@@ -145,7 +145,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
         raise InvalidRequest(f"{spec.image[:80]!r} is not the name of an image", why=RULE)
     if spec.image and (why := why_never_pulled(spec.image)):
         raise InvalidRequest(f"image {spec.image[:80]!r} cannot be used", why=why)
-    _check_dockerfile(spec)
+    check_dockerfile(spec)
     if not 0 <= spec.retry_count <= MOST_RETRIES:
         raise InvalidRequest(
             f"{spec.retry_count} retries: at most {MOST_RETRIES}",
@@ -341,13 +341,18 @@ def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
     )
 
 
-def _check_dockerfile(spec: SessionSpec) -> None:
+def check_dockerfile(spec: SessionSpec) -> None:
+    """Raise InvalidRequest unless its Dockerfile, if it has one, is a file of the code, and alone."""
     if spec.build_arguments and not spec.dockerfile:
         raise InvalidRequest("build arguments without a Dockerfile", attempt="--dockerfile PATH")
     if not spec.dockerfile:
         return
     if spec.image:
         raise InvalidRequest("an image and a Dockerfile", why="a session runs in one image")
+    if spec.environment_lock:
+        raise InvalidRequest(
+            "a lock of packages and a Dockerfile", why="the Dockerfile says what is installed"
+        )
     if not spec.bundle_digest:
         raise InvalidRequest("a Dockerfile without code", why="it is a file of the code")
     if not dockerfile.is_path(spec.dockerfile):

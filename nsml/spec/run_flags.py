@@ -882,6 +882,7 @@ FLAGS: Final = (
         "Keep no files, also where the platform does by default.",
         field="spec.no_keep_files",
         record="no_keep_files",
+        compared="no keep files",
     ),
     Flag(
         ("--pod",),
@@ -977,6 +978,10 @@ def _fit_together(spec: Any, given: Mapping[str, Any], typed: Collection[str]) -
     """Take back what followed from something that is another now, or contradicts it."""
     if "retry" in typed:
         spec.ClearField("lost_after")  # a default that follows from the retries
+    spec.ClearField("keep_files_by_default")  # what follows from where it was submitted
+    for one, other in (("keep_files", "no_keep_files"), ("no_keep_files", "keep_files")):
+        if one in typed and other not in typed:
+            spec.ClearField(other)
     if "gpus" in typed and not given["gpus"] and "gpu_model" not in typed:
         spec.ClearField("gpu_model")
     # A dataset is read in the way that was typed of it.

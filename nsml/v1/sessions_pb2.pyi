@@ -281,7 +281,7 @@ class SecretUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class SessionSpec(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs", "initial_checkpoint", "after", "keep_checkpoints", "environment_lock", "output_datasets", "allow_changed_data", "keep_files", "no_keep_files", "dockerfile", "build_arguments")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs", "initial_checkpoint", "after", "keep_checkpoints", "environment_lock", "output_datasets", "allow_changed_data", "keep_files", "no_keep_files", "keep_files_by_default", "dockerfile", "build_arguments")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -336,6 +336,7 @@ class SessionSpec(_message.Message):
     ALLOW_CHANGED_DATA_FIELD_NUMBER: _ClassVar[int]
     KEEP_FILES_FIELD_NUMBER: _ClassVar[int]
     NO_KEEP_FILES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FILES_BY_DEFAULT_FIELD_NUMBER: _ClassVar[int]
     DOCKERFILE_FIELD_NUMBER: _ClassVar[int]
     BUILD_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     entry: str
@@ -371,9 +372,10 @@ class SessionSpec(_message.Message):
     allow_changed_data: bool
     keep_files: bool
     no_keep_files: bool
+    keep_files_by_default: bool
     dockerfile: str
     build_arguments: _containers.ScalarMap[str, str]
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpoint, _Mapping]] = ..., after: _Optional[_Iterable[_Union[After, _Mapping]]] = ..., keep_checkpoints: _Optional[str] = ..., environment_lock: _Optional[str] = ..., output_datasets: _Optional[_Iterable[str]] = ..., allow_changed_data: _Optional[bool] = ..., keep_files: _Optional[bool] = ..., no_keep_files: _Optional[bool] = ..., dockerfile: _Optional[str] = ..., build_arguments: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpoint, _Mapping]] = ..., after: _Optional[_Iterable[_Union[After, _Mapping]]] = ..., keep_checkpoints: _Optional[str] = ..., environment_lock: _Optional[str] = ..., output_datasets: _Optional[_Iterable[str]] = ..., allow_changed_data: _Optional[bool] = ..., keep_files: _Optional[bool] = ..., no_keep_files: _Optional[bool] = ..., keep_files_by_default: _Optional[bool] = ..., dockerfile: _Optional[str] = ..., build_arguments: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class After(_message.Message):
     __slots__ = ("session", "name", "any_end")

@@ -243,6 +243,25 @@ def test_the_packages_of_a_lock_are_asked_for_again_and_are_pinned(nsml, state, 
         assert "packages: no exact version: torch, pandas>=2\n" in told
 
 
+@pytest.mark.parametrize("lock", ["", "c" * 64])
+def test_a_dockerfile_takes_the_place_of_the_image_and_the_packages(nsml, state, source, lock):
+    source.environment_lock.digest = lock
+    nsml("fork", "1", "--dockerfile", "Dockerfile")
+    made = newest(state).spec
+    assert (made.dockerfile, made.image, made.environment_lock) == ("Dockerfile", "", "")
+    nsml("rerun", "2", "--image", "lab/torch:3")
+    made = newest(state).spec
+    assert (made.dockerfile, made.image) == ("", "lab/torch:3")
+
+
+def test_files_that_the_platform_keeps_by_default_need_not_be_kept_again(nsml, state, source):
+    source.spec.keep_files = True
+    nsml("fork", "1", "--no-keep-files")
+    assert (newest(state).spec.keep_files, newest(state).spec.no_keep_files) == (False, True)
+    nsml("fork", "2", "--keep-files")
+    assert (newest(state).spec.keep_files, newest(state).spec.no_keep_files) == (True, False)
+
+
 def test_without_a_lock_that_is_said(nsml, locked):
     locked.ClearField("environment_lock")
     told = nsml("fork", "1").stderr

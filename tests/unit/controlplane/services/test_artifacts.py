@@ -372,18 +372,21 @@ async def test_files_are_kept_by_default_where_the_platform_says_so_and_expire()
     character = {"keep_files": True, "keep_files_s": 3600.0}
     async with platform(character=character) as rig:
         kim = await rig.user("kim")
-        assert (await kim.submit(no_keep_files=True)).spec.keep_files is False
+        assert not (await kim.submit(no_keep_files=True)).spec.keep_files_by_default
         both = kim.submit(keep_files=True, no_keep_files=True)
         assert (await refused(both))[0] == "INVALID_ARGUMENT"
         root = await rig.user("root", role=Role.ADMIN)
         settings = projects_pb2.ProjectSettings(keep_files="off")
         made = projects_pb2.CreateProjectRequest(name="vision", members=["kim"], settings=settings)
         await root.projects.CreateProject(made)
-        assert (await kim.submit(project="vision")).spec.keep_files is False
+        assert not (await kim.submit(project="vision")).spec.keep_files_by_default
+        asks = (await kim.submit(keep_files=True, project="vision")).spec
+        assert (asks.keep_files, asks.keep_files_by_default) == (True, False)
         session = await kim.submit()
-        assert session.spec.keep_files is True
-        agent = await (await rig.agent(gpus=3)).connect()
-        orders = {one.replica.session_id: one for one in await agent.assignments(3)}
+        assert (session.spec.keep_files, session.spec.keep_files_by_default) == (False, True)
+        agent = await (await rig.agent(gpus=4)).connect()
+        orders = {one.replica.session_id: one for one in await agent.assignments(4)}
+        assert orders[session.id].spec.keep_files, "agents know one word for it"
         manifest, blobs = tree(a=b"content")
         await send(agent.stubs, blobs)
         await agent.stubs.artifacts.CommitArtifact(kept_files(session.id, manifest.digest))

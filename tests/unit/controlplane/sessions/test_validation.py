@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from controlplane.domain.errors import InvalidRequest
-from controlplane.sessions.validation import check_grace
+from controlplane.domain.values import SessionSpec
+from controlplane.sessions.validation import check_dockerfile, check_grace
+
+
+@pytest.mark.parametrize("other", [{"image": "a/b"}, {"environment_lock": "c" * 64}])
+def test_a_dockerfile_alone_says_what_is_installed(other: dict[str, str]) -> None:
+    check_dockerfile(SessionSpec(dockerfile="Dockerfile", bundle_digest="b" * 64))
+    with pytest.raises(InvalidRequest, match="and a Dockerfile"):
+        check_dockerfile(SessionSpec(dockerfile="Dockerfile", bundle_digest="b" * 64, **other))
 
 
 @pytest.mark.parametrize("seconds", [3601.0, 86_400_000.0, -1.0])

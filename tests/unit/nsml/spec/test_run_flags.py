@@ -44,7 +44,7 @@ def asked(**given: object) -> pb.Session:
 def test_every_field_of_a_spec_has_a_flag() -> None:
     fields = {one.name for one in pb.SessionSpec.DESCRIPTOR.fields}
     have = {one.field.split(".")[1] for one in FLAGS if one.field.startswith("spec.")}
-    assert fields - have == PROGRAM | UNASKED
+    assert fields - have == PROGRAM | UNASKED | {"keep_files_by_default"}, "an answer alone"
 
 
 def test_every_flag_is_an_option_of_the_command() -> None:
@@ -181,6 +181,7 @@ OTHER: dict[str, object] = {
 }
 ASKED = [one for one in FLAGS if one.field]
 ONCE = {"memo", "refresh", "queue", "after"}
+OPPOSITES = {"keep_files": "no_keep_files", "no_keep_files": "keep_files"}
 MERGED = {
     "label": {"stage": "dev", "try": "2"},
     "env": {"A": "1", "B": "3"},
@@ -207,7 +208,19 @@ def test_of_a_session_that_is_run_again_only_what_was_typed_is_another(typed: st
         if name == typed:
             assert found == MERGED.get(name, asks.raw(other))
         else:
-            assert found == asks.raw(blank if name in ONCE else one), name
+            is_gone = name in ONCE or OPPOSITES.get(name) == typed
+            assert found == asks.raw(blank if is_gone else one), name
+
+
+def test_what_the_platform_keeps_by_default_is_not_asked_for() -> None:
+    by_default = pb.Session()
+    by_default.spec.keep_files_by_default = True
+    assert asked_words(by_default) == asked_words(pb.Session())
+    request = pb.CreateSessionRequest()
+    put_again(request, by_default, {}, set())
+    assert request.spec == pb.SessionSpec()
+    rows = asked_rows(asked(no_keep_files=True))
+    assert rows["no keep files"] == asked_rows(asked(keep_files=True))["keep files"]
 
 
 def test_what_its_class_allows_and_its_own_project_are_not_asked_for() -> None:
