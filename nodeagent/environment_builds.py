@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 import structlog
@@ -32,8 +33,9 @@ from nsml.packages.requirements import (
 from nsml.v1 import resources_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from nodeagent.engine.pulls import Login
     from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.builds import Say
     from nodeagent.environments.images import Images
@@ -58,9 +60,9 @@ class Built(NamedTuple):
     lock: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Asked:
-    """For whom something is built, and who hears of it. Times are Unix seconds."""
+    """For whom something is built, with which logins at registries, and who hears of it. Times are Unix seconds."""
 
     owner: str
     say: Say
@@ -68,6 +70,7 @@ class Asked:
     waits: Waits
     built_after: float
     built: Callable[[float], object]
+    logins: Mapping[str, Login] = field(default_factory=dict, repr=False)
 
 
 class Provide(Protocol):
@@ -88,6 +91,10 @@ class OnMachine:
 
     def __init__(self, environments: Environments) -> None:
         self._environments = environments
+
+    def uses(self) -> frozenset[str]:
+        """See InImages: an environment that is being built is held by its own lock."""
+        return frozenset()
 
     def __call__(self, wanted: Requirements, asked: Asked) -> Built:
         """See Provide."""
@@ -113,6 +120,12 @@ class InImages:
 
     def __init__(self, images: Images) -> None:
         self._images = images
+        self._held: dict[object, list[str]] = {}
+        """The keys of images, by the build that needs them."""
+
+    def uses(self) -> frozenset[str]:
+        """What running builds need, as `used_things` has it for replicas; from any thread."""
+        return frozenset(f"image {key}" for held in list(self._held.values()) for key in list(held))
 
     def __call__(self, wanted: Requirements, asked: Asked) -> Built:
         """See Provide."""
@@ -120,18 +133,23 @@ class InImages:
         for one in (*wanted.notes, *([note] if note else [])):
             asked.say(f"note: {one}\n".encode())
         locks: list[str] = []
-        image = self._images.provide(
-            reference,
-            wanted,
-            asked.say,
-            asked.cancelled,
-            owner=asked.owner,
-            waits=asked.waits,
-            use=lambda _: None,
-            built_after=asked.built_after,
-            built=asked.built,
-            installed=locks.append,
-        )
+        held = self._held[asked] = []
+        try:
+            image = self._images.provide(
+                reference,
+                wanted,
+                asked.say,
+                asked.cancelled,
+                owner=asked.owner,
+                waits=asked.waits,
+                use=held.append,
+                built_after=asked.built_after,
+                built=asked.built,
+                installed=locks.append,
+                logins=asked.logins,
+            )
+        finally:
+            del self._held[asked]
         return Built(image, *locks)
 
 
@@ -222,8 +240,14 @@ class EnvironmentBuilds:
             task.cancel()
         await self._group.__aexit__(None, None, None)
 
-    def start(self, owner: str, build_id: str, files: pb.EnvironmentFiles) -> pb.EnvironmentBuild:
-        """Begin one; how it stands."""
+    def start(
+        self,
+        owner: str,
+        build_id: str,
+        files: pb.EnvironmentFiles,
+        logins: Mapping[str, Login] = MappingProxyType({}),
+    ) -> pb.EnvironmentBuild:
+        """Begin one, with its owner's logins at registries; how it stands."""
         running = [of for (of, _), one in self._builds.items() if one.result is None]
         own = running.count(owner)
         if own >= self._most_of_one or len(running) >= self._most:
@@ -233,7 +257,7 @@ class EnvironmentBuilds:
         for key in [key for key, one in self._builds.items() if one.result is not None]:
             if len(self._builds) > _MOST_REMEMBERED:
                 del self._builds[key]
-        task = self._group.create_task(self._build(build, owner, files))
+        task = self._group.create_task(self._build(build, owner, files, logins))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return build.told(0)
@@ -246,9 +270,15 @@ class EnvironmentBuilds:
         build.asked_at = self._clock.monotonic()
         return build.told(known)
 
-    async def _build(self, build: _Build, owner: str, files: pb.EnvironmentFiles) -> None:
+    async def _build(
+        self,
+        build: _Build,
+        owner: str,
+        files: pb.EnvironmentFiles,
+        logins: Mapping[str, Login],
+    ) -> None:
         watching = asyncio.ensure_future(self._cancel_abandoned(build))
-        work = partial(self._made, build, owner, files)
+        work = partial(self._made, build, owner, files, logins)
         try:
             made = await uninterrupted(self._run_long, work, cancel=build.cancelled.set)
             build.result = pb.EnvironmentBuild(
@@ -274,7 +304,13 @@ class EnvironmentBuilds:
         finally:
             watching.cancel()
 
-    def _made(self, build: _Build, owner: str, files: pb.EnvironmentFiles) -> Built:
+    def _made(
+        self,
+        build: _Build,
+        owner: str,
+        files: pb.EnvironmentFiles,
+        logins: Mapping[str, Login],
+    ) -> Built:
         """Read the files as those of a session, and build. Blocking."""
         asked = Asked(
             owner=owner,
@@ -283,6 +319,7 @@ class EnvironmentBuilds:
             waits=build.wait,
             built_after=build.began_at if files.refresh else 0.0,
             built=build.note_built,
+            logins=logins,
         )
         readers = self._reader(owner=owner, waits=build.wait, cancelled=build.cancelled)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 import structlog
 
 from nodeagent.replica.assignments import users_of
+from nodeagent.replica.secrets import logins_by_registry
 from nodeagent.storage.transfer import uninterrupted
 from nsml.common.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
@@ -101,7 +102,8 @@ class EnvironmentOrders:
     def _build(self, order: pb.EnvironmentOrder) -> resources.EnvironmentBuild:
         wanted = order.build
         if wanted.HasField("files"):
-            return self._builds.start(order.owner_id, order.order_id, wanted.files)
+            logins = logins_by_registry(wanted.registry_logins)
+            return self._builds.start(order.owner_id, order.order_id, wanted.files, logins)
         return self._builds.look(order.owner_id, wanted.build_id, wanted.log_offset)
 
     async def _work(self) -> None:

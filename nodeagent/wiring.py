@@ -194,7 +194,8 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
             watch = EngineWatch(engine_place.engine, clock=clock, run_long=in_own_thread)
             names = _image_names(engine_place, sandbox)
             hook = ImageHook(images, names, in_own_thread, reader, watch)
-        keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
+        ahead = OnMachine(environments) if images is None else InImages(images)
+        uses = partial(_uses, folders, ahead)
         async with (
             _rules_kept(networks, folders, clock),
             _runtime(folders, isolation, networks.network, engine_place, clock) as runtime,
@@ -218,7 +219,9 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
                 run_long=in_own_thread,
                 hooks=[hook],
                 relieve=lambda trees: relieve(
-                    [*stores, *trees], keep, partial(used_things, folders)
+                    [*stores, *trees],
+                    KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes),
+                    uses,
                 ),
                 disk_floor_bytes=limits.disk_floor_bytes,
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
@@ -226,16 +229,11 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
                 images=None if images is None else images.listed,
                 image_orders=None
                 if images is None
-                else _image_orders(settings, images, folders, clock),
+                else _image_orders(settings, images, uses, clock),
                 environment_orders=_environment_orders(
                     environments,
                     folders,
-                    _environment_builds(
-                        settings,
-                        OnMachine(environments) if images is None else InImages(images),
-                        reader,
-                        clock,
-                    ),
+                    _environment_builds(settings, ahead, reader, clock),
                     clock,
                 ),
                 writes=writes,
@@ -793,13 +791,13 @@ async def _images(
 
 
 def _image_orders(
-    settings: Settings, images: Images, folders: ReplicaFolders, clock: Clock
+    settings: Settings, images: Images, uses: Callable[[], frozenset[str]], clock: Clock
 ) -> MakeImageOrders:
     def make(answered: Callable[[], object], changed: Callable[[], object]) -> ImageOrders:
         return ImageOrders(
             images,
             most=(settings.builds_at_once, settings.user_builds_at_once),
-            is_used=lambda key: f"image {key}" in used_things(folders),
+            is_used=lambda key: f"image {key}" in uses(),
             answered=answered,
             changed=changed,
             clock=clock,
@@ -807,6 +805,11 @@ def _image_orders(
         )
 
     return make
+
+
+def _uses(folders: ReplicaFolders, ahead: OnMachine | InImages) -> frozenset[str]:
+    """What replicas need, and builds that no session waits for."""
+    return used_things(folders) | ahead.uses()
 
 
 def _environment_builds(

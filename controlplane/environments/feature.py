@@ -8,6 +8,7 @@ from controlplane.core.feature import Feature
 from controlplane.environments.locks import EnvironmentLocks
 from controlplane.environments.node_environments import NodeEnvironments
 from controlplane.environments.service import EnvironmentServicer
+from controlplane.secrets.feature import user_secrets
 from nsml.v1 import environments_pb2_grpc
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def node_environments(core: Core) -> NodeEnvironments:
         state=core.state,
         random_bytes=core.random_bytes,
         names=lambda user_id: core.identities.ids().get(user_id, ""),
+        logins=lambda user: core.shared(user_secrets).logins_for(user, ""),
     )
 
 

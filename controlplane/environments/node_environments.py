@@ -16,15 +16,17 @@ from controlplane.domain.identity import Role
 from controlplane.domain.names import check_node
 from controlplane.domain.node_availability import owner_words
 from controlplane.domain.policy import ACT_FOR, ALLOW, SEE, Personal, may
+from controlplane.domain.values import Isolation
 from controlplane.state.agent_connections import Ability, EnvironmentOrder
 from controlplane.state.agent_questions import AgentQuestions
 from nsml.packages.locks import MOST_LOCK_BYTES
 from nsml.v1 import agents_pb2, resources_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.identity import User, UserCaller
+    from controlplane.domain.values import RegistryLogin
     from controlplane.state.agent_connections import AgentConnection, AgentConnections
     from controlplane.state.live_state import LiveState
 
@@ -44,6 +46,7 @@ class NodeEnvironments:
 
     Args:
         names: of users by id, of those who are there.
+        logins: all of a user at registries: only the agent reads which image the files name.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class NodeEnvironments:
         state: LiveState,
         random_bytes: Callable[[int], bytes],
         names: Callable[[str], str],
+        logins: Callable[[User], Awaitable[Sequence[RegistryLogin]]],
         answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
         self._questions = AgentQuestions[agents_pb2.EnvironmentReport](
@@ -63,6 +67,7 @@ class NodeEnvironments:
         )
         self._state = state
         self._names = names
+        self._logins = logins
         self._within_s = answer_within_s
 
     async def listed(self, who: UserCaller, node: str) -> list[resources_pb2.NodeEnvironment]:
@@ -121,7 +126,10 @@ class NodeEnvironments:
         is_theirs = stored is None or may(who, ACT_FOR, Personal(stored.value.owner)) is ALLOW
         if stored is not None and not is_theirs and (why := owner_words(stored.value)):
             raise StateConflict(f"node {node} {why}")
-        return await self._about_build(who, node, agents_pb2.EnvironmentBuildOrder(files=files))
+        has_images = stored is not None and stored.value.isolation is Isolation.CONTAINER
+        logins = await self._logins(who.user) if has_images else ()
+        order = agents_pb2.EnvironmentBuildOrder(files=files)
+        return await self._about_build(who, node, order, logins)
 
     async def build_state(
         self, who: UserCaller, node: str, build_id: str, log_offset: int
@@ -131,12 +139,20 @@ class NodeEnvironments:
         return await self._about_build(who, node, order)
 
     async def _about_build(
-        self, who: UserCaller, node: str, order: agents_pb2.EnvironmentBuildOrder
+        self,
+        who: UserCaller,
+        node: str,
+        order: agents_pb2.EnvironmentBuildOrder,
+        logins: Sequence[RegistryLogin] = (),
     ) -> resources_pb2.EnvironmentBuild:
         def send(link: AgentConnection, order_id: str) -> None:
             link.check(Ability.ENVIRONMENT_BUILDS)
+            # earlier agents know no logins
+            given = logins if Ability.DOCKERFILES in link.abilities else ()
             # also of an administrator: whose downloads and environments they are
-            link.order_environment(EnvironmentOrder(order_id, owner_id=who.user.id, build=order))
+            link.order_environment(
+                EnvironmentOrder(order_id, owner_id=who.user.id, build=order, logins=given)
+            )
 
         found = (await self._sent(who, node, send)).build
         return resources_pb2.EnvironmentBuild(

@@ -18,6 +18,7 @@ from controlplane.leadership.leader_forwarding import asks_for_relay
 from controlplane.nodes.convert_agents import (
     OrdersMessages,
     acknowledged_message,
+    environment_message,
     image_message,
     peers_message,
     repair_message,
@@ -378,10 +379,7 @@ def _news(link: AgentConnection) -> Iterator[agents_pb2.ControlResponse]:
     while link.found_peers:
         yield peers_message(link.found_peers.pop(0))
     while link.environment_orders:
-        order = link.environment_orders.pop(0)
-        yield agents_pb2.ControlResponse(
-            environment_order=agents_pb2.EnvironmentOrder(**order._asdict())
-        )
+        yield environment_message(link.environment_orders.pop(0))
     while link.repair_orders:
         yield repair_message(link.repair_orders.pop(0))
     if link.control_planes != link.told_control_planes:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from controlplane.state.agent_connections import (
+        EnvironmentOrder,
         FoundPeers,
         ImageOrder,
         RepairOrder,
@@ -465,6 +466,16 @@ def image_message(order: ImageOrder) -> agents_pb2.ControlResponse:
             registry_logins=[_REGISTRY_LOGIN.to_message(one) for one in order.logins],
         )
     )
+
+
+def environment_message(order: EnvironmentOrder) -> agents_pb2.ControlResponse:
+    """What an agent is asked about environments."""
+    message = agents_pb2.EnvironmentOrder(
+        order_id=order.order_id, remove=order.remove, owner_id=order.owner_id, build=order.build
+    )
+    if order.logins:
+        message.build.registry_logins.extend(map(_REGISTRY_LOGIN.to_message, order.logins))
+    return agents_pb2.ControlResponse(environment_order=message)
 
 
 def repair_message(order: RepairOrder) -> agents_pb2.ControlResponse:

@@ -154,13 +154,14 @@ class FetchedBytes:
 class EnvironmentOrder(NamedTuple):
     """What an agent is asked about environments: to remove the one of a key, to build one, or, without, which there are.
 
-    `owner_id`: of nobody but this user and everybody; empty: of all.
+    `owner_id`: of nobody but this user and everybody; empty: of all. `logins`: that user's at registries, to build one.
     """
 
     order_id: str
     remove: str = ""
     owner_id: str = ""
     build: agents_pb2.EnvironmentBuildOrder | None = None
+    logins: Sequence[RegistryLogin] = ()
 
 
 class RepairOrder(NamedTuple):

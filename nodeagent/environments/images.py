@@ -268,6 +268,8 @@ class Images:
             base = self._base(reference, asker)
             pinned(pinned_name(reference, base))
             if not requirements.lines and not requirements.packages and not lock:
+                # whoever else's it is, it was here before
+                built(float(self._recorded(self._base_key(reference)).get("pulled_at", 1)))
                 return base.id
             return self._derived(base, requirements, asker)
         except EngineUnreachable:

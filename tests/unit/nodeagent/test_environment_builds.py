@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nodeagent.environment_builds import Asked, Built, EnvironmentBuilds, OnMachine
-from nodeagent.environments.errors import EnvironmentCancelled
+from nodeagent.engine.pulls import Login
+from nodeagent.environment_builds import Asked, Built, EnvironmentBuilds, InImages, OnMachine
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nsml.common.clock import SystemClock, in_own_thread
 from nsml.packages.requirements import HERE
 from nsml.v1 import resources_pb2 as pb
@@ -18,6 +19,8 @@ from tests.support.sandboxes import environments_in
 from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from nodeagent.environment_builds import Provide
     from nsml.packages.requirements import Requirements
 
@@ -122,3 +125,33 @@ async def test_builds_are_few_and_end_when_nobody_waits(tmp_path: Path) -> None:
         ended = await end_of(builds, "u.kim", "1", 3 << 20)
         assert "no client was waiting" in ended.words
         assert builds.look("u.lee", "3", 3 << 20).state == pb.ENVIRONMENT_BUILD_STATE_RUNNING
+
+
+class OneImage:
+    """Provides one image, and keeps with which logins, and what its build held meanwhile."""
+
+    def __init__(self) -> None:
+        self.uses: Callable[[], frozenset[str]] = frozenset
+        self.seen: list[tuple[Mapping[str, Login], frozenset[str]]] = []
+
+    def resolve(self, _asked: str, wanted: str | None) -> tuple[str, str]:
+        return wanted or "", ""
+
+    def provide(self, *_args: object, use: Callable[[str], object], **given: Any) -> str:
+        use("base")
+        use("derived")
+        self.seen.append((given["logins"], self.uses()))
+        raise EnvironmentFailed("as if")
+
+
+async def test_a_build_has_its_owners_logins_and_keeps_its_images_until_it_ends() -> None:
+    images = OneImage()
+    in_images = InImages(images)  # type: ignore[arg-type]
+    images.uses = in_images.uses
+    logins = {"lab.example": Login(registry="lab.example", user="kim", password="pw", version=1)}
+    files = pb.EnvironmentFiles(texts={"requirements.txt": "#nsml: lab.example/torch"})
+    async with builds_with(in_images, SystemClock()) as builds:
+        builds.start("u.kim", "1", files, logins)
+        assert (await end_of(builds, "u.kim", "1")).words == "as if"
+    assert images.seen == [(logins, {"image base", "image derived"})]
+    assert in_images.uses() == frozenset()

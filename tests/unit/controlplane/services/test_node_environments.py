@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from controlplane.domain.identity import Role
-from nsml.v1 import agents_pb2, resources_pb2
+from nsml.v1 import agents_pb2, resources_pb2, secrets_pb2
 from nsml.v1 import environments_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
 from tests.unit.controlplane.services.test_sessions import refused
@@ -169,3 +169,45 @@ async def test_builds_are_those_of_the_caller_on_nodes_that_run_sessions_of_thei
     on_owned = pb.BuildEnvironmentRequest(node="owned")
     assert (await refused(kim.environments.BuildEnvironment(on_owned)))[0] == "FAILED_PRECONDITION"
     assert len(orders) == 2
+    assert not any(order.build.registry_logins for order in orders)
+
+
+@pytest.mark.parametrize(
+    ("abilities", "given"),
+    [
+        ([agents_pb2.AGENT_ABILITY_DOCKERFILES], ["lab.example", "other.example"]),
+        ([], []),
+    ],
+)
+async def test_logins_go_with_a_build_to_nodes_with_containers_that_know_them(
+    rig: Rig, abilities: list[agents_pb2.AgentAbility], given: list[str]
+) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    for who, registry in ((kim, "lab.example"), (kim, "other.example"), (lee, "lee.example")):
+        login = secrets_pb2.SetRegistryLoginRequest(
+            registry=registry, registry_user="me", password=b"pw"
+        )
+        await who.secrets.SetRegistryLogin(login)
+    orders: list[agents_pb2.EnvironmentOrder] = []
+
+    def answer(order: agents_pb2.EnvironmentOrder) -> agents_pb2.EnvironmentReport:
+        orders.append(order)
+        return agents_pb2.EnvironmentReport(order_id=order.order_id)
+
+    known = [
+        *abilities,
+        agents_pb2.AGENT_ABILITY_ENVIRONMENTS,
+        agents_pb2.AGENT_ABILITY_ENVIRONMENT_BUILDS,
+    ]
+    for name, isolation in (
+        ("a", resources_pb2.ISOLATION_CONTAINER),
+        ("b", resources_pb2.ISOLATION_NAMESPACE),
+    ):
+        agent = await rig.agent(name, isolation=isolation, abilities=known)
+        agent.about_environments = answer
+        await agent.connect()
+        await kim.environments.BuildEnvironment(pb.BuildEnvironmentRequest(node=name))
+    await kim.environments.GetEnvironmentBuild(pb.GetEnvironmentBuildRequest(node="a"))
+    on_a, on_b, look = (order.build.registry_logins for order in orders)
+    assert sorted(one.registry for one in on_a) == given
+    assert [*on_b, *look] == []
