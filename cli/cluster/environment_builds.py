@@ -113,7 +113,7 @@ def build(
 
 def _files(app: App, folder: Path, entry: str) -> EnvironmentFiles:
     """The files that say what the code needs, and no others; CommandError for what no node installs."""
-    from cli.sessions.code_checks import Code
+    from cli.sessions.code_checks import Code, warn_of_unread
     from nsml.common.text import visible
     from nsml.common.units import counted
     from nsml.content.errors import EmptyFolder
@@ -149,6 +149,7 @@ def _files(app: App, folder: Path, entry: str) -> EnvironmentFiles:
         ) from error
     for note in required.notes:
         app.say(f"note: {note}")
+    warn_of_unread(app, code, [entry] if entry in code.files else [], required)
     count = counted(sum(not line.startswith("-") for line in required.lines), "package")
     source = (
         f"from {visible(required.source)} ({count})"

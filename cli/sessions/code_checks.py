@@ -263,15 +263,13 @@ def _tell_source(app: App, required: Requirements) -> None:
         app.say(f"environment: from {visible(required.source)} ({count})")
 
 
-def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requirements) -> None:
-    """Name files of packages that are not read, and packages that are imported and listed nowhere."""
-    from nsml.common.text import visible
-    from nsml.packages.distributions import is_known
-    from nsml.packages.imports import foreign_imports, missing_imports
+def warn_of_unread(
+    app: App, code: Code, entries: Sequence[str], required: Requirements
+) -> set[str]:
+    """Name files of packages that are not read; the names of all packages that any file lists."""
     from nsml.packages.requirements import name_of
     from nsml.packages.unread_files import lock_of, unread_files
 
-    entries = _entries(code, options)
     listed = set(required.names)
     for file, lines, advice in unread_files(code.text, entries, code.files, required.source):
         missing = [line for line in lines if name_of(line) not in listed]
@@ -281,6 +279,17 @@ def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requi
             is_read = f"{names} {'are' if lock else 'is'} not read"
             _warn(app, code, is_read, missing, advice, required=required)
             listed |= {name_of(line) for line in missing}
+    return listed
+
+
+def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requirements) -> None:
+    """Name files of packages that are not read, and packages that are imported and listed nowhere."""
+    from nsml.common.text import visible
+    from nsml.packages.distributions import is_known
+    from nsml.packages.imports import foreign_imports, missing_imports
+
+    entries = _entries(code, options)
+    listed = warn_of_unread(app, code, entries, required)
     if options.spec.image or required.image or _is_of_machine(options):
         return  # these have packages of their own
     imports = [*foreign_imports(entries, code.files, code.read), *_launched(options)]

@@ -136,3 +136,11 @@ def test_what_no_node_could_build_is_not_sent(nsml, two_nodes, project):
     assert nsml("env", "build", "nowhere", "--node", "gpu-1", check=False).code == 2
     dry = nsml("env", "build", "--node", "gpu-1", "--dry-run")
     assert (dry.stdout, two_nodes.environment_files) == ("gpu-1\n", {})
+
+
+def test_files_with_packages_that_no_node_reads_are_named(nsml, two_nodes, project):
+    (project / "environment.yml").write_text("dependencies:\n  - python=3.11\n  - numpy=1.26\n")
+    built = nsml("env", "build", "--node", "gpu-1")
+    assert "warning: environment.yml is not read, and there is no requirements.txt" in built.stderr
+    assert "  try: printf '%s\\n' numpy >> requirements.txt\n" in built.stderr
+    assert dict(two_nodes.environment_files["gpu-1"].texts) == {}
