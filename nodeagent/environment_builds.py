@@ -1,6 +1,6 @@
 """Builds of environments that users ask for before a session needs them. No order is stored.
 
-A build continues while its caller asks for its progress, and is cancelled when the caller has gone; what was built is
+A build continues while its caller asks for its progress, and is cancelled when the caller says so, or has gone; what was built is
 kept like what a session asked for.
 """
 
@@ -262,6 +262,12 @@ class EnvironmentBuilds:
         task.add_done_callback(self._tasks.discard)
         return build.told(0)
 
+    def cancel(self, owner: str, build_id: str) -> None:
+        """Have one end, if it runs."""
+        build = self._builds.get((owner, build_id))
+        if build is not None:
+            build.cancelled.set()
+
     def look(self, owner: str, build_id: str, known: int) -> pb.EnvironmentBuild:
         """How one stands, with what it said from `known` bytes on."""
         build = self._builds.get((owner, build_id))
@@ -289,7 +295,7 @@ class EnvironmentBuilds:
             )
             log.info("environment.built_ahead", key=made.key, owner=owner)
         except EnvironmentCancelled:
-            build.result = _failed("it was cancelled: no client was waiting")
+            build.result = _failed("it was cancelled, or no client was waiting")
         except (
             AccountsError,
             EngineError,

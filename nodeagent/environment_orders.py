@@ -104,6 +104,8 @@ class EnvironmentOrders:
         if wanted.HasField("files"):
             logins = logins_by_registry(wanted.registry_logins)
             return self._builds.start(order.owner_id, order.order_id, wanted.files, logins)
+        if wanted.cancel:
+            self._builds.cancel(order.owner_id, wanted.build_id)
         return self._builds.look(order.owner_id, wanted.build_id, wanted.log_offset)
 
     async def _work(self) -> None:

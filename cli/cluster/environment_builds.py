@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ _NODES_AT_ONCE = 160
 """So each is asked every 5 s: agents cancel what nobody has asked about for 20 s."""
 _UNREACHABLE_FOR_S = 60.0
 """How long a building node may be unreachable before its build counts as failed."""
+_CANCELLED_WITHIN_S = 5.0
+"""For what is not answered by then, agents notice that nobody asks about it."""
 _MOST_FILES_BYTES = 3 << 20
 _ANY_SIZE = 1 << 60
 
@@ -85,7 +88,7 @@ def build(
 
     So sessions need not wait for it. Nodes read the files with packages as for nsml run of the FOLDER, and build what a session of
     yours would have there. Other files are not sent. Without --node and --all-nodes it is built on
-    the only node. Ctrl-C ends the builds within half a minute. Exit code 9: some nodes have it,
+    the only node. Ctrl-C ends the builds. Exit code 9: some nodes have it,
     others do not.
     """
     files = _files(app, folder, entry)
@@ -198,13 +201,22 @@ async def _built(
     room = asyncio.Semaphore(AT_ONCE)
     every_s = max(_POLL_EVERY_S, min(len(nodes), _NODES_AT_ONCE) / _MOST_POLLS_PER_S)
 
+    builds: list[_Build] = []
+
     async def on(node: str) -> BuildOnNode:
         build = _Build(client, app, files, node, room, is_alone=len(nodes) == 1)
+        builds.append(build)
         while (answer := await build.ask()) is None:
             await client.clock.sleep(every_s)
         return answer
 
-    return await each_at_once(nodes, on, most=_NODES_AT_ONCE)
+    try:
+        return await each_at_once(nodes, on, most=_NODES_AT_ONCE)
+    except asyncio.CancelledError:  # Ctrl-C, or --timeout
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CANCELLED_WITHIN_S):
+                await each_at_once(builds, _Build.cancel, most=AT_ONCE)
+        raise
 
 
 class _Build:
@@ -227,6 +239,7 @@ class _Build:
         self._room = room
         self._prefix = "" if is_alone else f"{node}: "
         self._build_id = ""
+        self._has_ended = False
         self._known = 0
         self._rest = b""
         self._waits = ""
@@ -266,10 +279,21 @@ class _Build:
                 self._say(found.words)
             self._waits = found.words
             return None
+        self._has_ended = True
         self._show(b"\n" if self._rest else b"")
         answer = BuildOnNode(node=self._node, build=found)
         self._say(build_word(answer))
         return answer
+
+    async def cancel(self) -> None:
+        """Have the node end it, if it runs."""
+        from nsml.client.errors import ClientError
+
+        if self._build_id and not self._has_ended:
+            with suppress(ClientError):
+                await self._client.environments.build_state(
+                    self._node, self._build_id, self._known, cancel=True
+                )
 
     def _show(self, log: bytes) -> None:
         *lines, self._rest = (self._rest + log).split(b"\n")

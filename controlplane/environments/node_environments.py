@@ -132,10 +132,18 @@ class NodeEnvironments:
         return await self._about_build(who, node, order, logins)
 
     async def build_state(
-        self, who: UserCaller, node: str, build_id: str, log_offset: int
+        self,
+        who: UserCaller,
+        node: str,
+        build_id: str,
+        log_offset: int,
+        *,
+        cancel: bool = False,
     ) -> resources_pb2.EnvironmentBuild:
-        """How a build of the caller stands. Raises as `listed`."""
-        order = agents_pb2.EnvironmentBuildOrder(build_id=build_id[:64], log_offset=log_offset)
+        """How a build of the caller stands, which is to end if `cancel`. Raises as `listed`."""
+        order = agents_pb2.EnvironmentBuildOrder(
+            build_id=build_id[:64], log_offset=log_offset, cancel=cancel
+        )
         return await self._about_build(who, node, order)
 
     async def _about_build(

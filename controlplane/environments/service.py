@@ -88,7 +88,7 @@ class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
         """How a build stands."""
         who = self._of_leader()
         found = await self._environments.build_state(
-            who, request.node, request.build_id, request.log_offset
+            who, request.node, request.build_id, request.log_offset, cancel=request.cancel
         )
         return pb.GetEnvironmentBuildResponse(build=found)
 

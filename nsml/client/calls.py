@@ -735,12 +735,14 @@ class Environments:
         return answer.build
 
     async def build_state(
-        self, node: str, build_id: str, log_offset: int
+        self, node: str, build_id: str, log_offset: int, *, cancel: bool = False
     ) -> resources.EnvironmentBuild:
-        """How a build stands, with what it said from `log_offset` on."""
+        """How a build stands, which is to end if `cancel`, with what it said from `log_offset` on."""
         from nsml.v1 import environments_pb2 as pb
 
-        request = pb.GetEnvironmentBuildRequest(node=node, build_id=build_id, log_offset=log_offset)
+        request = pb.GetEnvironmentBuildRequest(
+            node=node, build_id=build_id, log_offset=log_offset, cancel=cancel
+        )
         answer = await self._rpc.unary(
             "EnvironmentService/GetEnvironmentBuild", request, pb.GetEnvironmentBuildResponse
         )

@@ -429,16 +429,18 @@ class EnvironmentOrder(_message.Message):
     def __init__(self, order_id: _Optional[str] = ..., remove: _Optional[str] = ..., owner_id: _Optional[str] = ..., build: _Optional[_Union[EnvironmentBuildOrder, _Mapping]] = ...) -> None: ...
 
 class EnvironmentBuildOrder(_message.Message):
-    __slots__ = ("files", "build_id", "log_offset", "registry_logins")
+    __slots__ = ("files", "build_id", "log_offset", "registry_logins", "cancel")
     FILES_FIELD_NUMBER: _ClassVar[int]
     BUILD_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     REGISTRY_LOGINS_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
     files: _resources_pb2.EnvironmentFiles
     build_id: str
     log_offset: int
     registry_logins: _containers.RepeatedCompositeFieldContainer[RegistryLogin]
-    def __init__(self, files: _Optional[_Union[_resources_pb2.EnvironmentFiles, _Mapping]] = ..., build_id: _Optional[str] = ..., log_offset: _Optional[int] = ..., registry_logins: _Optional[_Iterable[_Union[RegistryLogin, _Mapping]]] = ...) -> None: ...
+    cancel: bool
+    def __init__(self, files: _Optional[_Union[_resources_pb2.EnvironmentFiles, _Mapping]] = ..., build_id: _Optional[str] = ..., log_offset: _Optional[int] = ..., registry_logins: _Optional[_Iterable[_Union[RegistryLogin, _Mapping]]] = ..., cancel: _Optional[bool] = ...) -> None: ...
 
 class EnvironmentReport(_message.Message):
     __slots__ = ("order_id", "environments", "removed", "words", "build")

@@ -26,7 +26,7 @@ from nsml.v1 import resources_pb2 as nsml_dot_v1_dot_resources__pb2
 from nsml.v1 import sessions_pb2 as nsml_dot_v1_dot_sessions__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ansml/v1/environments.proto\x12\x07nsml.v1\x1a\x17nsml/v1/resources.proto\x1a\x16nsml/v1/sessions.proto\"Q\n\x17\x42uildEnvironmentRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12(\n\x05\x66iles\x18\x02 \x01(\x0b\x32\x19.nsml.v1.EnvironmentFiles\"D\n\x18\x42uildEnvironmentResponse\x12(\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x19.nsml.v1.EnvironmentBuild\"P\n\x1aGetEnvironmentBuildRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x10\n\x08\x62uild_id\x18\x02 \x01(\t\x12\x12\n\nlog_offset\x18\x03 \x01(\x04\"G\n\x1bGetEnvironmentBuildResponse\x12(\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x19.nsml.v1.EnvironmentBuild\"\'\n\x17ListEnvironmentsRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"J\n\x18ListEnvironmentsResponse\x12.\n\x0c\x65nvironments\x18\x01 \x03(\x0b\x32\x18.nsml.v1.NodeEnvironment\"5\n\x18RemoveEnvironmentRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"\x1b\n\x19RemoveEnvironmentResponse\",\n\x19GetEnvironmentLockRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"D\n\x1aGetEnvironmentLockResponse\x12&\n\x04lock\x18\x01 \x01(\x0b\x32\x18.nsml.v1.EnvironmentLock\"T\n\x1cRecordEnvironmentLockRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\"U\n\x1dProposeEnvironmentLockRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\"H\n\x1eProposeEnvironmentLockResponse\x12&\n\x04lock\x18\x01 \x01(\x0b\x32\x18.nsml.v1.EnvironmentLock\"\x1f\n\x1dRecordEnvironmentLockResponse2\xfc\x08\n\x12\x45nvironmentService\x12\x9d\x01\n\x12GetEnvironmentLock\x12\".nsml.v1.GetEnvironmentLockRequest\x1a#.nsml.v1.GetEnvironmentLockResponse\">\x90\x02\x01\x8a\xb5\x18\x37\n\x02\x02\x04\x12\x31Visible sessions; nodes: sessions placed on them.\x12\xb3\x01\n\x16ProposeEnvironmentLock\x12&.nsml.v1.ProposeEnvironmentLockRequest\x1a\'.nsml.v1.ProposeEnvironmentLockResponse\"H\x8a\xb5\x18\x32\n\x01\x04\x12-The attempt runs or ran on the caller\'s node.\x92\xb5\x18\x0e\n\nsession_id \x01\x12\xb0\x01\n\x15RecordEnvironmentLock\x12%.nsml.v1.RecordEnvironmentLockRequest\x1a&.nsml.v1.RecordEnvironmentLockResponse\"H\x8a\xb5\x18\x32\n\x01\x04\x12-The attempt runs or ran on the caller\'s node.\x92\xb5\x18\x0e\n\nsession_id \x01\x12\x9a\x01\n\x10ListEnvironments\x12 .nsml.v1.ListEnvironmentsRequest\x1a!.nsml.v1.ListEnvironmentsResponse\"A\x90\x02\x01\x8a\xb5\x18:\n\x01\x02\x12\x35The caller\'s own and everybody\'s; administrators all.\x12\xa1\x01\n\x11RemoveEnvironment\x12!.nsml.v1.RemoveEnvironmentRequest\x1a\".nsml.v1.RemoveEnvironmentResponse\"E\x8a\xb5\x18\x37\n\x01\x02\x12\x32The caller\'s own environments; administrators any.\x92\xb5\x18\x06\n\x04node\x12\x92\x01\n\x10\x42uildEnvironment\x12 .nsml.v1.BuildEnvironmentRequest\x1a!.nsml.v1.BuildEnvironmentResponse\"9\x8a\xb5\x18+\n\x01\x02\x12&Nodes that run sessions of the caller.\x92\xb5\x18\x06\n\x04node\x12\x86\x01\n\x13GetEnvironmentBuild\x12#.nsml.v1.GetEnvironmentBuildRequest\x1a$.nsml.v1.GetEnvironmentBuildResponse\"$\x90\x02\x01\x8a\xb5\x18\x1d\n\x01\x02\x12\x18The caller\'s own builds.b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ansml/v1/environments.proto\x12\x07nsml.v1\x1a\x17nsml/v1/resources.proto\x1a\x16nsml/v1/sessions.proto\"Q\n\x17\x42uildEnvironmentRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12(\n\x05\x66iles\x18\x02 \x01(\x0b\x32\x19.nsml.v1.EnvironmentFiles\"D\n\x18\x42uildEnvironmentResponse\x12(\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x19.nsml.v1.EnvironmentBuild\"`\n\x1aGetEnvironmentBuildRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x10\n\x08\x62uild_id\x18\x02 \x01(\t\x12\x12\n\nlog_offset\x18\x03 \x01(\x04\x12\x0e\n\x06\x63\x61ncel\x18\x04 \x01(\x08\"G\n\x1bGetEnvironmentBuildResponse\x12(\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x19.nsml.v1.EnvironmentBuild\"\'\n\x17ListEnvironmentsRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"J\n\x18ListEnvironmentsResponse\x12.\n\x0c\x65nvironments\x18\x01 \x03(\x0b\x32\x18.nsml.v1.NodeEnvironment\"5\n\x18RemoveEnvironmentRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"\x1b\n\x19RemoveEnvironmentResponse\",\n\x19GetEnvironmentLockRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"D\n\x1aGetEnvironmentLockResponse\x12&\n\x04lock\x18\x01 \x01(\x0b\x32\x18.nsml.v1.EnvironmentLock\"T\n\x1cRecordEnvironmentLockRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\"U\n\x1dProposeEnvironmentLockRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\"H\n\x1eProposeEnvironmentLockResponse\x12&\n\x04lock\x18\x01 \x01(\x0b\x32\x18.nsml.v1.EnvironmentLock\"\x1f\n\x1dRecordEnvironmentLockResponse2\xfc\x08\n\x12\x45nvironmentService\x12\x9d\x01\n\x12GetEnvironmentLock\x12\".nsml.v1.GetEnvironmentLockRequest\x1a#.nsml.v1.GetEnvironmentLockResponse\">\x90\x02\x01\x8a\xb5\x18\x37\n\x02\x02\x04\x12\x31Visible sessions; nodes: sessions placed on them.\x12\xb3\x01\n\x16ProposeEnvironmentLock\x12&.nsml.v1.ProposeEnvironmentLockRequest\x1a\'.nsml.v1.ProposeEnvironmentLockResponse\"H\x8a\xb5\x18\x32\n\x01\x04\x12-The attempt runs or ran on the caller\'s node.\x92\xb5\x18\x0e\n\nsession_id \x01\x12\xb0\x01\n\x15RecordEnvironmentLock\x12%.nsml.v1.RecordEnvironmentLockRequest\x1a&.nsml.v1.RecordEnvironmentLockResponse\"H\x8a\xb5\x18\x32\n\x01\x04\x12-The attempt runs or ran on the caller\'s node.\x92\xb5\x18\x0e\n\nsession_id \x01\x12\x9a\x01\n\x10ListEnvironments\x12 .nsml.v1.ListEnvironmentsRequest\x1a!.nsml.v1.ListEnvironmentsResponse\"A\x90\x02\x01\x8a\xb5\x18:\n\x01\x02\x12\x35The caller\'s own and everybody\'s; administrators all.\x12\xa1\x01\n\x11RemoveEnvironment\x12!.nsml.v1.RemoveEnvironmentRequest\x1a\".nsml.v1.RemoveEnvironmentResponse\"E\x8a\xb5\x18\x37\n\x01\x02\x12\x32The caller\'s own environments; administrators any.\x92\xb5\x18\x06\n\x04node\x12\x92\x01\n\x10\x42uildEnvironment\x12 .nsml.v1.BuildEnvironmentRequest\x1a!.nsml.v1.BuildEnvironmentResponse\"9\x8a\xb5\x18+\n\x01\x02\x12&Nodes that run sessions of the caller.\x92\xb5\x18\x06\n\x04node\x12\x86\x01\n\x13GetEnvironmentBuild\x12#.nsml.v1.GetEnvironmentBuildRequest\x1a$.nsml.v1.GetEnvironmentBuildResponse\"$\x90\x02\x01\x8a\xb5\x18\x1d\n\x01\x02\x12\x18The caller\'s own builds.b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,29 +52,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BUILDENVIRONMENTRESPONSE']._serialized_start=171
   _globals['_BUILDENVIRONMENTRESPONSE']._serialized_end=239
   _globals['_GETENVIRONMENTBUILDREQUEST']._serialized_start=241
-  _globals['_GETENVIRONMENTBUILDREQUEST']._serialized_end=321
-  _globals['_GETENVIRONMENTBUILDRESPONSE']._serialized_start=323
-  _globals['_GETENVIRONMENTBUILDRESPONSE']._serialized_end=394
-  _globals['_LISTENVIRONMENTSREQUEST']._serialized_start=396
-  _globals['_LISTENVIRONMENTSREQUEST']._serialized_end=435
-  _globals['_LISTENVIRONMENTSRESPONSE']._serialized_start=437
-  _globals['_LISTENVIRONMENTSRESPONSE']._serialized_end=511
-  _globals['_REMOVEENVIRONMENTREQUEST']._serialized_start=513
-  _globals['_REMOVEENVIRONMENTREQUEST']._serialized_end=566
-  _globals['_REMOVEENVIRONMENTRESPONSE']._serialized_start=568
-  _globals['_REMOVEENVIRONMENTRESPONSE']._serialized_end=595
-  _globals['_GETENVIRONMENTLOCKREQUEST']._serialized_start=597
-  _globals['_GETENVIRONMENTLOCKREQUEST']._serialized_end=641
-  _globals['_GETENVIRONMENTLOCKRESPONSE']._serialized_start=643
-  _globals['_GETENVIRONMENTLOCKRESPONSE']._serialized_end=711
-  _globals['_RECORDENVIRONMENTLOCKREQUEST']._serialized_start=713
-  _globals['_RECORDENVIRONMENTLOCKREQUEST']._serialized_end=797
-  _globals['_PROPOSEENVIRONMENTLOCKREQUEST']._serialized_start=799
-  _globals['_PROPOSEENVIRONMENTLOCKREQUEST']._serialized_end=884
-  _globals['_PROPOSEENVIRONMENTLOCKRESPONSE']._serialized_start=886
-  _globals['_PROPOSEENVIRONMENTLOCKRESPONSE']._serialized_end=958
-  _globals['_RECORDENVIRONMENTLOCKRESPONSE']._serialized_start=960
-  _globals['_RECORDENVIRONMENTLOCKRESPONSE']._serialized_end=991
-  _globals['_ENVIRONMENTSERVICE']._serialized_start=994
-  _globals['_ENVIRONMENTSERVICE']._serialized_end=2142
+  _globals['_GETENVIRONMENTBUILDREQUEST']._serialized_end=337
+  _globals['_GETENVIRONMENTBUILDRESPONSE']._serialized_start=339
+  _globals['_GETENVIRONMENTBUILDRESPONSE']._serialized_end=410
+  _globals['_LISTENVIRONMENTSREQUEST']._serialized_start=412
+  _globals['_LISTENVIRONMENTSREQUEST']._serialized_end=451
+  _globals['_LISTENVIRONMENTSRESPONSE']._serialized_start=453
+  _globals['_LISTENVIRONMENTSRESPONSE']._serialized_end=527
+  _globals['_REMOVEENVIRONMENTREQUEST']._serialized_start=529
+  _globals['_REMOVEENVIRONMENTREQUEST']._serialized_end=582
+  _globals['_REMOVEENVIRONMENTRESPONSE']._serialized_start=584
+  _globals['_REMOVEENVIRONMENTRESPONSE']._serialized_end=611
+  _globals['_GETENVIRONMENTLOCKREQUEST']._serialized_start=613
+  _globals['_GETENVIRONMENTLOCKREQUEST']._serialized_end=657
+  _globals['_GETENVIRONMENTLOCKRESPONSE']._serialized_start=659
+  _globals['_GETENVIRONMENTLOCKRESPONSE']._serialized_end=727
+  _globals['_RECORDENVIRONMENTLOCKREQUEST']._serialized_start=729
+  _globals['_RECORDENVIRONMENTLOCKREQUEST']._serialized_end=813
+  _globals['_PROPOSEENVIRONMENTLOCKREQUEST']._serialized_start=815
+  _globals['_PROPOSEENVIRONMENTLOCKREQUEST']._serialized_end=900
+  _globals['_PROPOSEENVIRONMENTLOCKRESPONSE']._serialized_start=902
+  _globals['_PROPOSEENVIRONMENTLOCKRESPONSE']._serialized_end=974
+  _globals['_RECORDENVIRONMENTLOCKRESPONSE']._serialized_start=976
+  _globals['_RECORDENVIRONMENTLOCKRESPONSE']._serialized_end=1007
+  _globals['_ENVIRONMENTSERVICE']._serialized_start=1010
+  _globals['_ENVIRONMENTSERVICE']._serialized_end=2158
 # @@protoc_insertion_point(module_scope)

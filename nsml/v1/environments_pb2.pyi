@@ -23,14 +23,16 @@ class BuildEnvironmentResponse(_message.Message):
     def __init__(self, build: _Optional[_Union[_resources_pb2.EnvironmentBuild, _Mapping]] = ...) -> None: ...
 
 class GetEnvironmentBuildRequest(_message.Message):
-    __slots__ = ("node", "build_id", "log_offset")
+    __slots__ = ("node", "build_id", "log_offset", "cancel")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BUILD_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
     node: str
     build_id: str
     log_offset: int
-    def __init__(self, node: _Optional[str] = ..., build_id: _Optional[str] = ..., log_offset: _Optional[int] = ...) -> None: ...
+    cancel: bool
+    def __init__(self, node: _Optional[str] = ..., build_id: _Optional[str] = ..., log_offset: _Optional[int] = ..., cancel: _Optional[bool] = ...) -> None: ...
 
 class GetEnvironmentBuildResponse(_message.Message):
     __slots__ = ("build",)

@@ -124,7 +124,10 @@ async def test_builds_are_few_and_end_when_nobody_waits(tmp_path: Path) -> None:
         await asyncio.to_thread(endless.ended.wait)
         ended = await end_of(builds, "u.kim", "1", 3 << 20)
         assert "no client was waiting" in ended.words
+        builds.cancel("u.moe", "3")
         assert builds.look("u.lee", "3", 3 << 20).state == pb.ENVIRONMENT_BUILD_STATE_RUNNING
+        builds.cancel("u.lee", "3")
+        assert "cancelled" in (await end_of(builds, "u.lee", "3", 3 << 20)).words
 
 
 class OneImage:

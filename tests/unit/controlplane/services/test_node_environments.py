@@ -147,12 +147,15 @@ async def test_builds_are_those_of_the_caller_on_nodes_that_run_sessions_of_thei
     files = resources_pb2.EnvironmentFiles(texts={"requirements.txt": "six"}, entry="main.py")
     request = pb.BuildEnvironmentRequest(node="a", files=files)
     begun = (await root.environments.BuildEnvironment(request)).build
-    look = pb.GetEnvironmentBuildRequest(node="a", build_id=begun.build_id, log_offset=7)
+    look = pb.GetEnvironmentBuildRequest(
+        node="a", build_id=begun.build_id, log_offset=7, cancel=True
+    )
     found = (await kim.environments.GetEnvironmentBuild(look)).build
     assert (found.build_id, len(found.log)) == (begun.build_id, 64 << 10)
     ids = {name: one for one, name in rig.plane.core.identities.ids().items()}
     assert [one.owner_id for one in orders] == [ids["root"], ids["kim"]]
-    assert (orders[0].build.files, orders[1].build.log_offset) == (files, 7)
+    assert (orders[0].build.files, orders[0].build.cancel) == (files, False)
+    assert (orders[1].build.log_offset, orders[1].build.cancel) == (7, True)
     odd = resources_pb2.EnvironmentFiles(texts={"requirements" * 100: ""})
     named = pb.BuildEnvironmentRequest(node="a", files=odd)
     assert (await refused(kim.environments.BuildEnvironment(named)))[0] == "INVALID_ARGUMENT"
