@@ -289,6 +289,7 @@ UNCOUNTED = {
     "DatasetService/UntagDatasetVersion": "makes room",
     "CheckpointService/RemoveCheckpoints": "makes room",
     "ArtifactService/RemoveArtifacts": "makes room",
+    "SessionBackupService/RestoreSession": "two of a user at a time",
     "SessionService/CreateSession": "decided with what it asks for",
     "SessionService/StopSession": "frees what is held; repeated ones are counted by the writer",
     "SessionService/RemoveSession": "makes room",

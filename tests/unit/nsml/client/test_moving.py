@@ -172,7 +172,7 @@ async def test_who_is_slow_may_still_be_the_only_one(monkeypatch) -> None:
 
 
 def test_what_only_reads_may_be_repeated_and_a_submission() -> None:
-    reads = ("Get", "List", "Read", "Find", "Explain")
+    reads = ("Get", "List", "Read", "Find", "Explain", "Locate")
     unary = [
         (f"{service.name}/{method.name}", method.input_type._concrete_class)
         for file in contract_files()
