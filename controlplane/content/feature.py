@@ -28,6 +28,11 @@ def admitted_objects(core: Core) -> AdmittedObjects:
     return AdmittedObjects(core.objects, core.admission, core.state)
 
 
+def withdrawals(core: Core) -> Withdrawals:
+    """How often rights to content were withdrawn."""
+    return Withdrawals(core.store, core.state)
+
+
 def content(core: Core) -> Content:
     """Manifests, and who may read through which."""
     bucket = core.backends.bucket
@@ -39,7 +44,7 @@ def content(core: Core) -> Content:
         admission=core.admission,
         run=core.offload,
         check_paged=partial(_check_paged, core.state),
-        withdrawals=Withdrawals(core.store, core.state),
+        withdrawals=core.shared(withdrawals),
         direct=None if bucket is None else DirectReads(bucket, core.history.packs),
     )
 

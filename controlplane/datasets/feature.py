@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.content.feature import content
+from controlplane.content.feature import content, withdrawals
 from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.core.feature import Feature
 from controlplane.datasets.datasets import Datasets
@@ -39,6 +39,8 @@ def datasets(core: Core) -> Datasets:
             live=live,
             writer=SessionWriter(store=core.store, state=core.state),
             user=core.accounts.get_user,
+            withdrawn=core.shared(withdrawals).count,
+            clock=core.clock,
         ),
     )
 

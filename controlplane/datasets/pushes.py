@@ -250,6 +250,8 @@ class DatasetPushes:
             for path in sorted(parts.keys() - known.keys() - found):
                 if not is_pushed:
                     raise no_files(path)
+            # Counted before, too: what starts from now on looks whether it is changed, should this be broken off.
+            await self._content.withdraw(owner, ())
             with suppress(PartsChanged):
                 await catalogue.set_part_access(owner, name, access, versions, before=known)
                 shown = {

@@ -26,10 +26,11 @@ from controlplane.state.committer import MOST_DECISIONS
 from nsml.common.concurrency import TaskGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 
     from controlplane.domain.changes import Change
     from controlplane.domain.plan import Explanation, Placement, Plan, Preemption
+    from controlplane.domain.values import Session
     from controlplane.state.committer import Committer
     from controlplane.state.draft import Draft
     from controlplane.state.live_state import LiveState
@@ -55,6 +56,7 @@ class Scheduling:
     """The scheduling loop; knows why what waits waits.
 
     Args:
+        renew: called before sessions start; the ids of those that cannot start now.
         clock: one whose wall clock never jumps (`SteadyClock`), as what is decided goes by it.
 
     Attributes:
@@ -70,7 +72,9 @@ class Scheduling:
         committer: Committer,
         clock: Clock,
         rules: Rules = RULES,
+        renew: Callable[[Sequence[Session]], Awaitable[Container[str]]] | None = None,
     ) -> None:
+        self._renew = renew
         self._rules = rules
         self._state = state
         self._committer = committer
@@ -230,6 +234,7 @@ class Scheduling:
 
     async def _place_all(self, placements: Sequence[Placement]) -> list[bool]:
         """Whether each stands."""
+        unready = await self._unready(placements)
         done: list[bool] = []
         coming: deque[asyncio.Future[list[bool]]] = deque()
         try:
@@ -238,7 +243,7 @@ class Scheduling:
                     # The others keep the committer in work meanwhile.
                     done += await coming.popleft()
                 some = placements[first : first + MOST_DECISIONS]
-                decisions = [partial(self._place, one) for one in some]
+                decisions = [partial(self._place, one, unready) for one in some]
                 coming.append(asyncio.ensure_future(self._committer.decide_all(decisions)))
             while coming:
                 done += await coming.popleft()
@@ -247,8 +252,14 @@ class Scheduling:
                 one.cancel()
         return done
 
-    def _place(self, placement: Placement, draft: Draft) -> bool:
-        return place(draft, placement, self._clock.time())
+    async def _unready(self, placements: Sequence[Placement]) -> Container[str]:
+        if self._renew is None:
+            return ()
+        found = (self._state.session(one.session_id) for one in placements)
+        return await self._renew([session for session in found if session is not None])
+
+    def _place(self, placement: Placement, unready: Container[str], draft: Draft) -> bool:
+        return placement.session_id not in unready and place(draft, placement, self._clock.time())
 
     async def _preempt(self, preemption: Preemption) -> bool:
         decide = partial(

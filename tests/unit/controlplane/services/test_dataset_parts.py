@@ -9,12 +9,16 @@ import pytest
 
 from controlplane.content import limited_process, subtrees
 from controlplane.content.object_gc import recorded
+from controlplane.content.withdrawals import Withdrawals
+from controlplane.datasets import queued_sessions
 from controlplane.datasets.lookup import DatasetLookup
+from controlplane.datasets.queued_sessions import QueuedSessions
+from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import Role
 from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import Manifest, decode
-from nsml.v1 import content_pb2, datasets_pb2, resources_pb2, sessions_pb2
+from nsml.v1 import agents_pb2, content_pb2, datasets_pb2, resources_pb2, sessions_pb2
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_content import push, read, send, tree
 from tests.unit.controlplane.services.test_leader_forwarding import two
@@ -405,3 +409,65 @@ async def test_a_session_that_was_submitted_meanwhile_gets_what_its_user_may_rea
     session = await lee.submit(datasets=[sessions_pb2.DatasetReference(name="kim/digits")])
     opened = (await found(lee)).digest
     assert (await lee.get(session.name)).spec.datasets[0].digest == opened != WHOLE.digest
+
+
+async def test_what_is_hidden_is_hidden_from_every_later_attempt_whatever_is_broken_off(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One session runs then, another one waits, and who hides it does not get to those that wait."""
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    whole = (await pushed(kim, visibility=PUBLIC)).digest
+    agent = await (await rig.agent(gpus=1)).connect()
+    asked = [sessions_pb2.DatasetReference(name="kim/digits")]
+    running = await lee.submit(datasets=asked)
+    [order] = await agent.assignments(1)
+    await agent.report(order.replica, "RUNNING")
+    waiting = await lee.submit(datasets=asked)
+
+    async def broken_off(*_: Any) -> None:
+        raise Unavailable("the store does not answer")
+
+    monkeypatch.setattr(Withdrawals, "add", broken_after(Withdrawals.add, times=1))
+    monkeypatch.setattr(QueuedSessions, "renew_all", broken_off)
+    assert (await refused(share(kim, **{"test/test_label": HIDDEN})))[0] == "UNAVAILABLE"
+    opened = (await found(lee)).digest
+    assert (await lee.get(waiting.name)).spec.datasets[0].digest == whole != opened
+
+    renew = QueuedSessions._renew
+    monkeypatch.setattr(QueuedSessions, "_renew", broken_off)
+    monkeypatch.setattr(queued_sessions, "AGAIN_S", 0.0)
+    await lee.sessions.RequeueSession(
+        sessions_pb2.RequeueSessionRequest(session=running.id, force=True)
+    )
+    await agent.report(order.replica, "FINALIZED", cause="PREEMPTED")
+    await lee.reaches(running.name, "QUEUED")
+    for session in (running, waiting):
+        assert (await lee.get(session.name)).state == sessions_pb2.SESSION_STATE_QUEUED
+    monkeypatch.setattr(QueuedSessions, "_renew", renew)
+    started = set()
+    for _ in range(2):
+        before = order.replica
+
+        async def has_next(before: agents_pb2.ReplicaId = before) -> bool:
+            return [one.replica for one in agent.orders.assignments] not in ([], [before])
+
+        await until(has_next, "another attempt has started")
+        [order] = await agent.assignments(1)
+        assert [one.digest for one in order.spec.datasets] == [opened]
+        started.add(order.replica.session_id)
+        await agent.report(order.replica, "RUNNING")
+        await agent.report(order.replica, "FINALIZED", cause="COMPLETED")
+    assert started == {running.id, waiting.id}
+
+
+def broken_after(call: Any, times: int) -> Any:
+    """A call that fails once it was made so often."""
+    left = [times]
+
+    async def limited(*given: Any) -> Any:
+        if not left[0]:
+            raise Unavailable("the store does not answer")
+        left[0] -= 1
+        return await call(*given)
+
+    return limited
