@@ -48,7 +48,9 @@ def payer_of(state: LiveState, caller: Caller, session_id: str) -> Payer:
             is_its = session and any(node in nodes_of(session, one, None) for one in attempts)
             if session is None or not is_its:
                 return Payer("", is_agent=True)
-            return Payer(session.owner, is_agent=True, project=session.project or session.owner)
+            project = session.project or session.owner
+            is_counted = state.project(project) is not None  # else its first count has all of it
+            return Payer(session.owner, is_agent=True, project=project if is_counted else "")
     return _NOBODY
 
 

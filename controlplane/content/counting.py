@@ -172,6 +172,7 @@ class Counting:
                 self._before,
                 self._released,
                 projects=(projects, before),
+                removed_projects=self._before_of_projects.keys() - self._projects,
                 at=self._at,
                 term=self._term(),
             )

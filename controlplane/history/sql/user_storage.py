@@ -37,6 +37,7 @@ _COUNT: Final = (
     " ON CONFLICT (owner) DO UPDATE SET counted = excluded.counted, counted_at = excluded.counted_at"
 )
 _CORRECT: Final = "UPDATE {table} SET sent = sent - ?, asked = asked - ? WHERE owner = ?"
+_FORGET: Final = f"DELETE FROM {_PROJECTS} WHERE owner = ?"
 _RELEASE: Final = (
     "INSERT INTO released_roots (owner, session_id, root) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 )
@@ -132,10 +133,13 @@ class SqlKept(KeptFigures):
         released: Collection[Release],
         *,
         projects: tuple[Mapping[str, Mapping[str, int]], Mapping[str, KeptBytes]] = ({}, {}),
+        removed_projects: Collection[str] = (),
         at: float,
         term: int,
     ) -> None:
         """Store a count of everybody, in one transaction; `projects`: what was counted for them, and `before`.
+
+        Of `removed_projects` nothing is known any more.
 
         Only the leader does; HistoryFenced as in SqlCatalogue.put_session. What was sent, asked and released until
         the count began (`before`, `released`) is in it.
@@ -146,6 +150,8 @@ class SqlKept(KeptFigures):
             pass_fence(connection, dialect, term)
             _store(connection, _USERS, counted, before, at)
             _store(connection, _PROJECTS, *projects, at)
+            for name in sorted(removed_projects):
+                connection.execute(_FORGET, (name,))
             for one in sorted(released):
                 connection.execute(
                     "DELETE FROM released_roots WHERE owner = ? AND session_id = ? AND root = ?",

@@ -741,7 +741,7 @@ async def test_a_full_project_takes_no_run_and_no_push_and_tells_its_sessions(wo
     with pytest.raises(LimitReached):
         plane.content.check_project_full("kim")
     with pytest.raises(LimitReached):
-        plane.datasets.check(CALLERS["kim"], "other", None, "")
+        plane.datasets.pushes.check(CALLERS["kim"], "other", None, "")
     assert plane.project_kept.words("kim", is_own=False).endswith(
         "its project is at its storage quota"
     )
@@ -784,6 +784,18 @@ async def test_a_new_project_is_counted_at_once_and_an_old_figure_of_its_name_is
         assert not plane.project_kept.is_count_wanted
         assert plane.project_kept.use("kim").used == BLOB + 4096
         del world.projects["kim"]
+
+
+async def test_only_projects_that_are_there_have_figures(world: World) -> None:
+    plane = Plane(world)
+    world.projects["vision"] = Project(name="vision")
+    for session, project in (("s1", "vision"), ("s2", "gone"), ("s3", "")):
+        world.run(session, "kim", project=project)
+        await plane.save(session, tree(session)[1])
+    assert (await world.history.kept.projects.all()).keys() == {"vision"}
+    del world.projects["vision"]
+    await world.collector().count()
+    assert not await world.history.kept.projects.all()
 
 
 async def test_who_sees_a_project_sees_sizes_of_all_and_names_of_what_they_may_see(
