@@ -89,6 +89,8 @@ class OutputDatasets:
         made = await self._history.catalogue.made_by(session.id)
         if any((one.name, attempt) == (name, session.attempt) for one, attempt in made):
             return  # the answer was lost, and others came since
+        if await self._is_version(session, name, digest):
+            return
         self._content.show(caller, digest)
         listing, is_new = await self._datasets.pushes.create_version(
             caller,
@@ -105,6 +107,19 @@ class OutputDatasets:
             version=listing.version.number,
             is_new=is_new,
         )
+
+    async def _is_version(self, session: Session, name: str, digest: str) -> bool:
+        """Whether content was the newest version when the session's program ended, or became one since.
+
+        It makes none then, also if that is asked again when others have pushed.
+        """
+        ended_at = next((one.heard_at for one in session.replicas if one.rank == 0), 0.0)
+        for one in await self._history.catalogue.dataset_versions(session.owner, name):
+            if one.whole_digest == digest:
+                return True
+            if one.version.created_at < (ended_at or session.created_at):
+                return False
+        return False
 
     async def _lineage(self, session: Session) -> DatasetLineage:
         lock = await self._history.environment_locks.facts_of(session.id)

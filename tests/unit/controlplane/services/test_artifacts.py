@@ -16,6 +16,7 @@ from controlplane.datasets.pushes import DatasetPushes
 from controlplane.domain.errors import LimitReached
 from controlplane.domain.identity import Role
 from controlplane.state.replica_reports import SETTLED_WITHIN_S
+from nsml.content.manifest import Manifest
 from nsml.spec.output_datasets import KEPT_FILES, KEPT_FOLDER
 from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, projects_pb2, sessions_pb2
 from nsml.v1 import artifacts_pb2 as pb
@@ -278,6 +279,42 @@ async def test_what_made_a_version_is_known_to_the_platform_and_told_as_far_as_m
     await lee.datasets.RemoveDataset(datasets_pb2.RemoveDatasetRequest(name="theirs"))
     assert names((await lineage(kim)).datasets) == [("kim/mine", 1)]
     assert (await lineage(kim)).withheld_datasets == 1
+
+
+async def test_an_output_that_was_the_newest_version_makes_none_however_late_it_is_asked_again(
+    rig: Rig,
+) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    old, other = tree(a=b"old"), tree(a=b"other")
+    await send(agent.stubs, old[1])
+
+    async def push(what: tuple[Manifest, dict[str, bytes]]) -> None:
+        await send(kim, what[1])
+        await kim.datasets.CreateDatasetVersion(
+            datasets_pb2.CreateDatasetVersionRequest(name="made", digest=what[0].digest)
+        )
+
+    async def end_with(what: Manifest) -> tuple[sessions_pb2.Session, pb.CommitArtifactRequest]:
+        session = await kim.submit(output_datasets=["made"])
+        [order] = await agent.assignments(1)
+        await agent.report(order.replica, "EXITED", cause="COMPLETED")
+        await kim.reaches(session.name, "FINALIZING")
+        committed = output(session.id, "made", what.digest)
+        await agent.stubs.artifacts.CommitArtifact(committed)
+        return session, committed
+
+    await push(old)
+    session, committed = await end_with(old[0])
+    await push(other)
+    await agent.stubs.artifacts.CommitArtifact(committed)
+    assert [number for number, _, _ in await versions(kim, "made")] == [2, 1]
+    order = (await agent.assignments(1))[0]
+    await agent.report(order.replica, "FINALIZED", cause="COMPLETED")
+    await kim.reaches(session.name, "SUCCEEDED")
+    await agent.assignments(0)
+    await end_with(old[0])  # another session brings the old content back
+    assert [number for number, _, _ in await versions(kim, "made")] == [3, 2, 1]
 
 
 @pytest.mark.parametrize("why", ["failed", "empty"])
