@@ -29,6 +29,9 @@ REASONS = {
     "one of these": r"nsml up .*\n.*nsml up ",
     "a fixed port": r"127\.0\.0\.1:18555",
     "needs Visdom": r"visdom",
+    "needs nodes": r"nsml env build",
+    "needs a registry": r"nsml image login",
+    "needs a node with containers": r"--dockerfile",
     "a service of yours": r"webhook",
     "takes minutes": r"make |pip |torchrun|distributed|--sweep|nsml resume",
 }

@@ -8,7 +8,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,6 +30,7 @@ from controlplane.history.values import (
     CheckpointState,
     Chunk,
     Dataset,
+    Holder,
     KeptKind,
     MediaContent,
     Reference,
@@ -351,10 +352,11 @@ async def test_a_digest_that_is_cut_is_marked_whichever_pages_are_beside_the_cut
     trees.append((first, alone, b"]"))
     referred: dict[str, set[str]] = {"kim": set(), "lee": set()}
 
-    async def refer(owner: str, _: object, digests: list[str]) -> None:
-        referred[owner].update(digests)
+    async def refer(holders: Collection[Holder], _: object, digests: list[str]) -> None:
+        for one in holders:
+            referred[one.user].update(digests)
 
-    counted: Any = SimpleNamespace(owner_of=lambda one: one.owner, refer=refer)
+    counted: Any = SimpleNamespace(holders_of=lambda one: (Holder(one.owner),), refer=refer)
     marks, done = Marks(20), Collected()
     walk = collecting._Walk(world.objects, marks, done, counted, inline)
     wanted = set[str]()
