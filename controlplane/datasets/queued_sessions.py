@@ -109,8 +109,9 @@ class QueuedSessions:
         self, sessions: Collection[Session], names: Collection[tuple[str, str]]
     ) -> None:
         """Give sessions what their users may read of these datasets now."""
-        datasets = {name: await self._listings(*name) for name in names}
-        users = {owner: await self._user_of(owner) for owner in {one.owner for one in sessions}}
+        datasets = {name: await self._listings(*name) for name in sorted(names)}
+        owners = sorted({one.owner for one in sessions})
+        users = {owner: await self._user_of(owner) for owner in owners}
         for session in sessions:
             decide = partial(_renewed, user=users[session.owner], datasets=datasets)
             await self._writer.change(session.id, decide, is_counted=False)
