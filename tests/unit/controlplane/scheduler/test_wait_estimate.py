@@ -302,7 +302,9 @@ def test_asking_what_would_be_changes_nothing(data: st.DataObject) -> None:
     index, shown = world.index, seen(world.index)
     # What cannot be copied is never changed.
     specs_there = [one.spec for one in world.sessions.values()]
-    shared = [thing for one in specs_there for thing in (one.environment, one.labels, one.build_arguments)]
+    shared = [
+        thing for one in specs_there for thing in (one.environment, one.labels, one.build_arguments)
+    ]
     twin = copy.deepcopy(index, {id(one): one for one in shared})
     is_due, before = index.is_due(NOW), look(index)
     waiting = sorted(one.id for one in index.cluster.queued())
