@@ -176,7 +176,13 @@ async def _kept(client: Client, of: Session) -> tuple[Artifact, str]:
         why, advice = found[-1].why_lost, f"nsml artifact ls {shell_word(of.name)}"
     elif of.spec.keep_files or of.spec.keep_files_by_default:
         removed, expired = await client.artifacts.count_removed(of.id, KEPT_FILES)
-        why = "they were removed (nsml artifact rm)" if removed else "it made none"
+        why = "it made none"
+        if not of.spec.keep_files:
+            why += ", or the agent of its node was too old to keep any"
+        if of.HasField("imported"):
+            why = "the backup that it comes from had none"
+        if removed:
+            why = "they were removed (nsml artifact rm)"
         if expired:
             why = "they had been kept as long as this platform keeps them (keep_files_s)"
         advice = f"nsml artifact ls {shell_word(of.name)}"

@@ -83,6 +83,7 @@ def restored(
     if state is None:
         raise InvalidRequest("the backup has a session that had not ended")
     spec, asked = _asked(message, owner)
+    is_default = not (spec.keep_files or spec.no_keep_files) and source.spec.keep_files_by_default
     created_at = _by(time_of(source.created_at), now) or now
     ended_at = max(_by(time_of(source.ended_at), now), created_at)
     imported = ImportedFrom(
@@ -97,7 +98,7 @@ def restored(
         name=f"{owner.name}/{_dataset(source, datasets)}/0",
         owner=owner.name,
         owner_id="" if owner.id == owner.name else owner.id,
-        spec=replace(spec, datasets=datasets),
+        spec=replace(spec, datasets=datasets, keep_files_by_default=is_default),
         created_at=created_at,
         project=owner.name,
         team=owner.team,

@@ -516,7 +516,8 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
         (Ability.ENVIRONMENTS, spec.environment_lock, "to install the packages of a lock"),
         (
             Ability.OUTPUTS,
-            spec.output_datasets or spec.keeps_files,
+            # where nobody asked, nothing is kept there, and it runs
+            spec.output_datasets or spec.keep_files,
             "for --output-dataset and --keep-files",
         ),
         (Ability.DOCKERFILES, spec.dockerfile, "to build a Dockerfile"),

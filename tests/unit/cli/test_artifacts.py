@@ -77,6 +77,19 @@ def test_files_that_are_not_kept_say_why(nsml, state, state_of, keeps, code, tol
     assert (result.code, told in result.stderr) == (code, True), result.stderr
 
 
+def test_files_that_would_have_been_kept_by_default_say_why_they_are_not(nsml, state):
+    spec = pb.SessionSpec(keep_files_by_default=True)
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED, spec=spec)
+    result = nsml("download", "kim/mnist/1", check=False)
+    assert "it made none, or the agent of its node was too old to keep any" in result.stderr
+    session.imported.name = "lee/mnist/7"
+    result = nsml("download", "kim/mnist/1", check=False)
+    assert (result.code, "why: the backup that it comes from had none" in result.stderr) == (
+        5,
+        True,
+    )
+
+
 def test_files_of_an_earlier_attempt_are_not_taken_for_those_of_the_last(
     nsml, state, everything, tmp_path
 ):

@@ -393,6 +393,17 @@ async def test_an_agent_that_would_keep_nothing_is_not_given_it(
     assert "too old for --output-dataset and --keep-files" in order.stop.reason
 
 
+async def test_an_agent_that_would_keep_nothing_runs_what_did_not_ask_for_it() -> None:
+    outputs = agents_pb2.AGENT_ABILITY_OUTPUTS
+    knows = [one for one in agents_pb2.AgentAbility.values()[1:] if one != outputs]
+    async with platform(character={"keep_files": True}) as rig:
+        kim = await rig.user("kim")
+        old = await (await rig.agent("old", abilities=knows)).connect()
+        assert (await kim.submit()).spec.keep_files_by_default
+        [order] = await old.assignments(1)
+        assert not order.HasField("stop")
+
+
 @pytest.mark.parametrize(
     "texts", [["../x"], ["a=/etc"], ["a=b/../.."], ["a=b", "a=c"], ["a\0=b"], ["x" * 65], ["None"]]
 )

@@ -382,3 +382,11 @@ async def test_a_slow_one_breaks_off_and_others_wait_for_their_turn(
     code, reason, _ = await refused(waiting.call)
     assert (code, reason) == ("RESOURCE_EXHAUSTED", "TOO_LARGE")
     assert (await rows(rig)).get("session_restores", 0) == 0
+
+
+async def test_whether_files_were_kept_by_default_stays_known(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await send(kim, CODE_BLOBS)
+    kept = session()
+    kept.spec.keep_files_by_default = True
+    assert (await restore(kim, first(kept))).session.spec.keep_files_by_default
