@@ -63,6 +63,8 @@ LEFT_AFTER_S: Final = 2 * 86_400.0
 LOOK_EVERY_S: Final = 3600.0
 MOST_S: Final = 6 * 3600.0
 """A restore that takes longer breaks off."""
+IDLE_S: Final = 600.0
+"""One of which nothing comes for so long breaks off."""
 MOST_RESTORING: Final = 64
 MOST_RESTORING_EACH: Final = 2
 """Restores at one time, and how many of these may be one user's; the next ones wait."""
@@ -184,13 +186,13 @@ class Restorer:
         if session.spec.bundle_digest:
             await self._extent(restoring, session.spec.bundle_digest, "the code")
         self._admission.write(session.owner, record_size(session))
-        await self._history.restores.begin(session.id, self._clock.time())
-        if message.environment_lock:
-            try:
+        try:
+            await self._history.restores.begin(session.id, self._clock.time())
+            if message.environment_lock:
                 await self._locks.restore(session.id, message.environment_lock)
-            except BaseException:
-                await self.give_up(restoring)
-                raise
+        except BaseException:
+            await self.give_up(restoring)
+            raise
         return restoring
 
     async def add_checkpoint(

@@ -9,10 +9,16 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
-from controlplane.backups.session_restore import MOST_S
+from controlplane.backups.session_restore import IDLE_S, MOST_S
 from controlplane.backups.session_streams import read_streams
 from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
-from controlplane.domain.errors import InvalidRequest, StateConflict, TooLarge
+from controlplane.domain.errors import (
+    RETRY_AFTER_S,
+    InvalidRequest,
+    StateConflict,
+    TooLarge,
+    Unavailable,
+)
 from controlplane.domain.names import MOST_CHECKPOINT_NAME
 from controlplane.history.records import MAX_NAME_CHARS
 from controlplane.history.values import (
@@ -44,6 +50,8 @@ if TYPE_CHECKING:
     from controlplane.backups.session_restore import Restorer, Restoring
     from controlplane.backups.session_streams import StreamPiece
     from controlplane.core.core import Core
+    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.values import Session
     from controlplane.records.logs import Logs
     from controlplane.sessions.session_views import Presenter
     from nsml.v1 import artifacts_pb2, checkpoints_pb2, media_pb2
@@ -101,32 +109,46 @@ class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceService
             shown = await self._presenter.session(there, who)
             return pb.RestoreSessionResponse(session=shown, was_there=True)
         async with self._restorer.turns.turn(who.user.name):
-            restoring = await self._restorer.begin(who, message)
             try:
-                async with asyncio.timeout(MOST_S):
-                    await self._take_all(restoring, requests)
-            except BaseException as error:
-                await self._restorer.give_up(restoring)
-                if isinstance(error, TimeoutError):
-                    raise TooLarge(
-                        f"a restore of one session may take {MOST_S / 3600:g} hours"
-                    ) from error
-                raise
-            made = await self._restorer.end(restoring)
+                async with asyncio.timeout(MOST_S) as whole:
+                    made, was_there = await self._restored(who, message, requests)
+            except TimeoutError as error:
+                if whole.expired():
+                    hours = f"{MOST_S / 3600:g} hours"
+                    raise TooLarge(f"a restore of one session may take {hours}") from error
+                raise Unavailable(
+                    "a part of the platform did not answer in time",
+                    attempt="the same again",
+                    retry_after_s=RETRY_AFTER_S,
+                ) from error
         shown = await self._presenter.session(made, who)
-        was_there = made.id != restoring.session.id
         return pb.RestoreSessionResponse(session=shown, was_there=was_there)
+
+    async def _restored(
+        self,
+        who: UserCaller,
+        message: pb.RestoredSession,
+        requests: AsyncIterator[pb.RestoreSessionRequest],
+    ) -> tuple[Session, bool]:
+        """The session, and whether it was there already."""
+        restoring = await self._restorer.begin(who, message)
+        try:
+            await self._take_all(restoring, requests)
+        except BaseException:
+            await self._restorer.give_up(restoring)
+            raise
+        made = await self._restorer.end(restoring)
+        return made, made.id != restoring.session.id
 
     async def _take_all(
         self, restoring: Restoring, requests: AsyncIterator[pb.RestoreSessionRequest]
     ) -> None:
         """What belongs to it, up to its end: a call that was cancelled looks here like one that is over."""
-        async for request in requests:
+        while (request := await _next(requests)) is not None:
             if request.WhichOneof("kind") == "is_whole":
-                break
+                return
             await self._take(restoring, request)
-        else:
-            raise InvalidRequest("the restore broke off before its end")
+        raise InvalidRequest("the restore broke off before its end")
 
     async def _take(self, restoring: Restoring, request: pb.RestoreSessionRequest) -> None:
         session_id = restoring.session.id
@@ -147,6 +169,23 @@ class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceService
                 await self._restorer.add_part(restoring, request.part, chunk, received_at)
             case _:
                 raise InvalidRequest("a message of a restore that is not known here")
+
+
+async def _next(
+    requests: AsyncIterator[pb.RestoreSessionRequest],
+) -> pb.RestoreSessionRequest | None:
+    """The next message; None at the end. Who sends none for long holds a turn that others wait for."""
+    try:
+        async with asyncio.timeout(IDLE_S) as idle:
+            return await anext(requests, None)
+    except TimeoutError as error:
+        if not idle.expired():
+            raise
+        raise Unavailable(
+            f"nothing of the restore came for {IDLE_S / 60:g} minutes",
+            attempt="the same again",
+            retry_after_s=RETRY_AFTER_S,
+        ) from error
 
 
 def _messages(part: StreamPiece) -> Iterator[pb.StreamPart]:

@@ -384,6 +384,31 @@ async def test_a_slow_one_breaks_off_and_others_wait_for_their_turn(
     assert (await rows(rig)).get("session_restores", 0) == 0
 
 
+async def test_one_that_sends_nothing_for_long_breaks_off(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kim = await rig.user("kim")
+    await send(kim, CODE_BLOBS | MODEL_BLOBS)
+    monkeypatch.setattr(session_service, "IDLE_S", 0.5)
+    with pytest.raises(grpc.aio.AioRpcError, match="nothing of the restore came for "):
+        await Slow(kim, session()).call
+    assert await rows(rig) == {}
+
+
+async def test_a_time_out_within_is_not_taken_for_the_end_of_the_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(*_: object) -> None:
+        raise TimeoutError
+
+    kim = await rig.user("kim")
+    await send(kim, CODE_BLOBS | MODEL_BLOBS)
+    monkeypatch.setattr(rig.on.history.catalogue, "put_checkpoint", late)
+    code, reason, _ = await refused(restore(kim, first(session()), checkpoint()))
+    assert (code, reason) == ("UNAVAILABLE", "UNAVAILABLE")
+    assert await rows(rig) == {}
+
+
 async def test_whether_files_were_kept_by_default_stays_known(rig: Rig) -> None:
     kim = await rig.user("kim")
     await send(kim, CODE_BLOBS)
