@@ -123,11 +123,13 @@ async def _all_repaired(client: Client, broken: list[BrokenContent]) -> list[_Fo
 async def _repaired(client: Client, broken: BrokenContent) -> _Found:
     """Have nodes put again what is lost, as long as they have something of it."""
     found = _Found(broken, {one.digest: one.source for one in broken.repaired}, broken.lost)
-    told, in_vain = set[str](), 0
+    is_first, most, in_vain = True, 0, 0
     while found.lost and in_vain < _MOST_IN_VAIN:
-        answer = await client.repair_content(broken.digest)
-        in_vain = 0 if answer.repaired or set(answer.reasons) - told else in_vain + 1
-        told.update(answer.reasons)
+        answer = await client.repair_content(broken.digest, is_from_start=is_first)
+        is_first, count = False, answer.nodes_in_vain
+        in_vain = 0 if answer.repaired or count > most else in_vain + 1
+        # What is left after a repair all nodes are asked for anew.
+        most = 0 if answer.repaired else max(most, count)
         found.sources |= {one.digest: one.source for one in answer.repaired}
         found.lost, found.lost_digests = answer.lost, tuple(answer.lost_digests)
         found.reasons = tuple(answer.reasons)

@@ -7,7 +7,7 @@ nothing that is not what its name says. What an agent says of it is not believed
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.errors import NsmlError
 from controlplane.state.agent_connections import Ability, RepairOrder
@@ -46,14 +46,24 @@ class Repaired:
     Attributes:
         sources: from what each blob was put again, for people, by digest.
         lost: what cannot be read still.
-        reasons: why nodes gave nothing.
+        reasons: why nodes gave nothing, of some of them.
+        in_vain: how many gave nothing.
         is_partial: further nodes are to be asked, in another call.
     """
 
     sources: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     reasons: list[str] = field(default_factory=list)
+    in_vain: int = 0
     is_partial: bool = False
+
+
+class _InVain(NamedTuple):
+    """A node gave nothing, in monotonic seconds; over which connection: one that comes back is asked anew."""
+
+    at: float
+    link: AgentConnection | None
+    words: str
 
 
 class NodeRepairs:
@@ -84,11 +94,15 @@ class NodeRepairs:
         self._contacts = contacts
         self._clock = clock
         self._within_s = answer_within_s
-        self._vain: LruDict[tuple[str, tuple[str, ...]], tuple[float, str]] = LruDict(_REMEMBERED)
+        self._vain: LruDict[tuple[str, str, tuple[str, ...]], _InVain] = LruDict(_REMEMBERED)
 
     def answered(self, node: str, report: agents_pb2.RepairReport) -> None:
         """An agent has answered; see AgentQuestions."""
         self._questions.answered(node, report.order_id, report)
+
+    def ask_anew(self, root: str) -> None:
+        """Have `repair` ask all nodes for some content, also those that gave nothing a moment ago."""
+        self._vain.forget_where(lambda key: key[0] == root)
 
     async def repair(self, user_id: str, root: str) -> Repaired:
         """Have what is lost of some content put again, for a while."""
@@ -104,7 +118,8 @@ class NodeRepairs:
             wanted = sorted(done.lost)
             for start in range(0, len(wanted), MOST_ASKED):
                 some = tuple(wanted[start : start + MOST_ASKED])
-                words = known = self._in_vain(node, some, vain_for_s)
+                link = self._contacts.link(node)
+                words = known = self._in_vain((root, node, some), link, vain_for_s)
                 if not known:
                     if is_asked and self._clock.monotonic() > until:
                         done.is_partial = True
@@ -117,7 +132,9 @@ class NodeRepairs:
                 if not put:
                     words = words or "it sent nothing that it was asked for"
                     if not known:
-                        self._vain.keep((node, some), (self._clock.monotonic(), words))
+                        vain = _InVain(self._clock.monotonic(), link, words)
+                        self._vain.keep((root, node, some), vain)
+                    done.in_vain += 1
                     if len(done.reasons) < _MOST_REASONS:
                         done.reasons.append(f"{node}: {words}")
                     break
@@ -127,10 +144,17 @@ class NodeRepairs:
                 break
         return done
 
-    def _in_vain(self, node: str, digests: tuple[str, ...], within_s: float) -> str:
-        """Why a node gave nothing of these a moment ago; "" where it was not asked."""
-        at, words = self._vain.get((node, digests)) or (0.0, "")
-        return words if self._clock.monotonic() - at < within_s else ""
+    def _in_vain(
+        self,
+        key: tuple[str, str, tuple[str, ...]],
+        link: AgentConnection | None,
+        within_s: float,
+    ) -> str:
+        """Why a node gave nothing of these a moment ago; "" where it is to be asked. `link`: its connection now."""
+        vain = self._vain.get(key)
+        if vain is None or vain.link is not link:
+            return ""
+        return vain.words if self._clock.monotonic() - vain.at < within_s else ""
 
     async def _ask(
         self,

@@ -165,6 +165,8 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         """Nodes put again what they have."""
         if not self._leads():
             raise NotLeader("")  # the leader alone speaks to agents
+        if request.is_from_start:
+            self._repairs.ask_anew(check_digest(request.digest))
         done = await self._repairs.repair(require_user().user.id, check_digest(request.digest))
         _log.info("content.repaired", digest=request.digest, blobs=len(done.sources))
         return pb.RepairContentResponse(
@@ -173,6 +175,7 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
             lost_digests=sorted(done.lost)[:MOST_LOST],
             reasons=done.reasons,
             is_partial=done.is_partial,
+            nodes_in_vain=done.in_vain,
         )
 
 

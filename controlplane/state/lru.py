@@ -53,6 +53,11 @@ class LruDict(Generic[K, V]):
         if key in self._values:
             self._weight -= self._weigh(self._values.pop(key))
 
+    def forget_where(self, is_meant: Callable[[K], bool]) -> None:
+        """Forget all values whose keys are meant."""
+        for key in [one for one in self._values if is_meant(one)]:
+            self.forget(key)
+
     def values(self) -> tuple[V, ...]:
         """All that is here; none of it counts as used."""
         return tuple(self._values.values())

@@ -122,11 +122,13 @@ class Client:
         request = pb.RepairStorageRequest()
         return self.rpc.stream("ContentService/RepairStorage", request, pb.RepairStorageResponse)
 
-    async def repair_content(self, digest: str) -> content.RepairContentResponse:
-        """Have nodes put again what they have of some content, for some seconds."""
+    async def repair_content(
+        self, digest: str, *, is_from_start: bool
+    ) -> content.RepairContentResponse:
+        """Have nodes put again what they have of some content, for some seconds; `is_from_start`: the first of several calls."""
         from nsml.v1 import content_pb2 as pb
 
-        request = pb.RepairContentRequest(digest=digest)
+        request = pb.RepairContentRequest(digest=digest, is_from_start=is_from_start)
         return await self.rpc.unary(
             "ContentService/RepairContent", request, pb.RepairContentResponse, is_retried=True
         )

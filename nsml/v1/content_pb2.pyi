@@ -23,24 +23,28 @@ class RepairStorageResponse(_message.Message):
     def __init__(self, blobs: _Optional[int] = ..., bytes: _Optional[int] = ..., damaged: _Optional[int] = ..., broken: _Optional[_Union[BrokenContent, _Mapping]] = ...) -> None: ...
 
 class RepairContentRequest(_message.Message):
-    __slots__ = ("digest",)
+    __slots__ = ("digest", "is_from_start")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    IS_FROM_START_FIELD_NUMBER: _ClassVar[int]
     digest: str
-    def __init__(self, digest: _Optional[str] = ...) -> None: ...
+    is_from_start: bool
+    def __init__(self, digest: _Optional[str] = ..., is_from_start: _Optional[bool] = ...) -> None: ...
 
 class RepairContentResponse(_message.Message):
-    __slots__ = ("repaired", "lost", "lost_digests", "reasons", "is_partial")
+    __slots__ = ("repaired", "lost", "lost_digests", "reasons", "is_partial", "nodes_in_vain")
     REPAIRED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LOST_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
     IS_PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    NODES_IN_VAIN_FIELD_NUMBER: _ClassVar[int]
     repaired: _containers.RepeatedCompositeFieldContainer[RepairedBlob]
     lost: int
     lost_digests: _containers.RepeatedScalarFieldContainer[str]
     reasons: _containers.RepeatedScalarFieldContainer[str]
     is_partial: bool
-    def __init__(self, repaired: _Optional[_Iterable[_Union[RepairedBlob, _Mapping]]] = ..., lost: _Optional[int] = ..., lost_digests: _Optional[_Iterable[str]] = ..., reasons: _Optional[_Iterable[str]] = ..., is_partial: _Optional[bool] = ...) -> None: ...
+    nodes_in_vain: int
+    def __init__(self, repaired: _Optional[_Iterable[_Union[RepairedBlob, _Mapping]]] = ..., lost: _Optional[int] = ..., lost_digests: _Optional[_Iterable[str]] = ..., reasons: _Optional[_Iterable[str]] = ..., is_partial: _Optional[bool] = ..., nodes_in_vain: _Optional[int] = ...) -> None: ...
 
 class RepairedBlob(_message.Message):
     __slots__ = ("digest", "source")

@@ -38,6 +38,13 @@ def test_what_is_repaired_is_told_with_its_source_and_what_is_left_with_reasons(
     assert nsml("doctor", "storage", "--repair").code == 0
 
 
+def test_nodes_are_asked_to_the_last_though_their_reasons_are_the_same(nsml, state):
+    state.broken = [content_pb2.BrokenContent(kind="datasets", digest="ab" * 32, lost=1)]
+    state.nodes_in_vain, state.holder = 100, 6
+    assert nsml("doctor", "storage", "--repair").code == 0
+    assert state.broken[0].lost == 0
+
+
 def test_what_is_damaged_and_belongs_to_nothing_is_told_after_a_repair_too(nsml, state):
     state.damaged_alone = 2
     done = nsml("doctor", "storage", "--repair", check=False)

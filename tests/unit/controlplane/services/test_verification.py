@@ -15,7 +15,7 @@ from controlplane.domain.identity import Role
 from controlplane.objects.interface import VerifiedBlobs
 from nsml.common.clock import SystemClock
 from nsml.v1 import agents_pb2, content_pb2
-from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_content import push, send, tree
 from tests.unit.controlplane.services.test_sessions import _all, refused
 
@@ -100,8 +100,8 @@ async def test_only_administrators_have_it_verified(rig: Rig) -> None:
     assert (await refused(verified(kim)))[0] == "PERMISSION_DENIED"
 
 
-async def repaired(who: Stubs, digest: str) -> content_pb2.RepairContentResponse:
-    request = content_pb2.RepairContentRequest(digest=digest)
+async def repaired(who: Stubs, digest: str, **given: Any) -> content_pb2.RepairContentResponse:
+    request = content_pb2.RepairContentRequest(digest=digest, **given)
     return await who.content.RepairContent(request)
 
 
@@ -192,6 +192,33 @@ async def test_each_node_is_asked_once_though_none_answers_in_time(
         assert len(asked) <= len(names)
     assert asked == names
     assert len(answer.reasons) == len(names)
+
+
+async def test_a_node_that_comes_back_is_asked_again_and_all_are_from_the_start(rig: Rig) -> None:
+    kim, root = await rig.user("kim"), await rig.user("root", role=Role.ADMIN)
+    manifest, blobs = tree(a=b"one")
+    await send(kim, blobs)
+    await push(kim, "mnist", manifest)
+    await lose(rig, manifest.digest)
+    holds: dict[str, dict[str, bytes]] = {"returns": {}, "stays": {}}
+    agents = {name: await an_agent(rig, name, holds[name]) for name in holds}
+    assert (await repaired(root, manifest.digest)).nodes_in_vain == 2
+    for one in holds.values():
+        one.update(blobs)  # an administrator has mended both
+    assert not (await repaired(root, manifest.digest)).repaired, "asked a moment ago"
+    await agents["returns"].close()
+    returned = await an_agent(rig, "returns", blobs)
+    back = await repaired(root, manifest.digest)
+    assert [one.source for one in back.repaired] == ["node returns"]
+    await lose(rig, manifest.digest)
+    await returned.close()
+
+    async def is_gone() -> bool:
+        return rig.plane.core.contacts.link("returns") is None
+
+    await until(is_gone, "the one that gave it is gone")
+    assert (await repaired(root, manifest.digest)).lost == 1, "asked a moment ago"
+    assert (await repaired(root, manifest.digest, is_from_start=True)).lost == 0
 
 
 async def test_what_a_quota_refuses_a_repair_may_put(rig: Rig) -> None:

@@ -125,6 +125,7 @@ class State:
         self.blobs: dict[str, bytes] = {}
         self.broken = []
         self.damaged_alone = 0
+        self.holder = self.nodes_in_vain = 0
         self.datasets: list[datasets_pb2.Dataset] = []
         self.removed_datasets: list[datasets_pb2.Dataset] = []
         self.dataset_users = ["kim/mnist/1"]
@@ -964,12 +965,18 @@ class Content(content_pb2_grpc.ContentServiceServicer):
         yield content_pb2.RepairStorageResponse(blobs=3, bytes=3_000_000, damaged=damaged)
 
     def RepairContent(self, request, context):
-        """A node has one blob more each time, and never the last one."""
+        """A node has one blob more each time; the last one has `holder` alone, the other nodes are asked before it."""
         (broken,) = (one for one in self.state.broken if one.digest == request.digest)
         answer = content_pb2.RepairContentResponse()
-        if broken.lost > 1:
+        if request.is_from_start:
+            self.state.nodes_in_vain = 0
+        if broken.lost > 1 or self.state.nodes_in_vain + 1 == self.state.holder:
             answer.repaired.add(digest=f"{broken.lost:064x}", source="node n\x1b[31m1")
             broken.lost -= 1
+        else:
+            last = max(1, self.state.holder - 1)
+            self.state.nodes_in_vain = min(last, self.state.nodes_in_vain + 1)
+        answer.nodes_in_vain = self.state.nodes_in_vain
         answer.lost = broken.lost
         answer.lost_digests.append("ef" * 32)
         answer.reasons.append("n2: it has nothing of that")
