@@ -81,6 +81,7 @@ class Cluster:
         moves: the places of those that move for others.
         started: those in a plan that is carried out now.
         come: those that came into the queue since `newcomers` was asked last.
+        unready: those that were to start and could not yet, until something else is heard of them.
     """
 
     def __init__(self, rules: Rules = RULES) -> None:
@@ -99,6 +100,7 @@ class Cluster:
         self.moves = Moves(self.rooms, self.entitlements)
         self.started: dict[str, Session] = {}
         self.come: list[str] = []
+        self.unready: set[str] = set()
         self._highest: dict[str, Priority] = {}
         self._above: dict[str, Session] = {}
         """Those who asked for a higher class than their project may have by now, as they asked."""
@@ -193,6 +195,7 @@ class Cluster:
     def take(self, session: Session) -> None:
         """A session is as it says: it waits, holds devices, or has ended."""
         self.edits += 1
+        self.unready.discard(session.id)
         if session.state is SessionState.QUEUED:
             self.ends.heard(session.id)
             planned = self.started.get(session.id)
@@ -228,8 +231,16 @@ class Cluster:
         self.moves.release(session_id)
         self.started.pop(session_id, None)
         self._above.pop(session_id, None)
+        self.unready.discard(session_id)
         self.entitlements.release(session_id)
         self._leaves(session_id)
+
+    def put_off(self, session_id: str, until: float) -> None:
+        """Have one that waits, and cannot start yet, wait until then, Unix seconds, where nobody waits for it."""
+        session = self.queue.get(session_id)
+        if session is not None:
+            self.unready.add(session_id)
+            self.queue.add(replace(session, not_before=until))
 
     def _learn(self, session: Session) -> None:
         """Let a new session count for the mix of requests by which rooms are scored."""

@@ -143,6 +143,12 @@ def _tightest_first(ties: Iterable[Tie]) -> list[Tie]:
     return sorted(ties, key=lambda tie: (tie.state.tightness, tie.first().node.name))
 
 
+UNREADY_WORDS: Final = (
+    "what it may read of its datasets cannot be looked up now; it is tried again soon"
+)
+"""Why a session waits that was to start, and whose datasets could not be renewed."""
+
+
 def patience_words(session: Session, now: float) -> str:
     """Why a session waits whatever is free, until its `not_before`."""
     if session.settling:

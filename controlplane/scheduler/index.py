@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from heapq import heapify, heappop
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from controlplane.domain.plan import Placement, Plan, Preemption
 from controlplane.domain.values import Priority
@@ -30,7 +31,7 @@ from controlplane.scheduler.reservations import REVIEW_S, Candidate
 from controlplane.scheduler.session_rank import MOST_PATIENCE_S, patience_s
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from controlplane.domain.changes import Change
     from controlplane.domain.plan import ReplicaPlacement
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 At = tuple[int, int, int]
 """How often rooms, the queue and what everybody holds have changed."""
 _SEVERAL = 2
+_NOBODY: Final[Mapping[str, float]] = MappingProxyType({})
 _NEVER = (-1, -1, -1)
 MOST_TRIED = 8
 """Blocked lines for which those that would give way are looked for in one plan."""
@@ -521,7 +523,11 @@ class ClusterIndex:
         return Order(self._queue, self._entitlements, self._now, self._patience).sessions()
 
     def settle(
-        self, plan: Plan, dropped: Container[str], staying: Container[str] = frozenset()
+        self,
+        plan: Plan,
+        dropped: Container[str],
+        staying: Container[str] = frozenset(),
+        put_off: Mapping[str, float] = _NOBODY,
     ) -> None:
         """A plan was carried out, and what came of it applied.
 
@@ -529,6 +535,7 @@ class ClusterIndex:
             plan: the last one.
             dropped: ids of the sessions whose placements were not committed: they wait again.
             staying: ids of those that were to give way, and do not.
+            put_off: until when, Unix seconds, those wait that cannot start yet: what is free is for others meanwhile.
         """
         for preemption in plan.preemptions:
             kept = self._kept.get(preemption.for_session_id)
@@ -545,6 +552,8 @@ class ClusterIndex:
             if session is not None and placement.session_id in dropped:
                 self._entitlements.release(session.id)
                 self._queue.put_back(session)
+        for session_id, until in put_off.items():
+            self.cluster.put_off(session_id, until)
 
     def _fitting(self) -> list[Iterable[QueueClass]]:
         """The lines of each request that fits somewhere now."""
@@ -579,6 +588,7 @@ class ClusterIndex:
         preempted, reserved, edits = self._preempted, self._reserved, self.cluster.edits
         held = self._holding.state()
         come, arrivals = list(self.cluster.come), self.cluster.arrivals.copy()
+        unready = set(self.cluster.unready)
         scores, woken = self._rooms.scores, self._queue.wake(now)
         self.cluster.take(session)
         plan = self.plan(now)
@@ -597,6 +607,7 @@ class ClusterIndex:
             self._tried, self._looked, (self._now, self._patience) = tried, looked, at
             self._preempted, self._reserved, self.cluster.edits = preempted, reserved, edits
             self.cluster.come, self.cluster.arrivals = come, arrivals
+            self.cluster.unready = unready
             if self._rooms.scores is not scores:
                 self._rooms.score(scores)
             self._planned = self._at() if was_planned else _NEVER

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from controlplane.domain.plan import Deferral, Explanation, FairShare, Holder, Supposed
 from controlplane.scheduler.entitlement import claim_of
-from controlplane.scheduler.explain import class_words, explain, moved_words, patience_words
+from controlplane.scheduler.explain import (
+    UNREADY_WORDS,
+    class_words,
+    explain,
+    moved_words,
+    patience_words,
+)
 from controlplane.scheduler.fit import asked_by
 from controlplane.scheduler.release_times import ends_by
 from controlplane.scheduler.wait_estimate import (
@@ -121,7 +127,8 @@ class QueueQueries:
     def _reason(self, session: Session, now: float) -> Explanation:
         place = self._cluster.moves.get(session.id)
         if self._is_put_off(session, now):
-            why = Explanation(reason=patience_words(session, now))
+            is_unready = session.id in self._cluster.unready
+            why = Explanation(reason=UNREADY_WORDS if is_unready else patience_words(session, now))
             return why if place is None else _with(why, place.words)
         if place is not None:
             return Explanation(reason=place.words)

@@ -53,11 +53,10 @@ _READING_LOGS_EACH: Final = 4
 
 def scheduling(core: Core) -> Scheduling:
     """The scheduling loop, which knows why what waits waits."""
-    queued = core.shared(datasets).queued
     return Scheduling(
         state=core.state,
         committer=core.committer,
-        renew=queued.renew_before_start if queued is not None else None,
+        renewal=core.shared(datasets).queued,
         clock=core.clock,
         rules=replace(core.config.rules, notice_s=core.config.notice_s),
     )

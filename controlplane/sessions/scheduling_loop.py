@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -23,10 +23,10 @@ from controlplane.scheduler import RULES, ClusterIndex, QueueQueries, Rules
 from controlplane.sessions.placement import place
 from controlplane.sessions.preempt import give_way
 from controlplane.state.committer import MOST_DECISIONS
-from nsml.common.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup, beside_each_other
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from controlplane.domain.changes import Change
     from controlplane.domain.plan import Explanation, Placement, Plan, Preemption
@@ -47,22 +47,48 @@ more of them, however many a plan has."""
 MOST_PLACED: Final = 2_000
 """Placements of one plan, about a second's commits: what happens meanwhile waits no longer to be looked at."""
 AGAIN_S: Final = 0.1
-"""Pause after a plan of which nothing stood: what it was made of and what is there differ."""
+"""Pause after a plan of which nothing stood: what it was made of and what is there differ. Who cannot start yet waits
+for no less."""
 COMPARED_AT_ONCE: Final = 500
 """Records that are compared, or told of, before others have a turn."""
+
+
+class Renewal(Protocol):
+    """What some sessions need before they start."""
+
+    def must_renew(self, session: Session) -> bool:
+        """Whether a session cannot start as it is."""
+
+    async def renew_before_start(self, sessions: Iterable[Session]) -> Mapping[str, float]:
+        """Renew such sessions; how long those wait, in seconds by id, for which that failed."""
+
+
+class Decided(NamedTuple):
+    """What came of a plan.
+
+    Attributes:
+        placed: sessions whose placements stand.
+        leaving: those that give way.
+        put_off: until when, Unix seconds, those wait that cannot start yet.
+    """
+
+    placed: set[str]
+    leaving: set[str]
+    put_off: Mapping[str, float]
 
 
 class Scheduling:
     """The scheduling loop; knows why what waits waits.
 
     Args:
-        renew: called before sessions start; the ids of those that cannot start now.
+        renewal: what some sessions need before they start; None: none does.
         clock: one whose wall clock never jumps (`SteadyClock`), as what is decided goes by it.
 
     Attributes:
         repaired: records that the comparison had to correct.
         placed, dropped, preempted: gangs since the start whose placement was committed, those whose
-            placement did not stand any more, and sessions that were told to give way.
+            placement did not stand any more (not those that could not start yet), and sessions that were told to
+            give way.
     """
 
     def __init__(
@@ -72,9 +98,9 @@ class Scheduling:
         committer: Committer,
         clock: Clock,
         rules: Rules = RULES,
-        renew: Callable[[Sequence[Session]], Awaitable[Container[str]]] | None = None,
+        renewal: Renewal | None = None,
     ) -> None:
-        self._renew = renew
+        self._renewal = renewal
         self._rules = rules
         self._state = state
         self._committer = committer
@@ -120,9 +146,11 @@ class Scheduling:
                         index.apply(self._state.used(now))
                         plan = index.plan(now, MOST_PLACED)
                         self._tell_newcomers(index)
-                        dropped, staying = await self._carry_out(plan)
+                        done = await self._carry_out(plan)
                         index.apply(changes.drain(), revision=self._state.revision)
-                        index.settle(plan, dropped, staying)
+                        dropped = {one.session_id for one in plan.placements} - done.placed
+                        staying = {one.session_id for one in plan.preemptions} - done.leaving
+                        index.settle(plan, dropped, staying, done.put_off)
                         await self._next(index, changes)
         finally:
             self._index = self._answers = self._changes = None
@@ -203,38 +231,72 @@ class Scheduling:
             self._told[session_id] = why.reason
             self._state.announce(session_id)
 
-    async def _carry_out(self, plan: Plan) -> tuple[set[str], set[str]]:
-        """The sessions whose placements did not stand, and those that do not give way."""
+    async def _carry_out(self, plan: Plan) -> Decided:
+        """Decide at once what needs nothing else, and the rest once its sessions are renewed."""
         if not plan.placements and not plan.preemptions:
-            return set(), set()
-        done, left = await asyncio.gather(
-            self._place_all(plan.placements),
-            asyncio.gather(*[self._preempt(one) for one in plan.preemptions]),
+            return Decided(set(), set(), {})
+        must = self._must_renew(plan)
+        async with beside_each_other() as group:
+            renewing = group.create_task(self._renew(must.values()))
+            placed, leaving = await self._decide(plan, lambda one: one not in must)
+        waits = renewing.result()
+        if ready := must.keys() - waits.keys():
+            more_placed, more_leaving = await self._decide(plan, ready.__contains__)
+            placed |= more_placed
+            leaving |= more_leaving
+        now = self._clock.time()
+        put_off = {one: now + max(wait, AGAIN_S) for one, wait in waits.items()}
+        done = Decided(placed, leaving, put_off)
+        await self._count(plan, done)
+        return done
+
+    def _must_renew(self, plan: Plan) -> dict[str, Session]:
+        """The sessions that cannot start as they are, of a plan's placements and of those others give way to."""
+        if self._renewal is None:
+            return {}
+        placed = (one.session_id for one in plan.placements)
+        served = (one.for_session_id for one in plan.preemptions)
+        found = (self._state.session(one) for one in (*placed, *served))
+        return {one.id: one for one in found if one is not None and self._renewal.must_renew(one)}
+
+    async def _renew(self, sessions: Collection[Session]) -> Mapping[str, float]:
+        """How long those wait, in seconds by id, that cannot start yet."""
+        if self._renewal is None or not sessions:
+            return {}
+        return await self._renewal.renew_before_start(sessions)
+
+    async def _decide(self, plan: Plan, is_for: Callable[[str], bool]) -> tuple[set[str], set[str]]:
+        """Decide what a plan has for some sessions: those whose placements stand, and those that give way for them."""
+        placements = [one for one in plan.placements if is_for(one.session_id)]
+        preemptions = [one for one in plan.preemptions if is_for(one.for_session_id)]
+        stand, leave = await asyncio.gather(
+            self._place_all(placements),
+            asyncio.gather(*[self._preempt(one) for one in preemptions]),
         )
-        staying = {
-            preemption.session_id
-            for preemption, leaves in zip(plan.preemptions, left, strict=True)
-            if not leaves
-        }
+        placed = {one.session_id for one, stands in zip(placements, stand, strict=True) if stands}
+        leaving = {one.session_id for one, leaves in zip(preemptions, leave, strict=True) if leaves}
+        return placed, leaving
+
+    async def _count(self, plan: Plan, done: Decided) -> None:
+        """Count and log what came of a plan; a pause where nothing stood that might have."""
+        staying = [
+            one
+            for one in plan.preemptions
+            if one.session_id not in done.leaving and one.for_session_id not in done.put_off
+        ]
         if staying:
             self._log.info("preemptions.dropped", count=len(staying))
-        dropped = {
-            placement.session_id
-            for placement, stands in zip(plan.placements, done, strict=True)
-            if not stands
-        }
-        self.placed += sum(done)
+        dropped = {one.session_id for one in plan.placements} - done.placed - done.put_off.keys()
+        self.placed += len(done.placed)
         self.dropped += len(dropped)
-        self.preempted += sum(left)
+        self.preempted += len(done.leaving)
         if dropped:
             self._log.info("plan.dropped", gangs=len(dropped))
-            if not any(done):
+            if not done.placed:
                 await self._clock.sleep(AGAIN_S)
-        return dropped, staying
 
     async def _place_all(self, placements: Sequence[Placement]) -> list[bool]:
         """Whether each stands."""
-        unready = await self._unready(placements)
         done: list[bool] = []
         coming: deque[asyncio.Future[list[bool]]] = deque()
         try:
@@ -243,7 +305,7 @@ class Scheduling:
                     # The others keep the committer in work meanwhile.
                     done += await coming.popleft()
                 some = placements[first : first + MOST_DECISIONS]
-                decisions = [partial(self._place, one, unready) for one in some]
+                decisions = [partial(self._place, one) for one in some]
                 coming.append(asyncio.ensure_future(self._committer.decide_all(decisions)))
             while coming:
                 done += await coming.popleft()
@@ -252,14 +314,8 @@ class Scheduling:
                 one.cancel()
         return done
 
-    async def _unready(self, placements: Sequence[Placement]) -> Container[str]:
-        if self._renew is None:
-            return ()
-        found = (self._state.session(one.session_id) for one in placements)
-        return await self._renew([session for session in found if session is not None])
-
-    def _place(self, placement: Placement, unready: Container[str], draft: Draft) -> bool:
-        return placement.session_id not in unready and place(draft, placement, self._clock.time())
+    def _place(self, placement: Placement, draft: Draft) -> bool:
+        return place(draft, placement, self._clock.time())
 
     async def _preempt(self, preemption: Preemption) -> bool:
         decide = partial(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pytest
@@ -15,7 +15,17 @@ from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.notices import WebhookEvent
 from controlplane.domain.program_changes import ChangeKind, ProgramChange, withdrawn
-from controlplane.domain.values import Allocation, Cause, Drain, End, Hold, Node, Priority, Replica
+from controlplane.domain.values import (
+    Allocation,
+    Cause,
+    Drain,
+    End,
+    Hold,
+    Node,
+    Priority,
+    Replica,
+    Session,
+)
 from controlplane.history.sqlite import open_history
 from controlplane.history.sqlite.history import SqliteHistory
 from controlplane.nodes.dispatch_loop import Ordering
@@ -25,9 +35,10 @@ from controlplane.nodes.node_maintenance_loop import GATHER_S, Upkeep
 from controlplane.nodes.nodes import NodeKeeper
 from controlplane.nodes.registration import Registrar, Registration
 from controlplane.notices.notices import Outbox
+from controlplane.scheduler.explain import UNREADY_WORDS
 from controlplane.sessions.export import Exporter
 from controlplane.sessions.export_loop import Exporting
-from controlplane.sessions.scheduling_loop import AGAIN_S, PLACED_AT_ONCE, Scheduling
+from controlplane.sessions.scheduling_loop import AGAIN_S, PLACED_AT_ONCE, Renewal, Scheduling
 from controlplane.state.agent_connections import AgentConnections
 from controlplane.state.committer import Deposed
 from controlplane.state.live_state import LiveState
@@ -106,9 +117,9 @@ async def led(*things):
         yield Led(made, clock, state, contacts, committer)
 
 
-def scheduling(at: Led) -> Scheduling:
+def scheduling(at: Led, renewal: Renewal | None = None) -> Scheduling:
     clock = SteadyClock(at.clock)
-    return Scheduling(state=at.state, committer=at.committer, clock=clock)
+    return Scheduling(state=at.state, committer=at.committer, clock=clock, renewal=renewal)
 
 
 def liveness(at: Led) -> Liveness:
@@ -275,6 +286,85 @@ async def test_what_does_not_stand_is_not_asked_for_again_without_a_pause() -> N
         assert refusing.asked == 1
         await at.clock.pass_(AGAIN_S)
         assert refusing.asked == 2
+
+
+class Renewing:
+    """A renewal of some sessions that fails, or does not end, until the test says so."""
+
+    def __init__(self, *of: str, wait_s: float = 5.0) -> None:
+        self.of, self.wait_s = of, wait_s
+        self.asked: list[str] = []
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    def must_renew(self, one: Session) -> bool:
+        return one.id in self.of
+
+    async def renew_before_start(self, sessions: Iterable[Session]) -> Mapping[str, float]:
+        ids = [one.id for one in sessions]
+        self.asked += ids
+        await self.goes_on.wait()
+        return dict.fromkeys(ids, self.wait_s) if self.wait_s else {}
+
+
+async def test_who_cannot_start_yet_takes_nothing_from_those_who_can() -> None:
+    unready, ready = session(), session()
+    renewal = Renewing(unready.id)
+    async with led(node("a", 1), unready, ready) as at:
+        at.contacts.connect("a")
+        loop = scheduling(at, renewal)
+        at.run(loop)
+        await turns(300)
+        assert at.state.session(ready.id).state is SessionState.PREPARING
+        assert renewal.asked == [unready.id]
+        assert loop.waiting(unready.id).reason == UNREADY_WORDS
+        assert loop.dropped == 0
+        await at.say(ready, "FINALIZED", cause="COMPLETED")
+        await turns(300)
+        assert renewal.asked == [unready.id], "it was asked again before its time"
+        renewal.wait_s = 0.0
+        await at.clock.pass_(5.0)
+        await at.made.write(session(state=SessionState.HELD))
+        await turns(300)
+        assert at.state.session(unready.id).state is SessionState.PREPARING
+        assert loop.repaired == 0
+
+
+async def test_who_needs_no_renewal_waits_for_none() -> None:
+    slow, ready = session(), session()
+    renewal = Renewing(slow.id, wait_s=0.0)
+    renewal.goes_on.clear()
+    async with led(node("a", 2), slow, ready) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at, renewal))
+        await turns(300)
+        assert renewal.asked == [slow.id]
+        assert at.state.session(ready.id).state is SessionState.PREPARING
+        assert at.state.session(slow.id).state is SessionState.QUEUED
+        renewal.goes_on.set()
+        await turns(300)
+        assert at.state.session(slow.id).state is SessionState.PREPARING
+
+
+async def test_nobody_gives_way_to_one_that_cannot_start_yet() -> None:
+    low = session(spec={"priority": Priority.LOW, "preemptible": True})
+    urgent = session(spec={"priority": Priority.HIGH})
+    renewal = Renewing(urgent.id)
+    async with led(node("a", 1), low) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at, renewal))
+        await turns()
+        await at.say(low, "RUNNING")
+        await at.clock.pass_(600.0)
+        await at.made.write(urgent)
+        await turns(300)
+        assert renewal.asked == [urgent.id]
+        assert at.state.session(low.id).state is SessionState.RUNNING
+        renewal.wait_s = 0.0
+        await at.clock.pass_(5.0)
+        await at.made.write(session(state=SessionState.HELD))
+        await turns(300)
+        assert at.state.session(low.id).state is SessionState.STOPPING
 
 
 async def test_a_node_is_told_what_has_left_however_much_goes_on_elsewhere() -> None:

@@ -37,6 +37,7 @@ from controlplane.domain.values import (
     Stock,
 )
 from controlplane.scheduler import ClusterIndex, QueueQueries
+from controlplane.scheduler.explain import UNREADY_WORDS
 from tests.support.examples import examples
 from tests.unit.controlplane.builders import cluster, held, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
@@ -278,6 +279,20 @@ def test_what_was_not_committed_waits_again_and_its_room_is_free() -> None:
     index.settle(plan, {one.id})
     assert index.is_due(NOW)
     assert index.plan(NOW).placements == plan.placements
+
+
+def test_who_cannot_start_yet_is_passed_over_until_then() -> None:
+    first, second = session(2000), session(2000)
+    index = ClusterIndex.of(cluster(node("a"), first, second))
+    queries = QueueQueries(index)
+    index.settle(index.plan(NOW), {first.id}, put_off={first.id: NOW + 5, "gone": NOW + 5})
+    assert queries.would_start(first, NOW).placement, "asking gives back that it was put off"
+    assert queries.explanation(first.id, NOW).reason == UNREADY_WORDS
+    plan = index.plan(NOW)
+    assert [placed.session_id for placed in plan.placements] == [second.id]
+    index.settle(plan, {second.id})
+    assert index.due() == NOW + 5
+    assert [placed.session_id for placed in index.plan(NOW + 5).placements] == [first.id]
 
 
 def test_one_that_was_stopped_while_its_placement_was_written_does_not_come_back() -> None:
