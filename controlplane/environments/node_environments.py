@@ -155,8 +155,7 @@ class NodeEnvironments:
     ) -> resources_pb2.EnvironmentBuild:
         def send(link: AgentConnection, order_id: str) -> None:
             link.check(Ability.ENVIRONMENT_BUILDS)
-            # earlier agents know no logins
-            given = logins if Ability.DOCKERFILES in link.abilities else ()
+            given = logins if link.keeps_logins_in_memory else ()
             # also of an administrator: whose downloads and environments they are
             link.order_environment(
                 EnvironmentOrder(order_id, owner_id=who.user.id, build=order, logins=given)
