@@ -99,6 +99,12 @@ class Builds:
         with self._locked(key, fcntl.LOCK_EX) as is_held:
             yield is_held
 
+    @contextmanager
+    def idle(self, key: str) -> Iterator[bool]:
+        """Whether nobody builds it, for as long as the context lasts; others may use it meanwhile."""
+        with self._locked(key, fcntl.LOCK_SH) as is_held:
+            yield is_held
+
     def forget(self, key: str) -> None:
         """Remove what is here of a thing that is gone; within `unused`."""
         for suffix in ("log", "lock"):
@@ -107,8 +113,8 @@ class Builds:
 
     def _has(self, key: str, use: Callable[[], object], is_there: Callable[[], bool]) -> bool:
         """Whether it is there, and stays for who uses it; False also while one builds."""
-        with self._locked(key, fcntl.LOCK_SH) as is_held:
-            if not is_held:
+        with self.idle(key) as is_idle:
+            if not is_idle:
                 return False
             use()
             return is_there()

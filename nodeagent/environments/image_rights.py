@@ -75,6 +75,11 @@ class ImageRights:
         content = json.dumps({"id": image_id, "users": users, "public": public}).encode()
         write_atomically(path, content, is_durable=True)
 
+    def withhold(self, image_id: str) -> None:
+        """Nobody may use it before a registry has given it to them."""
+        content = json.dumps({"id": image_id, "users": {}, "public": []}).encode()
+        write_atomically(self._path(image_id), content, is_durable=True)
+
     def forget(self, image_id: str) -> None:
         """The image is gone."""
         self._path(image_id).unlink(missing_ok=True)

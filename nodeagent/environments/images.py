@@ -79,7 +79,6 @@ from nsml.spec.images import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from nodeagent.engine.client import Engine
@@ -466,11 +465,12 @@ class Images:
         login = asker.logins.get(registry_of(reference))
         # nobody's failure is another's who has a login of their own
         user = "" if login is None else f"-{hashlib.sha256(asker.owner.encode()).hexdigest()[:16]}"
+        turn = f"{key}{user}"
         found: list[StoredImage] = []
         is_due = self._settings.always_pulls and not is_made_here(reference)
 
         def is_there() -> bool:
-            image = None if is_due else self._finished(key, reference)
+            image = None if is_due else self._finished(key, turn, reference)
             if image is not None and self._is_old(key, image, asker.built_after):
                 image = None
             found[:] = [] if image is None else [image]
@@ -478,14 +478,13 @@ class Images:
 
         def pull(tell: Say) -> None:
             nonlocal is_due
-            pulled = partial(self._pulled, key, f"{key}{user}", reference)
-            self._fetch(key, reference, replace(asker, say=tell), login, pulled, is_due=is_due)
+            self._fetch(key, turn, reference, replace(asker, say=tell), login, is_due=is_due)
             is_due = False
             if not is_there():
                 raise EnvironmentFailed(f"image {reference} was replaced while it was pulled")
 
         self._builds.provide(
-            f"{key}{user}",
+            turn,
             is_there=is_there,
             build=pull,
             say=asker.say,
@@ -498,15 +497,15 @@ class Images:
     def _fetch(
         self,
         key: str,
+        turn: str,
         reference: str,
         asker: _Asker,
         login: Login | None,
-        pulled: Callable[[StoredImage | None], AbstractContextManager[None]],
         *,
         is_due: bool,
     ) -> None:
-        """Pull an image, within `pulled`, or have its registry say whether this user may have the one that is here."""
-        image = self._finished(key, reference)
+        """Pull an image, or have its registry say whether this user may have the one that is here; within `turn`."""
+        image = self._finished(key, turn, reference)
         # One that was there before is not ours to remove, also when it is asked for again.
         is_ours = image is None or self._has_pulled(key, image)
         # What is ours stays what it is while its registry is asked who may have it.
@@ -517,9 +516,11 @@ class Images:
         if pinned and parts_of(wanted)[2]:
             self._ask_registry(wanted, asker, login)
         is_pulled = bool(pinned) and is_new
-        with pulled(image) if is_pulled else nullcontext():
+        before = "" if image is None else image.id
+        with self._pulled(key, turn, reference, before) if is_pulled else nullcontext():
             if is_pulled:
                 self._pull(wanted, asker, login)
+                self._mark_pull(turn, reference, before, is_ours=is_ours)
             image = find_image(self._engine, reference)
             if image is None:
                 raise EnvironmentFailed(f"image {reference} was pulled, but does not exist")
@@ -552,40 +553,62 @@ class Images:
         )
 
     @contextmanager
-    def _pulled(
-        self, key: str, turn: str, reference: str, before: StoredImage | None
-    ) -> Iterator[None]:
+    def _pulled(self, key: str, turn: str, reference: str, before: str) -> Iterator[None]:
         """Around a pull, until it is on record: what comes of one that is broken off, or killed, is nobody's to use."""
-        mark = self.folder / f"{turn}.pulling"
-        noted = {"reference": reference, "before": "" if before is None else before.id}
-        with self._marking:
-            write_atomically(mark, json.dumps(noted).encode(), is_durable=True)
+        self._mark_pull(turn, reference, before, is_ours=False)
         try:
             yield
         except BaseException:
-            with suppress(EngineError):
-                self._break_off(key, mark)
+            with suppress(EngineError):  # then the next who asks for the image breaks it off
+                self._break_off(key, self._mark_of(turn))
             raise
-        mark.unlink()
+        self._mark_of(turn).unlink()
+
+    def _mark_pull(self, turn: str, reference: str, before: str, *, is_ours: bool) -> None:
+        """Note a pull: the id of the image `before`, and whether the one that is there now is the agent's to remove."""
+        noted = {"reference": reference, "before": before, "is_ours": is_ours}
+        with self._marking:
+            write_atomically(self._mark_of(turn), json.dumps(noted).encode(), is_durable=True)
 
     def _break_off(self, key: str, mark: Path) -> None:
-        """Remove what a pull left that did not end, unless it is on record by now or another user's pull goes on."""
-        with self._marking:
+        """Let nobody have what a pull left that did not end, unless it is on record by now.
+
+        It is removed where the pull made it. Until the engine has said so, anybody else may have: an administrator,
+        another agent. Then it stays, and is used as any image that is here; if the pull had a login, by those
+        whom the registry gives it.
+        """
+        with self._marking, suppress(FileNotFoundError):  # somebody else has done it
             noted = json.loads(mark.read_bytes())
-            image = find_image(self._engine, noted["reference"])
-            is_new = image is not None and image.id != noted["before"]
-            goes_on = any(other != mark for other in self._marks(key))
-            if image is not None and is_new and not goes_on and not self._is_known(key, image):
-                remove_image(self._engine, noted["reference"])
+            reference = noted["reference"]
+            image = find_image(self._engine, reference)
+            if image is not None and image.id != noted["before"] and not self._is_known(key, image):
+                others = (other for other in self._marks(key) if other != mark)
+                if noted.get("is_ours") and not any(map(self._goes_on, others)):
+                    remove_image(self._engine, reference)
+                elif (
+                    mark.stem != key
+                    and pinned_name(reference, image) != image.id  # else no registry gave it
+                    and not self._is_everybodys(reference, image.id)
+                ):
+                    self._rights.withhold(image.id)
             mark.unlink()
 
-    def _finished(self, key: str, reference: str) -> StoredImage | None:
-        """The image of that name; None also where it came of a pull that has not ended, or was killed."""
-        marks = self._marks(key)  # before the image: its pull removes its mark last
+    def _finished(self, key: str, turn: str, reference: str) -> StoredImage | None:
+        """The image of that name; None also where it came of a pull that has not ended.
+
+        Whoever asks has `turn`: a mark of that turn was left by a pull that was killed.
+        """
+        going_on = []
+        for mark in self._marks(key):  # before the image: its pull removes its mark last
+            with self._builds.idle(mark.stem) as is_left:
+                if is_left or mark == self._mark_of(turn):
+                    self._break_off(key, mark)
+                else:
+                    going_on.append(mark)
         image = find_image(self._engine, reference)
         if image is None or self._is_known(key, image):
             return image
-        for mark in marks:
+        for mark in going_on:
             with suppress(FileNotFoundError):
                 if json.loads(mark.read_bytes())["before"] != image.id:
                     return None
@@ -593,11 +616,23 @@ class Images:
 
     def _is_known(self, key: str, image: StoredImage) -> bool:
         """Whether it is on record who may use it."""
-        return self._has_pulled(key, image) or self._rights.has_any(image.id)
+        return (
+            self._has_pulled(key, image)
+            or self._rights.has_any(image.id)
+            or self._is_confirmed(key, image)
+        )
 
     def _marks(self, key: str) -> list[Path]:
-        """Of pulls that have not ended, by all users."""
+        """Of pulls by all users that have not ended, or were killed."""
         return [*self.folder.glob(f"{key}.pulling"), *self.folder.glob(f"{key}-*.pulling")]
+
+    def _mark_of(self, turn: str) -> Path:
+        return self.folder / f"{turn}.pulling"
+
+    def _goes_on(self, mark: Path) -> bool:
+        """Whether somebody pulls, and the mark was not left by one that was killed."""
+        with self._builds.idle(mark.stem) as is_left:
+            return not is_left
 
     def _is_old(self, key: str, image: StoredImage, pulled_after: float) -> bool:
         """Whether this agent pulled the image, and before that."""
@@ -620,9 +655,7 @@ class Images:
             return self._rights.has(image.id, asker.owner, login.version if login else None)
         if self._has_pulled(key, image) or self._allowed.is_local_allowed(reference):
             return True
-        with suppress(FileNotFoundError):
-            return self._confirmed(key).read_text() == image.id
-        return False
+        return self._is_confirmed(key, image)
 
     def _pinned(self, reference: str, image: StoredImage | None) -> str:
         """The reference by digest, at its registry, of an image that is here; "" where none is to be asked.
@@ -981,6 +1014,11 @@ class Images:
     def _confirmed(self, key: str) -> Path:
         """Names the image that its registry lets this node have; the image is not the agent's own."""
         return self.folder / f"{key}.confirmed"
+
+    def _is_confirmed(self, key: str, image: StoredImage) -> bool:
+        with suppress(FileNotFoundError):
+            return self._confirmed(key).read_text() == image.id
+        return False
 
     def _confirm(self, key: str, image: StoredImage) -> None:
         write_atomically(self._confirmed(key), image.id.encode(), is_durable=True)

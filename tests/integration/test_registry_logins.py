@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.engine.client import Engine
-from nodeagent.engine.images import find_image
+from nodeagent.engine.images import find_image, remove_image
 from nodeagent.engine.pulls import Login
 from nodeagent.environments.dockerfile_builds import Recipe
 from nodeagent.environments.errors import EnvironmentFailed
@@ -108,7 +108,14 @@ def test_a_login_makes_nothing_private_that_is_everybodys(node: Node, tmp_path: 
     assert open_to_all.ask("u.max", {}, digest) == image
 
 
-def test_what_a_broken_off_pull_left_is_removed(
+def forget(node: Node) -> None:
+    """As if its image had never been here."""
+    remove_image(node.engine, node.registry.reference)
+    for rights in node.images.folder.glob("*.rights"):
+        rights.unlink()
+
+
+def test_what_a_broken_off_pull_left_is_nobodys(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pull = Images._pull
@@ -120,12 +127,23 @@ def test_what_a_broken_off_pull_left_is_removed(
     name = node.registry.reference
     monkeypatch.setattr(Images, "_pull", cancelled)
     assert "just then" in node.refuses("u.kim", node.login())
+    assert find_image(node.engine, name) is not None, "not surely of this pull"
+    monkeypatch.setattr(Images, "_pull", pull)
+    assert "gives you no access" in node.refuses("u.lee", {}), "though local:* is allowed"
+    forget(node)
+
+    def refused(*_: object) -> None:
+        raise EnvironmentFailed("too large")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Images, "_refuse_large", refused)
+        assert "too large" in node.refuses("u.kim", node.login())
     assert find_image(node.engine, name) is None
 
     def while_another_pulls(self: Images, *given: object) -> None:
         monkeypatch.setattr(Images, "_pull", pull)
         node.ask("u.kim", node.login())
-        (key,) = node.images.stored()
+        (key,) = (record.stem for record in node.images.folder.glob("*.json"))
         assert not node.images.remove(key, lambda: False), "somebody pulls it"
         cancelled(self, *given)
 
@@ -158,11 +176,9 @@ def test_what_a_killed_pull_left_is_nobodys(node: Node, monkeypatch: pytest.Monk
 
     leave()
     assert "gives you no access" in node.refuses("u.lee", {}), "though local:* is allowed"
-    image = node.ask("u.kim", node.login())
+    node.ask("u.kim", node.login())
     assert "gives you no access" in node.refuses("u.lee", {})
-    (key,) = node.images.stored()
-    assert node.images.remove(key, lambda: False), "it is the agent's own"
-    assert find_image(node.engine, image) is None
+    forget(node)
     leave().tidy()
-    assert find_image(node.engine, name) is None
     assert list(node.images.folder.glob("*.pulling")) == []
+    assert "gives you no access" in node.refuses("u.lee", {})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.engine.client import Engine
+from nodeagent.engine.client import Engine, EngineUnreachable
 from nodeagent.engine.images import MOST_CONFIGURATION_BYTES, StoredImage
 from nodeagent.engine.pulls import PullFailed, PullProblem, PullProgress
 from nodeagent.environments.errors import EnvironmentFailed
@@ -206,6 +206,47 @@ def test_an_image_that_says_too_much_of_itself_does_not_stay(
     with pytest.raises(EnvironmentFailed, match="variables, labels and ports"):
         provided(tmp_path, always=False)
     assert removed == [REFERENCE]
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_pull_that_fails_leaves_what_somebody_else_put_there(
+    engine: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, always: bool
+) -> None:
+    """An administrator loads the image meanwhile, or another agent of the engine has pulled it."""
+    removed: list[str] = []
+    monkeypatch.setattr(
+        "nodeagent.environments.images.remove_image", lambda _, name: removed.append(name)
+    )
+
+    def pull(_engine: Engine, reference: str, **_: object) -> Iterator[PullProgress]:
+        engine.here[reference] = StoredImage(id="sha256:loaded")
+        yield PullProgress()
+        raise PullFailed(PullProblem.UNANSWERED)
+
+    monkeypatch.setattr("nodeagent.environments.images.pull_image", pull)
+    with pytest.raises(EnvironmentFailed, match="cannot be reached"):
+        asks(tmp_path, "lab/tool:1", "*", always=always)
+    assert removed == []
+    assert asks(tmp_path, "lab/tool:1", "*", "local:lab/*") == "sha256:loaded"
+
+
+def test_the_mark_of_a_pull_that_was_killed_keeps_nobody_from_an_image(
+    engine: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise EngineUnreachable("down")
+
+    engine.refusal = PullFailed(PullProblem.UNANSWERED)
+    with monkeypatch.context() as patch:
+        patch.setattr(Images, "_break_off", unreachable)
+        with pytest.raises(EnvironmentFailed, match="cannot be reached"):
+            asks(tmp_path, "lab/tool:1", "*")
+    (mark,) = (tmp_path / "images").glob("*.pulling")
+    mark.with_name(f"{mark.stem}-{'0' * 16}.pulling").write_bytes(mark.read_bytes())
+    engine.here["lab/tool:1"] = StoredImage(id="sha256:loaded")
+    assert asks(tmp_path, "lab/tool:1", "*", "local:lab/*") == "sha256:loaded"
+    assert list((tmp_path / "images").glob("*.pulling")) == []
+    assert engine.pulled == ["lab/tool:1"], "it is not pulled over"
 
 
 def test_names_of_one_image_are_one(engine: Engines, tmp_path: Path) -> None:
