@@ -17,8 +17,7 @@ import shlex
 import stat
 import tarfile
 from dataclasses import dataclass, field, replace
-from fnmatch import translate as glob_pattern
-from itertools import islice
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -54,7 +53,11 @@ _STAGED = "/run/nsml-copied"
 """Where files of a COPY lie in its container until its program has put them where they belong."""
 _IGNORES = ".dockerignore"
 _USER = re.compile(r"[A-Za-z0-9_.-]{1,64}(?::[A-Za-z0-9_.-]{1,64})?")
-_ESCAPED = re.compile(r"\\(.)")
+_GLOB = re.compile(
+    r"\\(?P<escaped>.)|(?P<star>\*+)|\[(?P<set>\^?(?:\\.|[^]\\])+)\]|(?P<one>.)", re.DOTALL
+)
+_OF_SET = re.compile(r"(-)|\\?(.)", re.DOTALL)
+_SPECIAL = re.compile(r"[*?\[\]\\]")
 _MOST_FILES = 200_000
 _MOST_PATTERNS = 1_000
 _MOST_FOLDER_BYTES = 4096
@@ -135,14 +138,11 @@ class Context:
 
     def __init__(self, recipe: Recipe, cancelled: threading.Event) -> None:
         self.folder = recipe.folder
+        self._recipe = recipe
         self._cancelled = cancelled
         ignores = [f"{recipe.path}{_IGNORES}", _IGNORES]
         self._ignored = _ignores(next((t for t in map(self._text, ignores) if t is not None), ""))
-        self.files = sorted(islice(self._found(), _MOST_FILES + 1))
-        if len(self.files) > _MOST_FILES:
-            raise EnvironmentFailed(
-                f"the folder has over {_MOST_FILES} files: {_IGNORES} leaves out others"
-            )
+        self.files = sorted(self._found())
         self._digests: dict[str, str] = {}
 
     def digest(self) -> str:
@@ -193,20 +193,27 @@ class Context:
         return posixpath.normpath("/" + source).lstrip("/") in self.files
 
     def _found(self) -> Iterator[str]:
+        has_exceptions = not all(one.leaves_out for one in self._ignored)
+        seen = 0
         for base, folders, files in os.walk(self.folder):
-            folders.sort()
             below = Path(base).relative_to(self.folder).as_posix()
+            prefix = "" if below == "." else f"{below}/"
+            if not has_exceptions:
+                folders[:] = (name for name in folders if not self._is_ignored(prefix + name))
+            seen += len(files)
+            if seen > _MOST_FILES:
+                raise EnvironmentFailed(
+                    f"the folder has over {_MOST_FILES} files: .nsmlignore leaves out others"
+                )
             for name in files:
-                self._look()
-                path = name if below == "." else f"{below}/{name}"
                 is_file = stat.S_ISREG(os.lstat(f"{base}/{name}").st_mode)
-                if is_file and not self._is_ignored(path):
-                    yield path
+                if is_file and not self._is_ignored(prefix + name):
+                    yield prefix + name
 
     def _is_ignored(self, path: str) -> bool:
         """As Docker has it: the last pattern that fits the file, or a folder that it is in."""
-        parts = path.split("/")
-        fits = (one.leaves_out for one in reversed(self._ignored) if one.fits(parts))
+        self._look()
+        fits = (one.leaves_out for one in reversed(self._ignored) if one.path.match(path))
         return next(fits, False)
 
     def _look(self) -> None:
@@ -216,62 +223,107 @@ class Context:
     def _text(self, path: str) -> str | None:
         if not (self.folder / path).is_file():
             return None
-        with self.opened(path) as file:
-            return str(file.read(MOST_BYTES).decode(errors="replace"))
+        return self._recipe.file(path, MOST_BYTES).decode("utf-8-sig", errors="surrogateescape")
 
 
 class _Pattern(NamedTuple):
-    """A line of a `.dockerignore`: names of folders and a file from the top on, each a glob; None is any folders."""
+    """A line of a `.dockerignore`; `path` matches a path, or a folder above."""
 
-    names: Sequence[re.Pattern[str] | None]
+    path: re.Pattern[str]
     leaves_out: bool
-
-    def fits(self, parts: Sequence[str]) -> bool:
-        """Whether it fits the path, or a folder above."""
-        reached = self._passed({0})
-        for part in parts:
-            names = ((at, self.names[at]) for at in reached)
-            reached = self._passed(
-                {
-                    at if one is None and at < len(self.names) - 1 else at + 1
-                    for at, one in names
-                    if one is None or one.fullmatch(part)
-                }
-            )
-            if len(self.names) in reached:
-                return True
-        return False
-
-    def _passed(self, reached: set[int]) -> set[int]:
-        """With the places behind what may be no folder at all, but for the end, which is at least a file."""
-        found = set(reached)
-        for at, name in enumerate(self.names[:-1]):
-            if at in found and name is None:
-                found.add(at + 1)
-        return found
 
 
 def _ignores(text: str) -> list[_Pattern]:
     """The lines of a `.dockerignore`, whose patterns begin at the top. Raises EnvironmentFailed."""
     lines = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         pattern = line.strip()
-        if not pattern or pattern.startswith("#"):
+        if not pattern or line.startswith("#"):
             continue
         leaves_out = not pattern.startswith("!")
-        path = posixpath.normpath("/" + pattern.removeprefix("!").strip()).lstrip("/")
-        names = [None if part == "**" else _glob(part) for part in path.split("/") if part]
-        if names:
-            lines.append(_Pattern(names, leaves_out))
+        path = posixpath.normpath(pattern.removeprefix("!").strip()).lstrip("/")
+        names = _names(path)
+        if path and names[0] not in {".", ".."}:  # as for Docker, these fit nothing
+            lines.append(_Pattern(_path_pattern(names), leaves_out))
     if len(lines) > _MOST_PATTERNS:
         raise EnvironmentFailed(f"{_IGNORES} has over {_MOST_PATTERNS} patterns")
     return lines
 
 
+def _names(path: str) -> list[str]:
+    """The globs of a pattern's folders and file; `**`, any folders, is one of them. Raises EnvironmentFailed."""
+    names: list[str] = []
+    *_, last = parts = path.split("/")
+    for part in parts:
+        name = part
+        if name.startswith("**") and name != "**":
+            # Docker: `**.pyc` is all that ends so, also in folders; `**a*` a name that begins so
+            is_end = not names and not _SPECIAL.search(path[2:])
+            names.append("**")
+            name = f"*{name[2:]}" if is_end else name[2:]
+        if name != "**" and "**" in (name.rstrip("*") if part is last else name):
+            raise EnvironmentFailed(
+                f"{_IGNORES}: {path[:200]!r} has ** within a name, which a node does not read"
+            )
+        names.append(name)
+    return names
+
+
+def _path_pattern(names: Sequence[str]) -> re.Pattern[str]:
+    """Of paths that begin with these names.
+
+    What stands between two `**` has as many folders wherever it fits, so the first place is the best: each is
+    tried once, and no path takes more steps than the product of its and the pattern's length.
+    """
+    names = [name for before, name in pairwise(["", *names]) if (before, name) != ("**", "**")]
+    parts: list[list[str]] = [[]]
+    for name in names:
+        if name == "**":
+            parts.append([])
+        else:
+            parts[-1].append(_name_pattern(name))
+    first, *others = ("/".join(part) for part in parts)
+    found = [first] if first else []
+    found += [f"(?>(?:[^/]*+/)*?{part})" if part else "" for part in others]
+    return re.compile("/".join(found), re.DOTALL)
+
+
 def _glob(part: str) -> re.Pattern[str]:
-    r"""Of one name, as Go has it: `[^a]`, and `\` escapes. Stars are tried once, so none takes long."""
-    plain = _ESCAPED.sub(lambda one: f"[{one[1]}]" if one[1] in "*?[" else one[1], part)
-    return re.compile(glob_pattern(plain.replace("[^", "[!")))
+    """Of one name."""
+    return re.compile(_name_pattern(part), re.DOTALL)
+
+
+def _name_pattern(glob: str) -> str:
+    r"""Of one whole name, as Go has it: `[^a]`, and `\` escapes. Stars are tried once, so none takes long.
+
+    Raises EnvironmentFailed.
+    """
+    fixed = [""]
+    for one in _GLOB.finditer(glob):
+        if one["star"]:
+            fixed.append("")
+        elif one["set"]:
+            fixed[-1] += _set_pattern(one["set"])
+        elif one["one"] == "?":
+            fixed[-1] += "[^/]"
+        else:
+            fixed[-1] += re.escape(one["escaped"] or one["one"])
+    first, *others = fixed
+    stars = [f"(?>[^/]*?{part})" for part in others[:-1]]
+    end = f"[^/]*{others[-1]}" if others else ""
+    return f"(?>{first}{''.join(stars)}{end}(?![^/]))"
+
+
+def _set_pattern(content: str) -> str:
+    """Of one character. Raises EnvironmentFailed."""
+    inner = content.removeprefix("^")
+    whole = "".join(one[1] or re.escape(one[2]) for one in _OF_SET.finditer(inner))
+    pattern = f"(?!/)[{'^' if inner != content else ''}{whole}]"
+    try:
+        re.compile(pattern)
+    except re.error:
+        raise EnvironmentFailed(f"[{content[:80]}] is not a set of characters") from None
+    return pattern
 
 
 def _opened(name: str, folder: int) -> int:
