@@ -168,7 +168,7 @@ def test_a_shell_in_a_terminal(terminal: Terminal) -> None:
     terminal.expect(PROMPT)
     terminal.resize(40, 100)
     terminal.type("until [ \"$(stty size)\" = '40 100' ]; do sleep 0.05; done; echo re''sized\r")
-    terminal.expect(rb"\nresized\r\n")
+    terminal.expect(rb"resized\r\n")
     terminal.expect(PROMPT)
     terminal.type(f"sleep {waits}\r")
     wait_for(lambda: in_the_foreground("sleep", waits), what="it runs")

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.support.in_process import Platform
@@ -32,6 +34,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.long("two platforms are started, and a session runs on each")
 def test_sessions_go_from_one_platform_to_another(tmp_path: Path) -> None:
     code = write_program(tmp_path / "code", TRAINS)
     (tmp_path / "data").mkdir()

@@ -32,7 +32,19 @@ from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import refused
 from tests.unit.controlplane.workbench import HandClock
 
-READS = ("Get", "List", "Read", "Watch", "Find", "Search", "Verify", "Explain", "Check", "Server")
+READS = (
+    "Get",
+    "List",
+    "Read",
+    "Watch",
+    "Find",
+    "Search",
+    "Verify",
+    "Explain",
+    "Check",
+    "Server",
+    "Locate",
+)
 
 
 @pytest.fixture

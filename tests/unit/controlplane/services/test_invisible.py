@@ -57,8 +57,18 @@ def of_field(*names: str) -> list[tuple[str, str]]:
         service, _, name = method.removeprefix("/").partition("/")
         if service.startswith("nsml.") and row.doors & AllowedCallers.USER:
             fields = pool.FindServiceByName(service).methods_by_name[name].input_type.fields_by_name
-            found += [(method, field) for field in names if field in fields]
+            found += [
+                (method, field) for field in names if field in fields and names_it(fields[field])
+            ]
     return found
+
+
+def names_it(field: Any) -> bool:
+    """Whether a field is a name or an id, or a message that has one, and not a whole session."""
+    inner = field.message_type
+    return inner is None or (
+        "session" in inner.fields_by_name and names_it(inner.fields_by_name["session"])
+    )
 
 
 async def outcome(

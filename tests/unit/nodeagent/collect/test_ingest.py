@@ -218,7 +218,7 @@ async def test_records_of_checkpoints_are_acted_on_at_a_pace(
     """Each is noted on disk and looked for, by an agent that all sessions of the node need."""
     notes: list[int] = []
     monkeypatch.setattr(checkpoints, "_write_note", lambda _, pending: notes.append(len(pending)))
-    save(bench, *(saved(f"{number}", number) for number in range(6_000)))
+    save(bench, *(saved(f"{number}", number) for number in range(1, 6_001)))
     async with bench.connection() as outgoing:
         await bench.clock.waited.wait()
         for _ in range(1_000):
@@ -242,11 +242,11 @@ async def test_checkpoints_of_one_name_wait_for_nothing(
         notes.extend(one.folder for one in pending)
 
     monkeypatch.setattr(checkpoints, "_write_note", note)
-    save(bench, *(saved("last", number) for number in range(6_000)))
+    save(bench, *(saved("last", number) for number in range(1, 6_001)))
     async with bench.connection() as outgoing:
         await last_sent(outgoing, 6_000)
     assert bench.clock.slept == 0
-    assert notes[-1] == "5999-x"
+    assert notes[-1] == "6000-x"
     assert len(notes) < 100
 
 
@@ -300,7 +300,7 @@ async def test_after_the_end_no_checkpoint_waits_for_its_turn(
     """Also one that waits already: all are noted, and sent as fast as they go."""
     notes: list[int] = []
     monkeypatch.setattr(checkpoints, "_write_note", lambda _, pending: notes.append(len(pending)))
-    save(bench, *(saved(f"{number}", number) for number in range(6_000)))
+    save(bench, *(saved(f"{number}", number) for number in range(1, 6_001)))
     async with bench.connection() as outgoing:
         await bench.clock.waited.wait()
         bench.collection.finish()
