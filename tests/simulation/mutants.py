@@ -500,7 +500,7 @@ MUTANTS = (
         faults={"drain": 2.0, "cut agent": 2.0, "kill control plane": 1.0},
         every_s=0.3,
         workload=repeated,
-        seeds=12,
+        seeds=40,
     ),
     Mutant(
         name="wishes to stop",
