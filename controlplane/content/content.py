@@ -526,9 +526,9 @@ class Content:
         return await self._subtrees.make(caller.user.name, root, parts, groups)
 
     @property
-    def heard(self) -> int:
-        """Up to which revision of the store it is heard here that rights were withdrawn."""
-        return self._withdrawals.heard if self._withdrawals is not None else 0
+    def withdrawals_revision(self) -> int:
+        """The revision of the store up to which withdrawn rights are known here."""
+        return self._withdrawals.revision if self._withdrawals is not None else 0
 
     def _withdrawn(self, owner: str) -> int:
         return self._withdrawals.count(owner) if self._withdrawals is not None and owner else 0

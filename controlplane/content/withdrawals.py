@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.core.compare_and_swap import commit_at
-from controlplane.domain.errors import RETRY_AFTER_S, Unavailable
+from controlplane.core.compare_and_swap import commit_at, store_unavailable
 from controlplane.store.interface import Put, StoreError, unchanged
 from controlplane.stored import etcd_codec
 
@@ -22,13 +21,13 @@ class Withdrawals:
         self._state = state
 
     def count(self, owner: str) -> int:
-        """As far as this control plane has heard."""
+        """As far as this control plane knows."""
         known = self._state.counters.get(etcd_codec.withdrawals_key(owner))
         return known.value if known else 0
 
     @property
-    def heard(self) -> int:
-        """The revision up to which this control plane has heard of all."""
+    def revision(self) -> int:
+        """The revision up to which this control plane knows all."""
         return self._state.revision
 
     def written(self, owner: str) -> int:
@@ -53,8 +52,4 @@ class Withdrawals:
         try:
             await self._state.catch_up(written)
         except StoreError as error:
-            raise Unavailable(
-                "the platform's store does not answer",
-                attempt="the same again",
-                retry_after_s=RETRY_AFTER_S,
-            ) from error
+            raise store_unavailable() from error

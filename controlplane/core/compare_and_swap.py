@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 TRIES: Final = 20
 
 
+def store_unavailable() -> Unavailable:
+    """The error of a write that may or may not be made, and that may be repeated."""
+    return Unavailable(
+        "the platform's store does not answer",
+        attempt="the same again",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
 async def commit_at(
     store: KeyValueStore,
     state: LiveState,
@@ -42,11 +51,7 @@ async def commit_at(
     try:
         result = await store.commit(transaction)
     except (CommitUnknown, StoreUnavailable) as error:
-        raise Unavailable(
-            "the platform's store does not answer",
-            attempt="the same again",
-            retry_after_s=RETRY_AFTER_S,
-        ) from error
+        raise store_unavailable() from error
     if result.succeeded:
         value, revision = write.value if isinstance(write, Put) else None, result.revision
     else:

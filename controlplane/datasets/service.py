@@ -213,7 +213,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     ) -> pb.GetDatasetResponse:
         """One of them, and who uses it."""
         who, reference = require_user(), _reference(request)
-        since = self._content.heard
+        since = self._content.withdrawals_revision
         found = await self._datasets.lookup.find(who, reference)
         message = await self._one(who, found)
         self._content.show(who, message.digest, owner=found.dataset.owner, since=since)

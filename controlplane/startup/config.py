@@ -164,7 +164,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     direct_reads: bool = False
     """Whether nodes read datasets from the bucket of `objects` themselves, by URLs that count for five minutes: they need to reach
-    `s3_endpoint`. Only packs that a node may read as a whole have URLs, but whoever gets hold of one can read that pack."""
+    `s3_endpoint`. Only packs that a node may read as a whole have URLs, but anyone with a URL can read that pack."""
 
     platform_key: Path | None = None
     """The key under which a shared platform's keys lie in its store; the first control plane makes
@@ -315,7 +315,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     say nothing; `--no-keep-files` keeps none. The same on every control plane. Agents of 0.1.0 do not run such sessions."""
 
     keep_files_s: float = 0.0
-    """How long such files are kept, whoever asked for it: after that the leader removes them, within an hour. At least
+    """How long such files are kept, also those of `nsml run --keep-files`: after that the leader removes them, within an hour. At least
     an hour; 0: as long as their sessions. Files of restored sessions stay."""
 
     in_place_roots: tuple[str, ...] = ()
