@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -10,6 +11,7 @@ import structlog
 
 from controlplane.backups.restored_sessions import foreign_dataset, request_id_of, restored
 from controlplane.content.content import SEND_IT
+from controlplane.core.compare_and_swap import store_unavailable
 from controlplane.datasets.references import parse_dataset
 from controlplane.domain.errors import (
     RETRY_AFTER_S,
@@ -36,7 +38,7 @@ from nsml.common.concurrency import to_its_end
 from nsml.content.media import MOST_OF_SESSION as MOST_MEDIA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from controlplane.content.content import Content
     from controlplane.datasets.lookup import DatasetLookup
@@ -186,13 +188,10 @@ class Restorer:
         if session.spec.bundle_digest:
             await self._extent(restoring, session.spec.bundle_digest, "the code")
         self._admission.write(session.owner, record_size(session))
-        try:
+        async with self.given_up_if_it_fails(restoring):
             await self._history.restores.begin(session.id, self._clock.time())
             if message.environment_lock:
                 await self._locks.restore(session.id, message.environment_lock)
-        except BaseException:
-            await self.give_up(restoring)
-            raise
         return restoring
 
     async def add_checkpoint(
@@ -275,11 +274,8 @@ class Restorer:
 
         Where it is not known whether the store took it, what was written stays: `sweep` finds out.
         """
-        try:
+        async with self.given_up_if_it_fails(restoring):
             await self._write_parts(restoring)
-        except BaseException:
-            await self.give_up(restoring)
-            raise
         try:
             made = await self._made(restoring)
         except TooLarge:
@@ -313,11 +309,7 @@ class Restorer:
             except InvalidTransaction as error:
                 raise TooLarge("the session is larger than any record may be") from error
             except (CommitUnknown, StoreUnavailable) as error:
-                raise Unavailable(
-                    "the platform's store does not answer",
-                    attempt="the same again",
-                    retry_after_s=RETRY_AFTER_S,
-                ) from error
+                raise store_unavailable() from error
         raise Unavailable("too many sessions at the same moment", attempt="the same again")
 
     async def _found_again(self, restoring: Restoring) -> Session:
@@ -326,13 +318,10 @@ class Restorer:
         Where they are not here any more the restore is given up.
         """
         session = restoring.session
-        try:
+        async with self.given_up_if_it_fails(restoring):
             if session.spec.bundle_digest:
                 await self._extent(restoring, session.spec.bundle_digest, "the code")
             datasets = await self._datasets_of(restoring.caller, restoring.message)
-        except BaseException:
-            await self.give_up(restoring)
-            raise
         return replace(session, spec=replace(session.spec, datasets=datasets))
 
     @staticmethod
@@ -343,6 +332,15 @@ class Restorer:
             if number.isdecimal() and len(number) < 10 and int(number) > last:
                 return int(number)
         return last + 1
+
+    @asynccontextmanager
+    async def given_up_if_it_fails(self, restoring: Restoring) -> AsyncIterator[None]:
+        """Give a restore up where the context fails or is cancelled."""
+        try:
+            yield
+        except BaseException:
+            await self.give_up(restoring)
+            raise
 
     async def give_up(self, restoring: Restoring) -> None:
         """Remove what was written, whether or not the call is cancelled. If that cannot be done now, it is done later."""

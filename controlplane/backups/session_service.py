@@ -132,11 +132,8 @@ class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceService
     ) -> tuple[Session, bool]:
         """The session, and whether it was there already."""
         restoring = await self._restorer.begin(who, message)
-        try:
+        async with self._restorer.given_up_if_it_fails(restoring):
             await self._take_all(restoring, requests)
-        except BaseException:
-            await self._restorer.give_up(restoring)
-            raise
         made = await self._restorer.end(restoring)
         return made, made.id != restoring.session.id
 
