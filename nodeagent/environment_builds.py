@@ -23,7 +23,7 @@ from nodeagent.environments.virtualenvs import lock_of
 from nodeagent.machine.accounts import AccountsError
 from nodeagent.replica.preparation_steps import check_python, not_honoured
 from nodeagent.storage.transfer import uninterrupted
-from nsml.common.concurrency import TaskGroup
+from nsml.common.concurrency import BackgroundTasks
 from nsml.packages.requirements import (
     RequirementsRefused,
     as_text,
@@ -226,8 +226,7 @@ class EnvironmentBuilds:
         self._clock = clock
         self._run_long = run_long
         self._builds: OrderedDict[tuple[str, str], _Build] = OrderedDict()
-        self._group = TaskGroup()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._group = BackgroundTasks()
 
     async def __aenter__(self) -> Self:
         """Begin."""
@@ -236,8 +235,6 @@ class EnvironmentBuilds:
 
     async def __aexit__(self, *_exception: object) -> None:
         """End all builds."""
-        for task in self._tasks:
-            task.cancel()
         await self._group.__aexit__(None, None, None)
 
     def start(
@@ -257,9 +254,7 @@ class EnvironmentBuilds:
         for key in [key for key, one in self._builds.items() if one.result is not None]:
             if len(self._builds) > _MOST_REMEMBERED:
                 del self._builds[key]
-        task = self._group.create_task(self._build(build, owner, files, logins))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._group.create_task(self._build(build, owner, files, logins))
         return build.told(0)
 
     def cancel(self, owner: str, build_id: str) -> None:

@@ -19,12 +19,12 @@ from nodeagent.engine.client import EngineError
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.replica.secrets import logins_by_registry
 from nodeagent.storage.transfer import uninterrupted
-from nsml.common.concurrency import TaskGroup
+from nsml.common.concurrency import BackgroundTasks
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Mapping
 
     from nodeagent.engine.pulls import Login
     from nodeagent.environments.images import Images
@@ -90,8 +90,7 @@ class ImageOrders:
         self._run_long = run_long
         self._pulls: OrderedDict[tuple[str, str], _Pull] = OrderedDict()
         self._answers: list[pb.ImageReport] = []
-        self._group = TaskGroup()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._group = BackgroundTasks()
 
     async def __aenter__(self) -> Self:
         """Begin."""
@@ -100,8 +99,6 @@ class ImageOrders:
 
     async def __aexit__(self, *_exception: object) -> None:
         """End all pulls."""
-        for task in self._tasks:
-            task.cancel()
         await self._group.__aexit__(None, None, None)
 
     def obey(self, order: pb.ImageOrder) -> None:
@@ -119,7 +116,7 @@ class ImageOrders:
                 )
                 self._answer(order, absent if pull is None else pull.status())
             case pb.IMAGE_ACTION_REMOVE:
-                self._begin(self._remove(order))
+                self._group.create_task(self._remove(order))
             case action:
                 log.warning("image.unknown_action", action=action)
 
@@ -131,11 +128,6 @@ class ImageOrders:
     def _answer(self, order: pb.ImageOrder, status: resources.ImageStatus) -> None:
         self._answers.append(pb.ImageReport(order_id=order.order_id, status=status))
         self._answered()
-
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = self._group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _start_pull(
         self, owner: str, image: str, logins: Mapping[str, Login]
@@ -156,7 +148,7 @@ class ImageOrders:
         for key in [key for key, one in self._pulls.items() if one.result is not None]:
             if len(self._pulls) > _MOST_REMEMBERED:
                 del self._pulls[key]
-        self._begin(self._pull(pull, owner, logins))
+        self._group.create_task(self._pull(pull, owner, logins))
         return pull.status()
 
     async def _pull(self, pull: _Pull, owner: str, logins: Mapping[str, Login]) -> None:

@@ -14,7 +14,7 @@ from nodeagent.folders import ReplicaId
 from nodeagent.storage.checkpoints import blobs_of
 from nodeagent.storage.transfer import put_blobs, uninterrupted
 from nsml.client.errors import ClientError
-from nsml.common.concurrency import TaskGroup
+from nsml.common.concurrency import BackgroundTasks
 from nsml.content.digests import is_digest
 from nsml.content.errors import ContentError
 from nsml.v1 import agents_pb2 as pb
@@ -66,7 +66,7 @@ class RepairOrders:
         self._run_long = run_long
         self._waiting: deque[tuple[pb.RepairOrder, float]] = deque()
         self._answers: list[pb.RepairReport] = []
-        self._group = TaskGroup()
+        self._group = BackgroundTasks()
         self._working: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -76,8 +76,6 @@ class RepairOrders:
 
     async def __aexit__(self, *_exception: object) -> None:
         """Give up."""
-        if self._working is not None:
-            self._working.cancel()
         await self._group.__aexit__(None, None, None)
 
     def obey(self, order: pb.RepairOrder) -> None:

@@ -251,19 +251,19 @@ class Images:
         EngineUnreachable where the engine does not answer (a build that it was restarted under, too: it can be
         made again), and OSError where this machine lacks something.
         """
-        try:
-            asker = _Asker(
-                owner=owner,
-                waits=waits,
-                say=say,
-                cancelled=cancelled,
-                use=use,
-                built_after=built_after,
-                built=built,
-                lock=lock,
-                installed=installed,
-                logins=logins,
-            )
+        asker = _Asker(
+            owner=owner,
+            waits=waits,
+            say=say,
+            cancelled=cancelled,
+            use=use,
+            built_after=built_after,
+            built=built,
+            lock=lock,
+            installed=installed,
+            logins=logins,
+        )
+        with _engine_errors():
             base = self._base(reference, asker)
             pinned(pinned_name(reference, base))
             if not requirements.lines and not requirements.packages and not lock:
@@ -271,10 +271,6 @@ class Images:
                 built(float(self._recorded(self._base_key(reference)).get("pulled_at", 1)))
                 return base.id
             return self._derived(base, requirements, asker)
-        except EngineUnreachable:
-            raise  # no fault of the environment's
-        except EngineError as error:
-            raise EnvironmentFailed(f"the container engine of this node: {error}") from error
 
     def provide_built(
         self,
@@ -305,12 +301,8 @@ class Images:
             built=built,
             logins=logins,
         )
-        try:
+        with _engine_errors():
             return self._from_dockerfile(recipe, asker).id
-        except EngineUnreachable:
-            raise
-        except EngineError as error:
-            raise EnvironmentFailed(f"the container engine of this node: {error}") from error
 
     def fetch(
         self,
@@ -1043,6 +1035,17 @@ def pinned_name(reference: str, image: StoredImage) -> str:
     name = full_name(reference)
     known = (one for one in image.sources if is_reference(one) and full_name(one) == name)
     return next(known, image.id)
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    """Errors of the engine as EnvironmentFailed. EngineUnreachable stays: it is no fault of the environment's."""
+    try:
+        yield
+    except EngineUnreachable:
+        raise
+    except EngineError as error:
+        raise EnvironmentFailed(f"the container engine of this node: {error}") from error
 
 
 def _locked(requirements: Requirements, lock: str) -> Requirements:

@@ -46,6 +46,21 @@ class TaskGroup(asyncio.TaskGroup):
             raise
 
 
+class BackgroundTasks(TaskGroup):
+    """A task group that cancels what still runs in it when it is left."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Cancel all, and wait for their end."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await super().__aexit__(None, None, None)
+
+
 @asynccontextmanager
 async def beside_each_other() -> AsyncIterator[TaskGroup]:
     """A task group that fails with what failed first in it, not with a group of that."""

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nsml.common.concurrency import TaskGroup, first_to_end, to_its_end
+from nsml.common.concurrency import BackgroundTasks, TaskGroup, first_to_end, to_its_end
 
 
 async def fails_when_cancelled() -> None:
@@ -108,3 +108,21 @@ async def test_the_first_to_end_ends_the_others_and_says_how_it_ended() -> None:
 async def fails_with(error: Exception) -> None:
     await asyncio.sleep(0)
     raise error
+
+
+async def test_background_tasks_are_cancelled_and_ended_when_they_are_left() -> None:
+    ended: list[str] = []
+
+    async def work(name: str) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(name)
+
+    async with BackgroundTasks() as group:
+        done = group.create_task(asyncio.sleep(0))
+        for name in ("a", "b"):
+            group.create_task(work(name))
+        await done
+    assert sorted(ended) == ["a", "b"]
