@@ -106,7 +106,7 @@ async def read_threads(
     uid, gid = _owner(pid)
     options = ["dump", "--json", "--pid", str(pid), *(["--locals"] if with_locals else [])]
     command = shim_command("stack_reader", str(pid), str(uid), str(gid), program, *options)
-    said = await _read(command)
+    said = await _read(command, pid)
     stat = read_stat(pid)
     if stat is None or stat.start_ticks != start_ticks:
         raise ProcessGone("it has ended")  # what was read may be another's
@@ -119,23 +119,26 @@ async def read_threads(
     return threads, left_out
 
 
-async def _read(command: Sequence[str]) -> _Said:
+async def _read(command: Sequence[str], pid: int) -> _Said:
     """What py-spy says. Raises StacksUnseen.
 
     A process that goes on may be read while its stack changes, and what was read be of two moments: it is right if
-    it is read twice. Else the process is stopped meanwhile, if that can be done.
+    it is read twice and nothing runs. Else the process is stopped meanwhile, if that can be done: one that computes
+    can be read wrongly twice in the same way, with calls missing.
     """
     seen: list[_Said] = []
+    runs = False
     for _ in range(2):
         with suppress(StacksUnseen):
             seen.append(await _said(command, "--nonblocking"))
+        runs = runs or bool(await asyncio.to_thread(running_threads, pid))
         if not seen:
             break  # what cannot be read once will not be the second time
         if seen[0].is_cut:
             return seen[0]
     with suppress(KeyError, TypeError, AttributeError, ValueError):
         first, second = (_places(one.threads) for one in seen)
-        if first == second:
+        if first == second and not runs:
             return seen[-1]
     try:
         return await _said(command)
