@@ -30,8 +30,10 @@ from nodeagent.environment_orders import EnvironmentOrders
 from nodeagent.environments.defaults import Defaults, read_defaults
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments.image_builds import build_prefix
 from nodeagent.environments.image_names import ImageNames
-from nodeagent.environments.images import Images, ImageSettings, build_prefix
+from nodeagent.environments.image_settings import ImageSettings
+from nodeagent.environments.images import Images
 from nodeagent.environments.sandbox import BuildLimits, Sandbox
 from nodeagent.environments.setups import Setups
 from nodeagent.environments.virtualenvs import Environments

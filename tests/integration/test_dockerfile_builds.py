@@ -15,7 +15,8 @@ from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.engine.images import builds_named, find_image, remove_image
 from nodeagent.environments.dockerfile_builds import Recipe
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
-from nodeagent.environments.images import Images, ImageSettings
+from nodeagent.environments.image_settings import ImageSettings
+from nodeagent.environments.images import Images
 from tests.engines import required_engine, required_image
 
 

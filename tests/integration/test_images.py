@@ -26,7 +26,8 @@ from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.engine.images import builds_named, find_image, remove_image, tags_of
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
-from nodeagent.environments.images import Images, ImageSettings
+from nodeagent.environments.image_settings import ImageSettings
+from nodeagent.environments.images import Images
 from nodeagent.storage.eviction import KeepFree, Store, relieve
 from nsml.packages.requirements import Requirements
 from tests.engines import required_engine, required_image
@@ -141,7 +142,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
             """The engine has images of others, who did not ask for their removal."""
             return [tag for tag in tags_of(*which) if tag in node.used]
 
-        monkeypatch.setattr("nodeagent.environments.images.tags_of", our_tags)
+        monkeypatch.setattr("nodeagent.environments.image_builds.tags_of", our_tags)
         yield node
     for name in builds_named(engine, f"nsml-build-{mark}"):
         remove_container(engine, name)
@@ -573,7 +574,7 @@ def test_any_agent_removes_what_nobody_uses_and_nothing_that_another_begins_with
     assert not other.remove(key, lambda: False), "its builder may be about to start it"
     assert find_image(node.engine, image) is not None
     # a while later
-    monkeypatch.setattr("nodeagent.environments.images._ABOUT_TO_START_S", -1e9)
+    monkeypatch.setattr("nodeagent.environments.image_records._ABOUT_TO_START_S", -1e9)
     made = node.engine.sdk.api.create_container(image, command=["true"])["Id"]
     try:
         assert not other.remove(key, lambda: False), "a container has it"
@@ -598,7 +599,7 @@ def test_what_an_agent_had_made_when_it_was_killed_goes_too(
     other = another_agent(node, tmp_path)
     assert left in other.stored()
     assert not other.remove(left, lambda: False)
-    monkeypatch.setattr("nodeagent.environments.images._ABOUT_TO_START_S", -1e9)
+    monkeypatch.setattr("nodeagent.environments.image_records._ABOUT_TO_START_S", -1e9)
     assert other.remove(left, lambda: False)
     assert find_image(node.engine, f"nsml-env:{left}") is None
     assert find_image(node.engine, image) is not None

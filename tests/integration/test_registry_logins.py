@@ -15,7 +15,9 @@ from nodeagent.engine.images import find_image, remove_image
 from nodeagent.engine.pulls import Login
 from nodeagent.environments.dockerfile_builds import Recipe
 from nodeagent.environments.errors import EnvironmentFailed
-from nodeagent.environments.images import Images, ImageSettings
+from nodeagent.environments.image_pulls import ImagePulls
+from nodeagent.environments.image_settings import ImageSettings
+from nodeagent.environments.images import Images
 from nsml.packages.requirements import Requirements
 from tests.engines import required_engine, required_image
 from tests.support.registry import Registry, private_registry
@@ -118,17 +120,17 @@ def forget(node: Node) -> None:
 def test_what_a_broken_off_pull_left_is_nobodys(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pull = Images._pull
+    pull = ImagePulls._pull
 
-    def cancelled(self: Images, *given: object) -> None:
+    def cancelled(self: ImagePulls, *given: object) -> None:
         pull(self, *given)  # type: ignore[arg-type]
         raise EnvironmentFailed("cancelled just then")
 
     name = node.registry.reference
-    monkeypatch.setattr(Images, "_pull", cancelled)
+    monkeypatch.setattr(ImagePulls, "_pull", cancelled)
     assert "just then" in node.refuses("u.kim", node.login())
     assert find_image(node.engine, name) is not None, "not surely of this pull"
-    monkeypatch.setattr(Images, "_pull", pull)
+    monkeypatch.setattr(ImagePulls, "_pull", pull)
     assert "gives you no access" in node.refuses("u.lee", {}), "though local:* is allowed"
     forget(node)
 
@@ -136,18 +138,18 @@ def test_what_a_broken_off_pull_left_is_nobodys(
         raise EnvironmentFailed("too large")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Images, "_refuse_large", refused)
+        patch.setattr(ImagePulls, "_refuse_large", refused)
         assert "too large" in node.refuses("u.kim", node.login())
     assert find_image(node.engine, name) is None
 
-    def while_another_pulls(self: Images, *given: object) -> None:
-        monkeypatch.setattr(Images, "_pull", pull)
+    def while_another_pulls(self: ImagePulls, *given: object) -> None:
+        monkeypatch.setattr(ImagePulls, "_pull", pull)
         node.ask("u.kim", node.login())
         (key,) = (record.stem for record in node.images.folder.glob("*.json"))
         assert not node.images.remove(key, lambda: False), "somebody pulls it"
         cancelled(self, *given)
 
-    monkeypatch.setattr(Images, "_pull", while_another_pulls)
+    monkeypatch.setattr(ImagePulls, "_pull", while_another_pulls)
     assert "just then" in node.refuses("u.lee", node.login())
     image = find_image(node.engine, name)
     assert image is not None, "somebody else has pulled it meanwhile"
@@ -156,19 +158,19 @@ def test_what_a_broken_off_pull_left_is_nobodys(
 
 
 def test_what_a_killed_pull_left_is_nobodys(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    pull, name = Images._pull, node.registry.reference
+    pull, name = ImagePulls._pull, node.registry.reference
 
     class Killed(BaseException):
         """As kill -9, nothing is done after it."""
 
-    def killed(self: Images, *given: object) -> None:
+    def killed(self: ImagePulls, *given: object) -> None:
         pull(self, *given)  # type: ignore[arg-type]
         raise Killed
 
     def leave() -> Images:
         with monkeypatch.context() as patch:
-            patch.setattr(Images, "_pull", killed)
-            patch.setattr(Images, "_break_off", lambda *_: None)
+            patch.setattr(ImagePulls, "_pull", killed)
+            patch.setattr(ImagePulls, "_break_off", lambda *_: None)
             with pytest.raises(Killed):
                 node.ask("u.kim", node.login())
         assert find_image(node.engine, name) is not None

@@ -14,7 +14,9 @@ from nodeagent.engine.client import Engine, EngineUnreachable
 from nodeagent.engine.images import MOST_CONFIGURATION_BYTES, StoredImage
 from nodeagent.engine.pulls import PullFailed, PullProblem, PullProgress
 from nodeagent.environments.errors import EnvironmentFailed
-from nodeagent.environments.images import Images, ImageSettings, pinned_name
+from nodeagent.environments.image_pulls import ImagePulls, pinned_name
+from nodeagent.environments.image_settings import ImageSettings
+from nodeagent.environments.images import Images
 from nsml.packages.requirements import Requirements
 from nsml.spec.images import parts_of
 
@@ -57,9 +59,10 @@ class Engines:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engines:
     engines = Engines()
-    monkeypatch.setattr("nodeagent.environments.images.find_image", engines.find)
-    monkeypatch.setattr("nodeagent.environments.images.pull_image", engines.pull)
-    monkeypatch.setattr("nodeagent.environments.images.ask_registry", engines.ask)
+    for one in ("images", "image_pulls", "image_records"):
+        monkeypatch.setattr(f"nodeagent.environments.{one}.find_image", engines.find)
+    monkeypatch.setattr("nodeagent.environments.image_pulls.pull_image", engines.pull)
+    monkeypatch.setattr("nodeagent.environments.image_pulls.ask_registry", engines.ask)
     return engines
 
 
@@ -186,7 +189,7 @@ def test_an_image_that_is_too_large_does_not_stay(
 ) -> None:
     removed: list[str] = []
     monkeypatch.setattr(
-        "nodeagent.environments.images.remove_image", lambda _, name: removed.append(name)
+        "nodeagent.environments.image_pulls.remove_image", lambda _, name: removed.append(name)
     )
     engine.size_bytes = 200_000_000_000
     with pytest.raises(EnvironmentFailed, match=r"has 200\.0 GB: at most 100\.0 GB on this"):
@@ -200,7 +203,7 @@ def test_an_image_that_says_too_much_of_itself_does_not_stay(
     """Engines repeat it in each answer: of 5 MB shims said that the engine did not answer, and the node was blamed."""
     removed: list[str] = []
     monkeypatch.setattr(
-        "nodeagent.environments.images.remove_image", lambda _, name: removed.append(name)
+        "nodeagent.environments.image_pulls.remove_image", lambda _, name: removed.append(name)
     )
     engine.configuration_bytes = MOST_CONFIGURATION_BYTES + 1
     with pytest.raises(EnvironmentFailed, match="variables, labels and ports"):
@@ -215,7 +218,7 @@ def test_a_pull_that_fails_leaves_what_somebody_else_put_there(
     """An administrator loads the image meanwhile, or another agent of the engine has pulled it."""
     removed: list[str] = []
     monkeypatch.setattr(
-        "nodeagent.environments.images.remove_image", lambda _, name: removed.append(name)
+        "nodeagent.environments.image_pulls.remove_image", lambda _, name: removed.append(name)
     )
 
     def pull(_engine: Engine, reference: str, **_: object) -> Iterator[PullProgress]:
@@ -223,7 +226,7 @@ def test_a_pull_that_fails_leaves_what_somebody_else_put_there(
         yield PullProgress()
         raise PullFailed(PullProblem.UNANSWERED)
 
-    monkeypatch.setattr("nodeagent.environments.images.pull_image", pull)
+    monkeypatch.setattr("nodeagent.environments.image_pulls.pull_image", pull)
     with pytest.raises(EnvironmentFailed, match="cannot be reached"):
         asks(tmp_path, "lab/tool:1", "*", always=always)
     assert removed == []
@@ -238,7 +241,7 @@ def test_the_mark_of_a_pull_that_was_killed_keeps_nobody_from_an_image(
 
     engine.refusal = PullFailed(PullProblem.UNANSWERED)
     with monkeypatch.context() as patch:
-        patch.setattr(Images, "_break_off", unreachable)
+        patch.setattr(ImagePulls, "_break_off", unreachable)
         with pytest.raises(EnvironmentFailed, match="cannot be reached"):
             asks(tmp_path, "lab/tool:1", "*")
     (mark,) = (tmp_path / "images").glob("*.pulling")
@@ -268,8 +271,8 @@ def test_a_name_that_was_pulled_and_is_somebodys_image_by_now_is_theirs(
     monkeypatch.setattr(
         "nodeagent.environments.images.remove_image", lambda _, name: removed.append(name) or True
     )
-    monkeypatch.setattr("nodeagent.environments.images.image_used_at", lambda *_: 0.0)
-    monkeypatch.setattr("nodeagent.environments.images.tags_of", lambda *_: [])
+    monkeypatch.setattr("nodeagent.environments.image_records.image_used_at", lambda *_: 0.0)
+    monkeypatch.setattr("nodeagent.environments.image_builds.tags_of", lambda *_: [])
     images = Images(tmp_path / "images", Engine(tmp_path / "socket"), ImageSettings(), mark="m")
     assert asks(tmp_path, "lab/tool:1", "*") == "sha256:1"
     engine.here["lab/tool:1"] = StoredImage(id="sha256:secret")

@@ -6,7 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from nodeagent.environments.images import Images, ImageSettings
+from nodeagent.environments.image_settings import ImageSettings
+from nodeagent.environments.images import Images
 
 DIGEST = "sha256:" + "a" * 64
 
