@@ -1,15 +1,12 @@
 """Builds of environments that users ask for before a session needs them. No order is stored.
 
-A build continues while its caller asks for its progress, and is cancelled when the caller says so, or has gone; what was built is
-kept like what a session asked for.
+What was built is kept like what a session asked for.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -17,15 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 import structlog
 
-from nodeagent.engine.client import EngineError
-from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.client_work import ClientWork, Work
 from nodeagent.environments.virtualenvs import lock_of
-from nodeagent.machine.accounts import AccountsError
 from nodeagent.replica.preparation_steps import check_python, not_honoured
-from nodeagent.storage.transfer import uninterrupted
-from nsml.common.concurrency import BackgroundTasks
 from nsml.packages.requirements import (
-    RequirementsRefused,
     as_text,
     is_other_list,
     read_requirements,
@@ -45,8 +37,6 @@ if TYPE_CHECKING:
     from nsml.packages.requirements import Requirements
 
 _ABANDONED_AFTER_S: Final = 20.0
-_LOOK_EVERY_S: Final = 1.0
-_MOST_REMEMBERED: Final = 64
 _MOST_LOG_BYTES: Final = 1 << 20
 _MOST_TOLD_BYTES: Final = 64 << 10
 
@@ -153,20 +143,17 @@ class InImages:
         return Built(image, *locks)
 
 
-@dataclass(slots=True, eq=False)
-class _Build:
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Build(Work[pb.EnvironmentBuild]):
     """A build for one user."""
 
     build_id: str
-    asked_at: float
     began_at: float = field(default_factory=time.time)
     log: bytearray = field(default_factory=bytearray)
     forgotten: int = 0
     """Bytes of the log that are not kept any more."""
     words: str = ""
     built_at: float = 0.0
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    result: pb.EnvironmentBuild | None = None
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     def say(self, piece: bytes) -> None:
@@ -221,21 +208,23 @@ class EnvironmentBuilds:
         run_long: Offload,
     ) -> None:
         self._provide = provide
-        self._most, self._most_of_one = most
         self._reader = reader
-        self._clock = clock
-        self._run_long = run_long
-        self._builds: OrderedDict[tuple[str, str], _Build] = OrderedDict()
-        self._group = BackgroundTasks()
+        self._builds = ClientWork[_Build](
+            ("builds", "environment"),
+            most=most,
+            abandoned_after_s=_ABANDONED_AFTER_S,
+            clock=clock,
+            run_long=run_long,
+        )
 
     async def __aenter__(self) -> Self:
         """Begin."""
-        await self._group.__aenter__()
+        await self._builds.__aenter__()
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
         """End all builds."""
-        await self._group.__aexit__(None, None, None)
+        await self._builds.__aexit__(None, None, None)
 
     def start(
         self,
@@ -245,65 +234,30 @@ class EnvironmentBuilds:
         logins: Mapping[str, Login] = MappingProxyType({}),
     ) -> pb.EnvironmentBuild:
         """Begin one, with its owner's logins at registries; how it stands."""
-        running = [of for (of, _), one in self._builds.items() if one.result is None]
-        own = running.count(owner)
-        if own >= self._most_of_one or len(running) >= self._most:
-            count = f"{own} environments of yours" if own >= self._most_of_one else "environments"
-            return _failed(f"the node builds {count} already: try again when one is there")
-        build = self._builds[owner, build_id] = _Build(build_id, self._clock.monotonic())
-        for key in [key for key, one in self._builds.items() if one.result is not None]:
-            if len(self._builds) > _MOST_REMEMBERED:
-                del self._builds[key]
-        self._group.create_task(self._build(build, owner, files, logins))
+        if refusal := self._builds.refusal(owner):
+            return _failed(refusal)
+        build = _Build(build_id=build_id, asked_at=self._builds.now())
+        self._builds.start(
+            owner,
+            build_id,
+            build,
+            partial(self._made, build, owner, files, logins),
+            failed=_failed,
+        )
         return build.told(0)
 
     def cancel(self, owner: str, build_id: str) -> None:
         """Have one end, if it runs."""
-        build = self._builds.get((owner, build_id))
+        build = self._builds.find(owner, build_id)
         if build is not None:
             build.cancelled.set()
 
     def look(self, owner: str, build_id: str, known: int) -> pb.EnvironmentBuild:
         """How one stands, with what it said from `known` bytes on."""
-        build = self._builds.get((owner, build_id))
+        build = self._builds.find(owner, build_id)
         if build is None:
             return pb.EnvironmentBuild(state=pb.ENVIRONMENT_BUILD_STATE_UNKNOWN)
-        build.asked_at = self._clock.monotonic()
         return build.told(known)
-
-    async def _build(
-        self,
-        build: _Build,
-        owner: str,
-        files: pb.EnvironmentFiles,
-        logins: Mapping[str, Login],
-    ) -> None:
-        watching = asyncio.ensure_future(self._cancel_abandoned(build))
-        work = partial(self._made, build, owner, files, logins)
-        try:
-            made = await uninterrupted(self._run_long, work, cancel=build.cancelled.set)
-            build.result = pb.EnvironmentBuild(
-                state=pb.ENVIRONMENT_BUILD_STATE_DONE,
-                key=made.key,
-                was_there=0 < build.built_at < build.began_at,
-                lock=made.lock,
-            )
-            log.info("environment.built_ahead", key=made.key, owner=owner)
-        except EnvironmentCancelled:
-            build.result = _failed("it was cancelled, or no client was waiting")
-        except (
-            AccountsError,
-            EngineError,
-            EnvironmentFailed,
-            RequirementsRefused,
-            OSError,
-        ) as error:
-            build.result = _failed(getattr(error, "strerror", None) or str(error))
-        except Exception:
-            log.exception("environment.build_failed", owner=owner)
-            build.result = _failed("the agent failed; its log says more")
-        finally:
-            watching.cancel()
 
     def _made(
         self,
@@ -311,7 +265,7 @@ class EnvironmentBuilds:
         owner: str,
         files: pb.EnvironmentFiles,
         logins: Mapping[str, Login],
-    ) -> Built:
+    ) -> pb.EnvironmentBuild:
         """Read the files as those of a session, and build. Blocking."""
         asked = Asked(
             owner=owner,
@@ -335,13 +289,14 @@ class EnvironmentBuilds:
             may_build=self._provide.may_build,
             readers=readers,
         )
-        return self._provide(wanted, asked)
-
-    async def _cancel_abandoned(self, build: _Build) -> None:
-        """Cancel a build once nobody has asked about it for a while."""
-        while self._clock.monotonic() < build.asked_at + _ABANDONED_AFTER_S:
-            await self._clock.sleep(_LOOK_EVERY_S)
-        build.cancelled.set()
+        made = self._provide(wanted, asked)
+        log.info("environment.built_ahead", key=made.key, owner=owner)
+        return pb.EnvironmentBuild(
+            state=pb.ENVIRONMENT_BUILD_STATE_DONE,
+            key=made.key,
+            was_there=0 < build.built_at < build.began_at,
+            lock=made.lock,
+        )
 
 
 def _failed(words: str) -> pb.EnvironmentBuild:

@@ -1,22 +1,17 @@
 """Users' orders about images of this node: pull one before a session needs it, remove one.
 
-No order is stored. A pull continues while its caller asks for its progress, and is cancelled when the caller has
-gone; an image that was pulled is kept like one that a session asked for.
+No order is stored. An image that was pulled is kept like one that a session asked for.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
-from nodeagent.engine.client import EngineError
-from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.client_work import AGENT_FAILED, FAILURES, ClientWork, Work, reason_of
 from nodeagent.replica.secrets import logins_by_registry
 from nodeagent.storage.transfer import uninterrupted
 from nsml.common.concurrency import BackgroundTasks
@@ -31,22 +26,17 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock, Offload
 
 _ABANDONED_AFTER_S: Final = 60.0
-_LOOK_EVERY_S: Final = 1.0
-_MOST_REMEMBERED: Final = 64
 
 log = structlog.get_logger()
 
 
-@dataclass(slots=True, eq=False)
-class _Pull:
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Pull(Work[resources.ImageStatus]):
     """The pull of one image for one user; `image` is the name that the user typed."""
 
     image: str
-    asked_at: float
     words: str = ""
     has_fetched: bool = False
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    result: resources.ImageStatus | None = None
 
     def status(self) -> resources.ImageStatus:
         return self.result or resources.ImageStatus(
@@ -82,23 +72,29 @@ class ImageOrders:
         run_long: Offload,
     ) -> None:
         self._images = images
-        self._most, self._most_of_one = most
         self._is_used = is_used
         self._answered = answered
         self._changed = changed
-        self._clock = clock
         self._run_long = run_long
-        self._pulls: OrderedDict[tuple[str, str], _Pull] = OrderedDict()
+        self._pulls = ClientWork[_Pull](
+            ("pulls", "image"),
+            most=most,
+            abandoned_after_s=_ABANDONED_AFTER_S,
+            clock=clock,
+            run_long=run_long,
+        )
         self._answers: list[pb.ImageReport] = []
         self._group = BackgroundTasks()
 
     async def __aenter__(self) -> Self:
         """Begin."""
         await self._group.__aenter__()
+        await self._pulls.__aenter__()
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
         """End all pulls."""
+        await self._pulls.__aexit__(None, None, None)
         await self._group.__aexit__(None, None, None)
 
     def obey(self, order: pb.ImageOrder) -> None:
@@ -108,9 +104,7 @@ class ImageOrders:
                 logins = logins_by_registry(order.registry_logins)
                 self._answer(order, self._start_pull(order.owner_id, order.image, logins))
             case pb.IMAGE_ACTION_LOOK:
-                pull = self._pulls.get((order.owner_id, order.image))
-                if pull is not None:
-                    pull.asked_at = self._clock.monotonic()
+                pull = self._pulls.find(order.owner_id, order.image)
                 absent = resources.ImageStatus(
                     image=order.image, state=resources.IMAGE_STATE_ABSENT
                 )
@@ -133,58 +127,35 @@ class ImageOrders:
         self, owner: str, image: str, logins: Mapping[str, Login]
     ) -> resources.ImageStatus:
         """Begin a pull, unless it is running."""
-        now = self._clock.monotonic()
-        pull = self._pulls.get((owner, image))
+        pull = self._pulls.find(owner, image)
         if pull is not None and pull.result is None:
-            pull.asked_at = now
             return pull.status()
-        running = [key for key, one in self._pulls.items() if one.result is None]
-        own = sum(1 for of, _ in running if of == owner)
-        if own >= self._most_of_one or len(running) >= self._most:
-            count = f"{own} of yours" if own >= self._most_of_one else f"{len(running)}"
-            return _failed(image, f"the node pulls {count} already: try again when one has ended")
-        pull = self._pulls[owner, image] = _Pull(image=image, asked_at=now)
-        self._pulls.move_to_end((owner, image))
-        for key in [key for key, one in self._pulls.items() if one.result is not None]:
-            if len(self._pulls) > _MOST_REMEMBERED:
-                del self._pulls[key]
-        self._group.create_task(self._pull(pull, owner, logins))
+        if refusal := self._pulls.refusal(owner):
+            return _failed(image, refusal)
+        pull = _Pull(image=image, asked_at=self._pulls.now())
+        self._pulls.start(
+            owner,
+            image,
+            pull,
+            partial(self._fetched, pull, owner, logins),
+            failed=partial(_failed, image),
+            ended=self._changed,
+        )
         return pull.status()
 
-    async def _pull(self, pull: _Pull, owner: str, logins: Mapping[str, Login]) -> None:
-        watching = asyncio.ensure_future(self._cancel_abandoned(pull))
-        fetch = partial(
-            self._images.fetch,
-            pull.image,
-            pull.say,
-            pull.cancelled,
-            owner=owner,
-            logins=logins,
+    def _fetched(
+        self, pull: _Pull, owner: str, logins: Mapping[str, Login]
+    ) -> resources.ImageStatus:
+        """Have the image here. Blocking."""
+        pinned, size = self._images.fetch(
+            pull.image, pull.say, pull.cancelled, owner=owner, logins=logins
         )
-        try:
-            pinned, size = await uninterrupted(self._run_long, fetch, cancel=pull.cancelled.set)
-            pull.result = resources.ImageStatus(
-                image=pinned,
-                state=resources.IMAGE_STATE_PRESENT,
-                bytes=max(size, 0),
-                fetched=pull.has_fetched,
-            )
-        except EnvironmentCancelled:
-            pull.result = _failed(pull.image, "it was cancelled: no client was waiting")
-        except (EnvironmentFailed, EngineError, OSError) as error:
-            pull.result = _failed(pull.image, _reason(error))
-        except Exception:
-            log.exception("image.pull_failed", image=pull.image)
-            pull.result = _failed(pull.image, "the agent failed; its log says more")
-        finally:
-            watching.cancel()
-        self._changed()
-
-    async def _cancel_abandoned(self, pull: _Pull) -> None:
-        """Cancel a pull once nobody has asked for its progress for a while."""
-        while self._clock.monotonic() < pull.asked_at + _ABANDONED_AFTER_S:
-            await self._clock.sleep(_LOOK_EVERY_S)
-        pull.cancelled.set()
+        return resources.ImageStatus(
+            image=pinned,
+            state=resources.IMAGE_STATE_PRESENT,
+            bytes=max(size, 0),
+            fetched=pull.has_fetched,
+        )
 
     async def _remove(self, order: pb.ImageOrder) -> None:
         status = resources.ImageStatus(image=order.image, state=resources.IMAGE_STATE_KEPT)
@@ -197,11 +168,11 @@ class ImageOrders:
                 status.state = resources.IMAGE_STATE_REMOVED
             else:
                 status.state = resources.IMAGE_STATE_ABSENT
-        except (EnvironmentFailed, EngineError, OSError) as error:
-            status.words = _reason(error)
+        except FAILURES as error:
+            status.words = reason_of(error)
         except Exception:
             log.exception("image.removal_failed", image=order.image)
-            status.words = "the agent failed; its log says more"
+            status.words = AGENT_FAILED
         log.info("image.removal", image=order.image, state=status.state, reason=status.words)
         self._changed()
         self._answer(order, status)
@@ -209,7 +180,3 @@ class ImageOrders:
 
 def _failed(image: str, words: str) -> resources.ImageStatus:
     return resources.ImageStatus(image=image, state=resources.IMAGE_STATE_FAILED, words=words)
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

@@ -153,19 +153,21 @@ async def test_nobody_has_more_pulls_than_their_part(node: Node) -> None:
         assert (await node.ask(image)).state == resources.IMAGE_STATE_PULLING
     refused = await node.ask("lab/c:1")
     assert refused.state == resources.IMAGE_STATE_FAILED
-    assert "2 of yours already" in refused.words
+    assert "2 images of yours already" in refused.words
     assert (await node.ask("lab/c:1", owner="lee")).state == resources.IMAGE_STATE_PULLING
-    assert "pulls 3 already" in (await node.ask("lab/d:1", owner="lee")).words
+    assert "pulls 3 images already" in (await node.ask("lab/d:1", owner="lee")).words
 
 
 async def test_a_pull_that_nobody_asks_about_ends(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nodeagent.image_orders._ABANDONED_AFTER_S", 0.05)
-    monkeypatch.setattr("nodeagent.image_orders._LOOK_EVERY_S", 0.01)
-    await node.ask()
-    await node.has_changed.wait()
-    assert "no client was waiting" in (await node.end()).words
+    monkeypatch.setattr("nodeagent.client_work._LOOK_EVERY_S", 0.01)
+    node = Node(registry)
+    async with node.orders:
+        await node.ask()
+        await node.has_changed.wait()
+        assert "no client was waiting" in (await node.end()).words
 
 
 async def test_a_removal_is_answered_with_what_came_of_it(registry: Registry, node: Node) -> None:
