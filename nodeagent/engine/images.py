@@ -188,15 +188,27 @@ def _unix_s(time_said: str | None) -> float:
     return datetime.fromisoformat(time_said).timestamp() if time_said and is_known else 0.0
 
 
-def image_sizes(engine: Engine) -> dict[str, int]:
-    """Bytes of every image here, by each of its references with tag or digest. Raises EngineError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedImage:
+    """An image here; `names` are its references with tag or digest."""
+
+    id: str
+    names: Sequence[str]
+    size_bytes: int
+
+
+def listed_images(engine: Engine) -> list[ListedImage]:
+    """Every image here. Raises EngineError."""
     with translated(engine.socket):
         listed = engine.sdk.api.images()
-    return {
-        name: int(one.get("Size") or 0)
+    return [
+        ListedImage(
+            id=one["Id"],
+            names=[*(one.get("RepoTags") or ()), *(one.get("RepoDigests") or ())],
+            size_bytes=int(one.get("Size") or 0),
+        )
         for one in listed
-        for name in (*(one.get("RepoTags") or ()), *(one.get("RepoDigests") or ()))
-    }
+    ]
 
 
 def tags_of(engine: Engine, repository: str) -> list[str]:

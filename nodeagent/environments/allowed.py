@@ -110,9 +110,13 @@ class AllowedImages:
                 f" asked only where allowed_images names it: {_ADVICE}"
             )
 
+    def is_named(self, reference: str) -> bool:
+        """Whether a whole `reference` is one that the site's other settings name, or that is never pulled."""
+        return reference in self._always or is_made_here(reference)
+
     def is_local_allowed(self, reference: str) -> bool:
         """Whether sessions may use a whole `reference` that is on the node and came from no registry."""
-        if reference in self._always or is_made_here(reference):
+        if self.is_named(reference):
             return True
         return any(one.is_local and one.matches(reference) for one in self._patterns)
 

@@ -16,8 +16,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nodeagent.engine import private_images
 from nodeagent.engine.client import EngineError, EngineRefused
-from nodeagent.engine.images import find_image, refuse_large_configuration, remove_image
+from nodeagent.engine.images import find_image, refuse_large_configuration
 from nodeagent.engine.pulls import ask_registry, pull_image
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.folders import write_atomically
@@ -78,11 +79,19 @@ class ImagePulls:
         self._marking = threading.Lock()
 
     def tidy(self) -> None:
-        """Break off what an agent that was killed pulled."""
+        """Break off what an agent that was killed pulled, and tell others of the engine what is private."""
         for mark in self._folder.glob("*.pulling"):
             with self._builds.unused(mark.stem) as is_free:
                 if is_free:
                     self._break_off(mark.stem.partition("-")[0], mark)
+        private = self._rights.private_images()
+        for key in self._records.all_keys() if private else ():
+            if (image_id := self._records.read(key).get("id", "")) in private:
+                private_images.make_private(self._engine, image_id)
+        for work in private_images.begun(self._engine, self._mark):
+            with self._builds.unused(work) as is_free:
+                if is_free:
+                    private_images.end(self._engine, work, self._mark)
 
     def provide(self, reference: str, request: ImageRequest) -> StoredImage:
         """The image that `reference` names, pulled where it is missing or always is.
@@ -141,7 +150,9 @@ class ImagePulls:
         is_ours = image is None or self._records.has_pulled(key, image)
         # What is ours stays what it is while its registry is asked who may have it.
         is_new = image is None or is_due or self._is_old(key, image, request.built_after)
-        pinned = reference if is_ours and is_new else self._pinned(reference, image)
+        pinned = (
+            reference if image is None or (is_ours and is_new) else self._pinned(reference, image)
+        )
         # By its own name it would become what the registry has by now: whoever made it needs it.
         wanted = reference if is_due else pinned
         if pinned and parts_of(wanted)[2]:
@@ -160,6 +171,8 @@ class ImagePulls:
             is_everybodys = login is None or self._is_everybodys(reference, image.id)
             if pinned:
                 version = None if is_everybodys or login is None else login.version
+                if version is not None and is_pulled and image.id != before:
+                    private_images.make_private(self._engine, image.id)
                 self._rights.grant(image.id, full_name(reference), request.owner, version)
             if is_ours and is_new:
                 self._records.remember(key, reference, image.id)
@@ -187,12 +200,17 @@ class ImagePulls:
         """Around a pull, until it is on record: what comes of one that is broken off, or killed, is nobody's to use."""
         self._mark_pull(turn, reference, before, is_ours=False)
         try:
+            if turn != key:  # with a login
+                private_images.begin(self._engine, full_name(reference), turn, self._mark)
             yield
         except BaseException:
             with suppress(EngineError):  # then the next who asks for the image breaks it off
                 self._break_off(key, self._mark_of(turn))
             raise
-        self._mark_of(turn).unlink()
+        with suppress(EngineError):  # then its mark stays, which is broken off
+            if turn != key:
+                private_images.end(self._engine, turn, self._mark)
+            self._mark_of(turn).unlink()
 
     def _mark_pull(self, turn: str, reference: str, before: str, *, is_ours: bool) -> None:
         """Note a pull: the id of the image `before`, and whether the one that is there now is the agent's to remove."""
@@ -214,13 +232,18 @@ class ImagePulls:
             if image is not None and image.id != noted["before"] and not self._is_known(key, image):
                 others = (other for other in self._marks(key) if other != mark)
                 if noted.get("is_ours") and not any(map(self._goes_on, others)):
-                    remove_image(self._engine, reference)
+                    private_images.remove_private(
+                        self._engine, reference, work=mark.stem, mark=self._mark
+                    )
                 elif (
                     mark.stem != key
                     and pinned_name(reference, image) != image.id  # else no registry gave it
                     and not self._is_everybodys(reference, image.id)
                 ):
+                    private_images.make_private(self._engine, image.id)
                     self._rights.withhold(image.id)
+            if mark.stem != key:
+                private_images.end(self._engine, mark.stem, self._mark)
             mark.unlink()
 
     def _finished(self, key: str, turn: str, reference: str) -> StoredImage | None:
@@ -284,19 +307,38 @@ class ImagePulls:
         """Whether a user may use an image that is here: everybody may, or its registry gave it to this login."""
         if self._rights.is_private(image.id, full_name(reference)):
             return self._rights.has(image.id, request.owner, login.version if login else None)
-        if self._records.has_pulled(key, image) or self._allowed.is_local_allowed(reference):
+        if self._records.has_pulled(key, image) or self._is_local(reference, image):
             return True
         return self._is_confirmed(key, image)
 
-    def _pinned(self, reference: str, image: StoredImage | None) -> str:
+    def _is_local(self, reference: str, image: StoredImage) -> bool:
+        """Whether all may use an image that is here as one that somebody made on this machine.
+
+        What another agent of the engine has pulled with a user's login is none, unless this site's settings name it.
+        """
+        if self._allowed.is_named(reference):
+            return True
+        name = full_name(reference)
+        return (
+            self._allowed.is_local_allowed(reference)
+            and not self._rights.is_private(image.id, name)
+            and not private_images.is_private(self._engine, image.id, name)
+        )
+
+    def _pinned(self, reference: str, image: StoredImage) -> str:
         """The reference by digest, at its registry, of an image that is here; "" where none is to be asked.
 
         Raises EnvironmentFailed.
         """
-        if image is not None and (known := pinned_name(reference, image)) != image.id:
+        if (known := pinned_name(reference, image)) != image.id:
             return whole_reference(known)
-        if self._allowed.is_local_allowed(reference):
+        if self._is_local(reference, image):
             return ""
+        if self._allowed.is_local_allowed(reference):
+            raise EnvironmentFailed(
+                f"image {reference} was pulled with a user's login: it is used by the name that its"
+                " registry has, for those to whose login the registry gives it"
+            )
         raise EnvironmentFailed(
             f"image {reference} is on this node and came from no registry: sessions use it only where"
             f" allowed_images has local:{reference} (the agent's settings)"

@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nodeagent.engine.client import EngineError, EngineUnreachable
-from nodeagent.engine.images import find_image, image_sizes, image_used_at, remove_image
+from nodeagent.engine.images import find_image, image_used_at, listed_images
+from nodeagent.engine.private_images import PRIVATE, is_marked_private, remove_private
 from nodeagent.environments.allowed import AllowedImages
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.builds import Builds
@@ -30,10 +31,11 @@ from nsml.spec.images import full_name, is_reference, parts_of, whole_reference
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from nodeagent.engine.client import Engine
+    from nodeagent.engine.images import ListedImage
     from nodeagent.engine.pulls import Login
     from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.builds import Say
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 _RETIRED = "nsml/default_ml"
 """What NSML called its default image."""
+_OURS = frozenset({DERIVED, PRIVATE})
+"""Repositories of names that agents give; no session may use them."""
 
 
 class Images:
@@ -67,6 +71,7 @@ class Images:
         self.folder = folder
         self._engine = engine
         self._settings = settings
+        self._mark = mark
         self._is_full = is_full
         self._allowed = AllowedImages(
             settings.allowed, (settings.default, *settings.aliases.values())
@@ -113,7 +118,7 @@ class Images:
                 "no image is named, and this node has no default image: name one"
                 " (nsml run --image NAME), or the administrator sets default_image"
             )
-        if not is_reference(named) or full_name(named).rpartition("/")[2] == DERIVED:
+        if not is_reference(named) or full_name(named).rpartition("/")[2] in _OURS:
             raise EnvironmentFailed(f"{named[:80]!r} is not an image that a session may name")
         whole = whole_reference(named)
         instead = {whole_reference(old): new for old, new in self._settings.aliases.items()}.get(
@@ -255,9 +260,10 @@ class Images:
     def listed(self) -> dict[str, int]:
         """Bytes of the images here that a session may name, by whole reference. Raises EngineError."""
         found = {
-            whole_reference(name): size
-            for name, size in image_sizes(self._engine).items()
-            if is_reference(name) and parts_of(name)[0] != DERIVED
+            whole_reference(name): one.size_bytes
+            for one in listed_images(self._engine)
+            for name in self._listed_names(one)
+            if is_reference(name) and parts_of(name)[0] not in _OURS
         }
         private = self._private_names()
         found = {
@@ -269,6 +275,16 @@ class Images:
             if (size := found.get(whole_reference(new))) is not None:
                 found[whole_reference(old)] = size
         return found
+
+    def _listed_names(self, image: ListedImage) -> Iterable[str]:
+        """The names of an image, but for those by which an agent of the engine has it for some users alone."""
+        if not is_marked_private(image.names):
+            return image.names
+        public = self._rights.private_images().get(image.id)
+        if public is None:
+            records = map(self._records.read, self._records.all_keys())
+            public = [full_name(one["reference"]) for one in records if one.get("id") == image.id]
+        return [name for name in image.names if is_reference(name) and full_name(name) in public]
 
     def _private_names(self) -> set[str]:
         """Names, without tag and digest, of images that some users may use and others may not know of."""
@@ -289,8 +305,8 @@ class Images:
             are_free = all(held.enter_context(self._builds.unused(turn)) for turn in turns)
             if not are_free or is_used() or self._records.is_anothers(key):
                 return False
-            if not self._records.is_renamed(key) and not remove_image(
-                self._engine, self._records.reference(key)
+            if not self._records.is_renamed(key) and not remove_private(
+                self._engine, self._records.reference(key), work=key, mark=self._mark
             ):
                 return False
             if image_id := self._records.read(key).get("id"):

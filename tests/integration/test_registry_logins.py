@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from nodeagent.engine import private_images
 from nodeagent.engine.client import Engine
 from nodeagent.engine.images import find_image, remove_image
 from nodeagent.engine.pulls import Login
@@ -31,6 +32,8 @@ class Node:
     registry: Registry
     images: Images
     folder: Path
+    others: Images
+    """Of another agent of the same engine."""
 
     def login(self, password: str = PASSWORD, version: int = 1) -> dict[str, Login]:
         host = self.registry.reference.partition("/")[0]
@@ -65,8 +68,14 @@ def node(tmp_path: Path) -> Iterator[Node]:
     with private_registry(engine, required_image(), password=PASSWORD) as registry:
         host = registry.reference.partition("/")[0]
         settings = ImageSettings(allowed=(f"{host}/*", "local:*"))
-        mark = uuid.uuid4().hex[:12]
-        yield Node(engine, registry, Images(tmp_path / "i", engine, settings, mark=mark), tmp_path)
+        marks = [uuid.uuid4().hex[:12] for _ in range(2)]
+        images, others = (Images(tmp_path / mark, engine, settings, mark=mark) for mark in marks)
+        yield Node(engine, registry, images, tmp_path, others)
+        for mark in marks:
+            assert private_images.begun(engine, mark) == set()
+        for one in engine.sdk.api.images(name=private_images.PRIVATE):
+            for tag in one["RepoTags"]:
+                remove_image(engine, tag)
 
 
 def test_an_image_that_one_login_pulled_is_nobody_elses(node: Node) -> None:
@@ -102,7 +111,7 @@ def test_a_login_makes_nothing_private_that_is_everybodys(node: Node, tmp_path: 
     config.write_text(f'{{"auths": {{"{host}": {{"auth": "{access["auth"]}"}}}}}}')
     settings = ImageSettings(allowed=(f"{host}/*",), credentials=config)
     images = Images(node.images.folder, node.engine, settings, mark="m")
-    open_to_all = Node(node.engine, node.registry, images, node.folder)
+    open_to_all = replace(node, images=images)
     image = open_to_all.ask("u.kim", node.login())
     assert open_to_all.ask("u.lee", {}) == image, "with the node's own credentials"
     digest = next(iter(find_image(node.engine, image).sources))  # type: ignore[union-attr]
@@ -110,8 +119,48 @@ def test_a_login_makes_nothing_private_that_is_everybodys(node: Node, tmp_path: 
     assert open_to_all.ask("u.max", {}, digest) == image
 
 
+def test_an_image_that_one_login_pulled_is_nobody_elses_for_other_agents_of_the_engine(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(node, images=node.others)
+    host = node.registry.reference.partition("/")[0]
+    pull = ImagePulls._pull
+
+    def looked_at(self: ImagePulls, *given: object) -> None:
+        pull(self, *given)  # type: ignore[arg-type]
+        monkeypatch.setattr(ImagePulls, "_pull", pull)
+        # the engine has it, before the agent could say so
+        assert "gives you no access" in other.refuses("u.lee", {})
+
+    monkeypatch.setattr(ImagePulls, "_pull", looked_at)
+    image = node.ask("u.kim", node.login())
+    assert "gives you no access" in other.refuses("u.lee", {}), "though local:* is allowed"
+    assert not [one for one in node.others.listed() if one.startswith(host)]
+    assert other.ask("u.max", node.login()) == image
+    assert "gives you no access" in other.refuses("u.lee", {})
+    assert not [one for one in node.others.listed() if one.startswith(host)]
+    node.engine.sdk.api.tag(image, "lab/copy", "1")
+    assert "pulled with a user's login" in other.refuses("u.lee", {}, "lab/copy:1")
+    remove_image(node.engine, "lab/copy:1")
+    private = f"{private_images.PRIVATE}:{image.partition(':')[2]}"
+    with pytest.raises(EnvironmentFailed, match="not an image that a session may name"):
+        other.images.resolve(private, None)
+    (key,) = (record.stem for record in node.images.folder.glob("*.json"))
+    made = node.engine.sdk.api.create_container(image, ["true"])["Id"]
+    try:
+        assert not node.images.remove(key, lambda: False), "a container uses it"
+        assert "gives you no access" in other.refuses("u.lee", {})
+    finally:
+        node.engine.sdk.api.remove_container(made)
+    assert node.images.remove(key, lambda: False)
+    assert find_image(node.engine, image) is None, "nothing keeps what it has"
+
+
 def forget(node: Node) -> None:
     """As if its image had never been here."""
+    image = find_image(node.engine, node.registry.reference)
+    assert image is not None
+    remove_image(node.engine, f"{private_images.PRIVATE}:{image.id.partition(':')[2]}")
     remove_image(node.engine, node.registry.reference)
     for rights in node.images.folder.glob("*.rights"):
         rights.unlink()
@@ -177,10 +226,13 @@ def test_what_a_killed_pull_left_is_nobodys(node: Node, monkeypatch: pytest.Monk
         return node.images
 
     leave()
+    other = replace(node, images=node.others)
+    assert "gives you no access" in other.refuses("u.lee", {}), "of another agent of the engine"
     assert "gives you no access" in node.refuses("u.lee", {}), "though local:* is allowed"
     node.ask("u.kim", node.login())
     assert "gives you no access" in node.refuses("u.lee", {})
     forget(node)
     leave().tidy()
+    assert "gives you no access" in other.refuses("u.lee", {})
     assert list(node.images.folder.glob("*.pulling")) == []
     assert "gives you no access" in node.refuses("u.lee", {})

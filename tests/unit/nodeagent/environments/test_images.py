@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nodeagent.engine import private_images
 from nodeagent.engine.client import Engine, EngineUnreachable
 from nodeagent.engine.images import MOST_CONFIGURATION_BYTES, StoredImage
 from nodeagent.engine.pulls import PullFailed, PullProblem, PullProgress
@@ -56,11 +57,23 @@ class Engines:
         yield PullProgress()
 
 
+def removing(removed: list[str]) -> Callable[..., bool]:
+    """Removes images as far as a list says."""
+
+    def remove(_engine: Engine, reference: str, **_: str) -> bool:
+        removed.append(reference)
+        return True
+
+    return remove
+
+
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engines:
     engines = Engines()
     for one in ("images", "image_pulls", "image_records"):
         monkeypatch.setattr(f"nodeagent.environments.{one}.find_image", engines.find)
+    monkeypatch.setattr(private_images, "is_private", lambda *_: False)
+    monkeypatch.setattr(private_images, "end", lambda *_: None)
     monkeypatch.setattr("nodeagent.environments.image_pulls.pull_image", engines.pull)
     monkeypatch.setattr("nodeagent.environments.image_pulls.ask_registry", engines.ask)
     return engines
@@ -188,9 +201,7 @@ def test_an_image_that_is_too_large_does_not_stay(
     engine: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed: list[str] = []
-    monkeypatch.setattr(
-        "nodeagent.environments.image_pulls.remove_image", lambda _, name: removed.append(name)
-    )
+    monkeypatch.setattr(private_images, "remove_private", removing(removed))
     engine.size_bytes = 200_000_000_000
     with pytest.raises(EnvironmentFailed, match=r"has 200\.0 GB: at most 100\.0 GB on this"):
         asks(tmp_path, "lab/huge:1", "*")
@@ -202,9 +213,7 @@ def test_an_image_that_says_too_much_of_itself_does_not_stay(
 ) -> None:
     """Engines repeat it in each answer: of 5 MB shims said that the engine did not answer, and the node was blamed."""
     removed: list[str] = []
-    monkeypatch.setattr(
-        "nodeagent.environments.image_pulls.remove_image", lambda _, name: removed.append(name)
-    )
+    monkeypatch.setattr(private_images, "remove_private", removing(removed))
     engine.configuration_bytes = MOST_CONFIGURATION_BYTES + 1
     with pytest.raises(EnvironmentFailed, match="variables, labels and ports"):
         provided(tmp_path, always=False)
@@ -217,9 +226,7 @@ def test_a_pull_that_fails_leaves_what_somebody_else_put_there(
 ) -> None:
     """An administrator loads the image meanwhile, or another agent of the engine has pulled it."""
     removed: list[str] = []
-    monkeypatch.setattr(
-        "nodeagent.environments.image_pulls.remove_image", lambda _, name: removed.append(name)
-    )
+    monkeypatch.setattr(private_images, "remove_private", removing(removed))
 
     def pull(_engine: Engine, reference: str, **_: object) -> Iterator[PullProgress]:
         engine.here[reference] = StoredImage(id="sha256:loaded")
@@ -268,9 +275,7 @@ def test_a_name_that_was_pulled_and_is_somebodys_image_by_now_is_theirs(
     engine: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed: list[str] = []
-    monkeypatch.setattr(
-        "nodeagent.environments.images.remove_image", lambda _, name: removed.append(name) or True
-    )
+    monkeypatch.setattr("nodeagent.environments.images.remove_private", removing(removed))
     monkeypatch.setattr("nodeagent.environments.image_records.image_used_at", lambda *_: 0.0)
     monkeypatch.setattr("nodeagent.environments.image_builds.tags_of", lambda *_: [])
     images = Images(tmp_path / "images", Engine(tmp_path / "socket"), ImageSettings(), mark="m")

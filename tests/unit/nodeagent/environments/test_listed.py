@@ -13,7 +13,7 @@ DIGEST = "sha256:" + "a" * 64
 
 
 def images(folder: Path, settings: ImageSettings, *listed: dict[str, Any]) -> Images:
-    api = SimpleNamespace(images=lambda: list(listed))
+    api = SimpleNamespace(images=lambda: [{"Id": "sha256:1", **one} for one in listed])
     engine: Any = SimpleNamespace(sdk=SimpleNamespace(api=api), socket=folder)
     return Images(folder, engine, settings, mark="m")
 
@@ -27,6 +27,7 @@ def test_they_go_by_each_of_their_names_but_those_that_no_session_may_use(tmp_pa
         {"RepoTags": None, "RepoDigests": ["<none>@<none>"], "Size": 9},
         {"RepoTags": ["nsml-env:0123"], "Size": 9},
         {"RepoTags": ["small:latest"]},
+        {"RepoTags": ["lab/theirs:1", "nsml-private:2"], "Id": "sha256:2"},
     )
     assert found.listed() == {
         "lab/torch:2": 12,
