@@ -3,7 +3,8 @@
 Both ends read them by one rule: `nsml run` before it sends anything, and the node that builds. Instructions are those of
 Docker's reference, https://docs.docker.com/reference/dockerfile/. What would let a build reach beyond its container is
 refused by name: secrets, binds and ssh of `RUN --mount`, other networks or rights, and files that the engine itself would
-fetch (`ADD https://...`).
+fetch (`ADD https://...`). BuildKit builds none of them (docs/decisions/0006-dockerfiles-without-buildkit.md): what only it
+knows is refused, too, unless the image comes out the same without it.
 """
 
 from __future__ import annotations
@@ -52,11 +53,23 @@ _NUMBER = re.compile(r"[0-9]{1,3}")
 _STAGE = re.compile(r"[a-z][a-z0-9-_.]*")
 _ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)$", re.IGNORECASE)
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?[A-Za-z_]")
-_DIRECTIVE = re.compile(r"#\s*([a-z]+)\s*=\s*(\S+)")
+_DIRECTIVE = re.compile(r"#\s*([a-z]+)\s*=\s*(\S+)", re.IGNORECASE)
+_FRONTEND = re.compile(
+    r"(?:docker\.io/)?docker/dockerfile(?::(?:latest|1(?:\.[0-9]+){0,2}))?(?:@sha256:[0-9a-f]{64})?"
+)
+"""Those of `# syntax=` whose language this is."""
+_OF_PLATFORM = frozenset(
+    f"{which}{what}"
+    for which in ("BUILD", "TARGET")
+    for what in ("PLATFORM", "OS", "ARCH", "VARIANT")
+)
+"""ARGs that BuildKit gives values by itself."""
 _VARIABLE = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)"
     r"|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::(?P<how>[-+])(?P<other>[^{}]*))?\})"
 )
+_OTHER_VARIABLE = re.compile(r"(?<!\\)\$\{(?![A-Za-z_][A-Za-z0-9_]*(?::[-+][^{}]*)?\})[^}\s]*\}?")
+"""What shells, and BuildKit, do beyond `_VARIABLE`: `${A#x}`, `${A:?}`, `${A:-${B}}`."""
 _PIECE = re.compile(
     r"'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\"|\\(?P<one>.)|(?P<space>\s+)|(?P<plain>[^\s'\"\\]+|.)",
     re.DOTALL,
@@ -66,6 +79,7 @@ _SPACE: Final = None
 _NO_CACHE_MOUNTS = (
     "RUN --mount=type=cache is left out: a step is kept whole, under all that it is made of"
 )
+_NO_PLATFORM = "FROM --platform is left out: images are those of the node's platform"
 
 
 class DockerfileRefused(ValueError):
@@ -220,17 +234,18 @@ def read_dockerfile(text: str, arguments: Mapping[str, str] | None = None) -> Do
         if step.word != "ARG":
             raise DockerfileRefused(step.line, "it begins with FROM")
         before |= declared(step, before, given)
+    _check_variables(steps, {**before, **given})
     stages, names = _stages(steps[first:], before)
     taken = {_argument(one) for one in steps if one.word == "ARG"}
     if unknown := sorted(given.keys() - taken):
         raise DockerfileRefused(0, f"it has no ARG {unknown[0][:80]}")
-    has_mounts = any("mount" in one.flags for one in steps)
+    notes = {"mount": _NO_CACHE_MOUNTS, "platform": _NO_PLATFORM}
     made = Dockerfile(
         stages=stages,
         names=names,
         arguments=given,
         globals=before,
-        notes=[_NO_CACHE_MOUNTS] if has_mounts else [],
+        notes=[text for flag, text in notes.items() if any(flag in one.flags for one in steps)],
     )
     for number, stage in enumerate(stages):
         for step in stage.steps:
@@ -420,8 +435,7 @@ def _instructions(text: str) -> Iterable[tuple[int, str]]:
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         stripped = line.strip()
         if is_head and (directive := _DIRECTIVE.fullmatch(stripped)):
-            if directive[1] == "escape" and directive[2] != "\\":
-                raise DockerfileRefused(number, "another escape character is not supported")
+            _check_directive(number, directive[1].lower(), directive[2])
             continue
         is_head = False
         if not stripped or stripped.startswith("#"):
@@ -436,6 +450,36 @@ def _instructions(text: str) -> Iterable[tuple[int, str]]:
         joined = ""
     if joined.strip():
         yield began, joined.strip()
+
+
+def _check_directive(line: int, name: str, value: str) -> None:
+    if name == "escape" and value != "\\":
+        raise DockerfileRefused(line, "another escape character is not supported")
+    if name == "syntax" and not _FRONTEND.fullmatch(value):
+        raise DockerfileRefused(
+            line,
+            f"syntax={value[:80]} is not built",
+            "nodes build the language of docker/dockerfile:1, and run no other frontend of BuildKit",
+        )
+
+
+def _check_variables(steps: Iterable[Step], known: Mapping[str, str]) -> None:
+    """Raise DockerfileRefused for variables that would silently come out empty, or as they are written."""
+    for step in steps:
+        name = _argument(step) if step.word == "ARG" else ""
+        if name in _OF_PLATFORM and "=" not in step.text and name not in known:
+            raise DockerfileRefused(
+                step.line,
+                f"ARG {name} has no value here, as BuildKit would give it",
+                f"--build-arg {name}=... gives it one",
+            )
+        is_expanded = step.word not in {"RUN", "SHELL"} | _UNUSED
+        if is_expanded and (other := _OTHER_VARIABLE.search(step.text)):
+            raise DockerfileRefused(
+                step.line,
+                f"{other[0][:80]} is not replaced here",
+                "${NAME}, ${NAME:-OTHER} and ${NAME:+OTHER} are",
+            )
 
 
 def _step(line: int, said: str) -> Step:

@@ -85,6 +85,12 @@ def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
         ("FROM a\nCOPY --chown=$(id) a b", "no owner"),
         ("FROM a\nRUN cat <<EOF\nx\nEOF", "here-documents"),
         ("# escape=`\nFROM a", "escape"),
+        ("# Syntax=docker/dockerfile:1-labs\nFROM a", "line 1: syntax=docker/dockerfile:1-labs"),
+        ("#syntax=lab/frontend\nFROM a", "syntax=lab/frontend is not built"),
+        ("FROM a\nARG TARGETARCH\nRUN x", "line 2: ARG TARGETARCH has no value"),
+        ("FROM a\nCOPY --parents a b", "--parents is not allowed"),
+        ("FROM a\nENV B=${A#x} C=1", "line 2: ${A#x} is not replaced"),
+        ("FROM a\nWORKDIR ${A:-${B}}", "is not replaced"),
         ("FROM a\nARG 1=2", "no name"),
         ("FROM a\nPRIVILEGED x", "no instruction"),
         ("FROM a\n" + "RUN x\n" * 127, "over 127 instructions"),
@@ -96,6 +102,25 @@ def test_what_no_node_builds_is_refused_with_its_line(text: str, says: str) -> N
     with pytest.raises(DockerfileRefused) as refused:
         read_dockerfile(text)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# syntax=docker.io/docker/dockerfile:1.7\n# check=skip=all\nFROM a",
+        f"# syntax=docker/dockerfile:1@sha256:{'a' * 64}\nFROM a",
+        "ARG TARGETARCH=arm64\nFROM a\nARG TARGETARCH",
+        "FROM a\nENV A=${B:-c} D='\\${E#f}'\nRUN echo ${A#x} ${TARGETARCH}",
+        "FROM a\nCMD echo ${A#x}",
+    ],
+)
+def test_syntax_of_buildkit_that_changes_nothing_is_read(text: str) -> None:
+    assert read_dockerfile(text).images == ["a"]
+
+
+def test_a_platform_is_left_out_with_a_note() -> None:
+    (note,) = read_dockerfile("FROM --platform=$BUILDPLATFORM a").notes
+    assert "--platform" in note
 
 
 def test_an_address_behind_a_variable_is_refused_when_it_is_known() -> None:
