@@ -37,7 +37,7 @@ from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.generations import SUFFIX, last_of, next_of
 from nodeagent.environments.hostconfig import apt_configuration
 from nodeagent.environments.image_records import DERIVED, tag_of
-from nodeagent.environments.recipe import PLACE, LockTaken, recipe_key, write_recipe
+from nodeagent.environments.recipe import PLACE, LockTaken, LockUse, recipe_key, write_recipe
 from nsml.packages.locks import LockRefused, locked
 
 if TYPE_CHECKING:
@@ -106,42 +106,44 @@ class ImageBuilds:
         """The id of the image with `requirements` upon `base`; see Images.provide."""
         apt = apt_configuration()
 
-        def named(wanted: Requirements, built_after: float, *, is_locked: bool = False) -> str:
+        def named(wanted: Requirements, built_after: float, use: LockUse | None = None) -> str:
             key = recipe_key(
                 base_id=base.id,
                 requirements=wanted,
                 environ=os.environ,
                 apt=apt,
                 owner=request.owner,
-                is_locked=is_locked,
+                lock=use,
             )
             return self._current(key, built_after)
 
-        def made(key: str, wanted: Requirements, request: ImageRequest) -> tuple[str, str]:
-            image = self._provided(
-                key,
-                request,
-                lambda key, request, turn: self._build(key, base, wanted, apt, request, turn=turn),
-            )
+        def made(key: str, wanted: Requirements, use: LockUse | None = None) -> tuple[str, str]:
+            def make(key: str, request: ImageRequest, turn: Turn) -> None:
+                self._build(key, base, wanted, apt, request, use=use, turn=turn)
+
+            image = self._provided(key, request, make)
             return image.id, self._records.packages_of(key, image)
 
         lock = request.lock
         if not lock:
             key = named(requirements, request.built_after)
-            image_id, installed = made(key, requirements, request)
+            image_id, installed = made(key, requirements)
             request.installed(installed)
             return image_id
         found = named(requirements, 0.0)
         if self._records.packages_of(found, find_image(self._engine, tag_of(found))) == lock:
-            image_id, installed = made(found, requirements, replace(request, lock=""))
+            image_id, installed = made(found, requirements)
             if installed == lock:  # it was not removed meanwhile
                 request.installed(lock)
                 return image_id
         whole = _locked(requirements, lock)
-        is_locked = whole is not requirements
-        key = named(whole, request.built_after, is_locked=is_locked)
-        image_id, installed = made(key, whole, replace(request, lock=lock if is_locked else ""))
-        request.installed(lock if is_locked else installed)
+        use = None
+        if whole is not requirements:
+            use = LockUse(requirements.lines, request.keeps_whole_lock)
+        image_id, installed = made(named(whole, request.built_after, use), whole, use)
+        # of an image that another agent has made it is not known which of its packages it kept
+        is_known = use is not None and use.keeps_all
+        request.installed(lock if is_known else installed)
         return image_id
 
     def from_dockerfile(self, recipe: Recipe, request: ImageRequest) -> StoredImage:
@@ -229,6 +231,7 @@ class ImageBuilds:
         apt: AptConfiguration,
         request: ImageRequest,
         *,
+        use: LockUse | None,
         turn: Turn,
     ) -> None:
         folder = self._folder / f"{key}.build"
@@ -240,7 +243,7 @@ class ImageBuilds:
             return heard[0]
 
         def describe(image: StoredImage) -> None:
-            self._records.remember_packages(key, image, request.lock or heard[0].lock)
+            self._records.remember_packages(key, image, heard[0].lock)
 
         def keep(made: str) -> None:
             self._keep(made, base, key, run.written, describe)
@@ -250,9 +253,7 @@ class ImageBuilds:
                 key,
                 turn,
                 argv=("/bin/sh", f"{PLACE}/build.sh"),
-                mounts=write_recipe(
-                    folder, requirements, os.environ, apt, is_locked=bool(request.lock)
-                ),
+                mounts=write_recipe(folder, requirements, os.environ, apt, lock=use),
                 capabilities=FOR_APT if requirements.packages else FOR_PIP,
             )
             run.to_end(container, base, keep=keep, hear=hear)

@@ -54,5 +54,6 @@ class ImageRequest:
     built_after: float = 0.0
     built: Callable[[float], object] = lambda _: None
     lock: str = ""
+    keeps_whole_lock: bool = False
     installed: Callable[[str], object] = lambda _: None
     logins: Mapping[str, Login] = field(default_factory=dict, repr=False)

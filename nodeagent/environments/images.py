@@ -144,6 +144,7 @@ class Images:
         built_after: float = 0.0,
         built: Callable[[float], object] = lambda _: None,
         lock: str = "",
+        keeps_whole_lock: bool = False,
         installed: Callable[[str], object] = lambda _: None,
         logins: Mapping[str, Login] = MappingProxyType({}),
     ) -> str:
@@ -151,7 +152,7 @@ class Images:
 
         `owner` is the id of the user who asks, `logins` that user's at registries. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
         could remove it, `pinned` the base image by its digest. One that this agent pulled before `built_after` is pulled again, and what was built before is built anew, beside that; `built` gets when it was built: Unix
-        seconds. With a `lock` it has exactly these packages upon the image; `installed` gets the lock of what it has, "" for none. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
+        seconds. With a `lock` it has of these packages upon the image those that `requirements` lead to there, and with `keeps_whole_lock` all; `installed` gets the lock of what it has, "" for none. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
         EngineUnreachable where the engine does not answer (a build that it was restarted under, too: it can be
         made again), and OSError where this machine lacks something.
         """
@@ -164,6 +165,7 @@ class Images:
             built_after=built_after,
             built=built,
             lock=lock,
+            keeps_whole_lock=keeps_whole_lock,
             installed=installed,
             logins=logins,
         )

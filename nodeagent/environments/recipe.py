@@ -16,6 +16,7 @@ import json
 import os
 import shlex
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,9 +151,31 @@ if [ -s "$here/requirements.txt" ]; then
         # by its path: by a name uv looks for a virtual environment only
         python=$("$python" -c 'import sys; print(sys.executable)')
         set -- --python "$python" ${NSML_NO_INDEX:+--no-index}
+        wanted="$here/packages-of-index.txt"
+        if [ -n "${NSML_LOCKED-}" ]; then
+            # a lock may be that of another Python, or have packages that the image is there for
+            wanted="$tmp/wanted"
+            if [ -s "$here/asked.txt" ]; then
+                "$here/uv" pip compile "$@" -q --no-header --no-annotate -c "$here/packages-of-index.txt" \
+                    "$here/asked.txt" >"$tmp/needed"
+                sed -n 's/^\([A-Za-z0-9._-]\{1,\}\).*/\1/p' "$tmp/needed" >"$tmp/names"
+                sed 's/^\([A-Za-z0-9._-]*\).*/\1/' "$here/packages-of-index.txt" >"$tmp/locked"
+                lacks=$(grep -vxFf "$tmp/locked" "$tmp/names" || true)
+                [ -z "$lacks" ] || fail "the lock does not have what this Python needs: $(echo $lacks)"
+                sed 's/.*/^&[^A-Za-z0-9._-]/' "$tmp/names" >"$tmp/patterns"
+            fi
+            if [ -n "${NSML_KEEPS_ALL-}" ] || ! [ -s "$here/asked.txt" ]; then
+                cat "$here/packages-of-index.txt" >"$wanted"
+            else
+                grep -f "$tmp/patterns" "$here/packages-of-index.txt" >"$wanted"
+            fi
+        fi
         "$here/uv" pip install "$@" --break-system-packages ${NSML_LOCKED:+--no-deps} \
-            ${NSML_HASHED:+--require-hashes} -r "$here/packages-of-index.txt"
-        [ -z "${NSML_LOCKED-}" ] || exit 0
+            ${NSML_HASHED:+--require-hashes} -r "$wanted"
+        if [ -n "${NSML_LOCKED-}" ]; then
+            sed 's/^/nsml-lock: /' "$wanted"
+            exit 0
+        fi
         "$here/uv" pip freeze -q --python "$python" >"$tmp/have"
         grep -v '^-\|://' "$tmp/have" >"$tmp/versions" || true
         if "$here/uv" pip compile "$@" -q --generate-hashes --no-header --no-annotate \
@@ -175,6 +198,17 @@ fi
 """
 
 
+@dataclass(frozen=True, slots=True)
+class LockUse:
+    """How the packages of a lock are taken: those that the lines `asked` lead to in the image, or all.
+
+    The build fails if these lines lead to others, too.
+    """
+
+    asked: Sequence[str]
+    keeps_all: bool
+
+
 def recipe_key(
     *,
     base_id: str,
@@ -182,7 +216,7 @@ def recipe_key(
     environ: Mapping[str, str],
     apt: AptConfiguration,
     owner: str,
-    is_locked: bool = False,
+    lock: LockUse | None = None,
 ) -> str:
     """Names what would be built: the base, the lines in their order, and where they come from.
 
@@ -199,7 +233,7 @@ def recipe_key(
         sources if requirements.lines else {},
         mirrors if requirements.packages else [],
         owner if requirements.has_own_sources else "",
-        is_locked,
+        None if lock is None else [list(lock.asked), lock.keeps_all],
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
@@ -210,9 +244,9 @@ def write_recipe(
     environ: Mapping[str, str],
     apt: AptConfiguration,
     *,
-    is_locked: bool = False,
+    lock: LockUse | None = None,
 ) -> list[Mounted]:
-    """Write the files of a build below `folder`; what the build is to mount. `is_locked`: the requirements are a whole lock.
+    """Write the files of a build below `folder`; what the build is to mount. With `lock` the requirements are a whole lock.
 
     Raises EnvironmentFailed when the machine's configuration cannot be given to a container.
     """
@@ -239,7 +273,7 @@ def write_recipe(
         _write(folder / "mirrors" / f"nsml-host-{number}.{suffix}", _with_keys(folder, text, apt))
     mounts = [Mounted(source=str(folder), target=PLACE)]
     if requirements.lines:
-        _write_for_uv(folder, requirements.lines, environ, is_locked=is_locked)
+        _write_for_uv(folder, requirements.lines, environ, lock)
         mounts.append(Mounted(source=str(uv_program()), target=f"{PLACE}/uv"))
         mounts.append(Mounted(source=str(pip_folder()), target=f"{PLACE}/pip-site/pip"))
         mounts += [
@@ -249,7 +283,7 @@ def write_recipe(
 
 
 def _write_for_uv(
-    folder: Path, lines: Sequence[str], environ: Mapping[str, str], *, is_locked: bool
+    folder: Path, lines: Sequence[str], environ: Mapping[str, str], lock: LockUse | None
 ) -> None:
     """Write what uv installs, and the same configuration for it as variables."""
     named = [line for line in lines if not line.startswith("-")]
@@ -272,7 +306,8 @@ def _write_for_uv(
                 variables[some] = packages.replace(",", " ")
     is_hashed = is_on(options.get("require-hashes", "")) or any("--hash" in one for one in named)
     for variable, is_so in (
-        ("NSML_LOCKED", is_locked),
+        ("NSML_LOCKED", lock is not None),
+        ("NSML_KEEPS_ALL", lock is not None and lock.keeps_all),
         ("NSML_HASHED", is_hashed),
         ("NSML_NO_INDEX", is_on(options.get("no-index", ""))),
     ):
@@ -283,6 +318,8 @@ def _write_for_uv(
         (folder / name).chmod(0o644)
     _write(folder / "uv", "", mode=0o755)  # what is mounted there needs a place
     _write(folder / "packages-of-index.txt", _lines(named))
+    asked = () if lock is None else [line for line in lock.asked if not line.startswith("-")]
+    _write(folder / "asked.txt", _lines(asked))
     exports = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in variables.items())
     _write(folder / "uv-environment", exports, mode=0o600)
 

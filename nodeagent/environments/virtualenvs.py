@@ -238,6 +238,11 @@ class Environments:
         except LockRefused as error:
             raise EnvironmentFailed(f"the lock of its packages cannot be used: {error}") from None
 
+    def lacking_defaults(self, lock: str) -> Sequence[str]:
+        """Names of the node's default packages that are not in a lock."""
+        names = {name_of(line) for line in self._default if not line.startswith("-")}
+        return sorted(names - {one.name for one in read_lock(lock)})
+
     def _has(self, wanted: _Wanted, lock: str) -> bool:
         """Whether the environment for what was asked for has these packages as it is."""
         return lock_of(self.folder / self._current(_key(wanted), 0.0)) == lock

@@ -115,13 +115,13 @@ class AgreeHook:
         if not draft.installed:
             return
         standing = await self._standing(draft)
-        if standing in {"", draft.installed}:
+        if not standing or _is_of(standing, draft):
             return
         if draft.lock != standing and not draft.is_lock_refused:
             draft.lock = standing
             for hook in self._installing:
                 await hook.prepare(draft)
-        if draft.installed == standing:
+        if _is_of(standing, draft):
             return
         words = differences(draft.installed, standing)
         await self._run(lambda: draft.log.note(f"note: other packages than on record: {words}"))
@@ -163,6 +163,13 @@ class AgreeHook:
                 return None
         log.warning("lock.not_recorded", replica=str(replica), reason="no control plane answers")
         return None
+
+
+def _is_of(standing: str, draft: Draft) -> bool:
+    """Whether a replica has the packages of a lock; upon an image those that its code leads to are enough."""
+    if draft.image is None:
+        return draft.installed == standing
+    return set(draft.installed.splitlines()) <= set(standing.splitlines())
 
 
 def _may_have_packages(spec: sessions.SessionSpec) -> bool:

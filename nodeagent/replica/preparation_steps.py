@@ -331,8 +331,19 @@ class PythonHook:
                 provide = partial(self._environments.provide, wanted)
                 draft.python = await _provided(self._run, provide, draft, "environment", wanted)
                 draft.installed = await self._run(partial(lock_of, draft.python.folder))
+                if draft.lock and (without := self._environments.lacking_defaults(draft.lock)):
+                    await self._run(partial(draft.log.note, _without_defaults(without)))
         except (AccountsError, EnvironmentFailed, OSError) as error:
             raise _not_made(draft, error) from error
+
+
+def _without_defaults(names: Sequence[str]) -> str:
+    """The lock may be that of a replica in a container, whose image has them."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (
+        f"note: without {', '.join(names[:3])}{more} of this node's default packages: the lock of the"
+        " session does not have them; name in requirements.txt what the code needs"
+    )
 
 
 class ImageHook:
@@ -391,6 +402,7 @@ class ImageHook:
             self._images.provide,
             reference,
             wanted,
+            keeps_whole_lock=bool(draft.assignment.spec.environment_lock),
             logins=draft.logins,
             pinned=partial(setattr, draft, "pinned_image"),
             installed=partial(setattr, draft, "installed"),

@@ -235,10 +235,13 @@ def test_what_the_image_has_is_kept_and_in_the_lock_if_an_index_has_it(
     node.engine.sdk.api.tag(node.ask("kept").result(120), *with_kept.split(":"))
     make_wheel(node.mirror, "kept", "TEXT = 'new'", version="2.0")
     make_wheel(node.mirror, "other", "", needs="Requires-Dist: kept\n")
+    make_wheel(node.mirror, "extra")
     settings = ImageSettings(allowed=("local:*",))
     images = Images(node.folder, node.engine, settings, mark=node.mark)
 
-    def made(*lines: str, lock: str = "", base: str = with_kept) -> tuple[str, str, bytes]:
+    def made(
+        *lines: str, lock: str = "", base: str = with_kept, keeps_all: bool = False
+    ) -> tuple[str, str, bytes]:
         said, locks = bytearray(), list[str]()
         image = images.provide(
             base,
@@ -248,6 +251,7 @@ def test_what_the_image_has_is_kept_and_in_the_lock_if_an_index_has_it(
             owner="kim",
             use=node.used.append,
             lock=lock,
+            keeps_whole_lock=keeps_all,
             installed=locks.append,
         )
         return image, locks[0], bytes(said)
@@ -260,13 +264,22 @@ def test_what_the_image_has_is_kept_and_in_the_lock_if_an_index_has_it(
         assert made("other", lock=lock)[:2] == (image, lock), "which is there"
         on_base, again, _ = made("other", lock=lock, base=node.base)
         assert (node.runs(on_base, code), again) == ("old\n", lock)
+        # of a node without containers, which has its default packages beside
+        _, extra, _ = made("extra")
+        found = "import importlib.util as u; print(u.find_spec('extra') is not None)"
+        on_base, again, _ = made("other", lock=lock + extra, base=node.base)
+        assert (node.runs(on_base, found), again) == ("False\n", lock)
+        on_base, again, _ = made("other", lock=lock + extra, base=node.base, keeps_all=True)
+        assert (node.runs(on_base, found), again) == ("True\n", lock + extra)
+        with pytest.raises(EnvironmentFailed, match="does not have what this Python needs: kept"):
+            made("other", lock=lock.partition("\n")[2], base=node.base)
         _, none, said = made("kept")
         assert (none, b"the image has all of it" in said) == ("", True)
         old.rename(tmp_path / old.name)
         image, none, said = made("other>=1")
         assert (node.runs(image, code), none) == ("old\n", "")
         assert b"note: no lock" in said
-        with pytest.raises(EnvironmentFailed, match="gone"):
+        with pytest.raises(EnvironmentFailed, match=r"does not have .* other"):
             made("other", lock=f"gone==1.0 --hash=sha256:{'a' * 64}\n")
     finally:
         remove_image(node.engine, with_kept)

@@ -61,8 +61,13 @@ def whole_turn(sandbox: Sandbox) -> Turn:
     return Turn(owner="kim", memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes)
 
 
-def environments_in(data: Path, *, limits: BuildLimits | None = None) -> Environments:
+def environments_in(
+    data: Path, *, limits: BuildLimits | None = None, default: Sequence[str] = ()
+) -> Environments:
     """The environments of that agent."""
     return Environments(
-        data / "environments", sandbox_here(limits=limits), Downloads(data / "downloads")
+        data / "environments",
+        sandbox_here(limits=limits),
+        Downloads(data / "downloads"),
+        default=default,
     )

@@ -22,7 +22,7 @@ from tests.support.sandboxes import environments_in
 from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from google.protobuf.message import Message
 
@@ -82,9 +82,17 @@ class Replica:
     """One replica on a node of its own."""
 
     def __init__(
-        self, place: Path, record: Record, *, rank: int = 0, attempt: int = 1, lock: str = ""
+        self,
+        place: Path,
+        record: Record,
+        *,
+        rank: int = 0,
+        attempt: int = 1,
+        lock: str = "",
+        default: Sequence[str] = (),
     ) -> None:
-        python = PythonHook(environments_in(place), in_own_thread, lambda **_: HERE)
+        environments = environments_in(place, default=default)
+        python = PythonHook(environments, in_own_thread, lambda **_: HERE)
         folder = ReplicaFolder(place / "replica")
         folder.create()
         (folder.app / "requirements.txt").write_text("greeting\n")
@@ -200,3 +208,30 @@ async def test_an_image_gets_no_default_packages_of_an_attempt_without_container
     hook: Any = ImageHook(Images(), Nameless(), in_own_thread, lambda **_: HERE, Answering())  # type: ignore[arg-type]
     await hook.prepare(draft)
     assert given == [expected]
+
+
+@pytest.mark.parametrize(("image", "recorded"), [("sha256:i", 0), (None, 1)])
+async def test_upon_an_image_the_part_of_the_lock_that_the_code_needs_is_enough(
+    tmp_path: Path, image: str | None, recorded: int
+) -> None:
+    record = Record()
+    needed, beside = (f"{name}==1.0 --hash=sha256:{'a' * 64}\n" for name in ("kept", "default"))
+    record.content = beside + needed
+    replica = Replica(tmp_path, record, attempt=2)
+    replica.draft.image, replica.draft.installed = image, needed
+    replica.draft.is_lock_refused = True
+    await replica.agree.prepare(replica.draft)
+    assert record.calls.count("RecordEnvironmentLock") == recorded
+    assert ("default absent (1.0)" in replica.said) is bool(recorded)
+
+
+@pytest.mark.usefixtures("old")
+async def test_default_packages_that_the_lock_of_a_container_lacks_are_named(
+    tmp_path: Path, index: Path
+) -> None:
+    make_wheel(index, "beside")
+    record = Record()
+    await Replica(tmp_path / "0", record).prepare()
+    later = Replica(tmp_path / "1", record, attempt=2, default=("beside", "greeting"))
+    assert await later.prepare() == "greeting==1.0"
+    assert "without beside of this node's default packages" in later.said
