@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 import structlog
 
 from nodeagent.client_work import ClientWork, Work
+from nodeagent.environments.dockerfile_builds import Recipe
+from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.virtualenvs import lock_of
 from nodeagent.replica.preparation_steps import check_python, not_honoured
+from nsml.packages.dockerfile import is_path
 from nsml.packages.requirements import (
     as_text,
     is_other_list,
@@ -25,7 +28,8 @@ from nsml.packages.requirements import (
 from nsml.v1 import resources_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from nodeagent.engine.pulls import Login
     from nodeagent.environments.build_queue import Waits
@@ -73,6 +77,10 @@ class Provide(Protocol):
         """What a session with these requirements gets."""
         ...
 
+    def from_dockerfile(self, files: pb.EnvironmentFiles, asked: Asked) -> Built:
+        """The image that a session with this Dockerfile gets. Raises EnvironmentFailed where there are no containers."""
+        ...
+
 
 class OnMachine:
     """Environments of a node without containers."""
@@ -101,6 +109,11 @@ class OnMachine:
             built=asked.built,
         )
         return Built(made.folder.name, lock_of(made.folder))
+
+    def from_dockerfile(self, files: pb.EnvironmentFiles, asked: Asked) -> Built:
+        """See Provide."""
+        del files, asked
+        raise EnvironmentFailed("this node runs programs without containers, and builds no images")
 
 
 class InImages:
@@ -141,6 +154,42 @@ class InImages:
         finally:
             del self._held[asked]
         return Built(image, *locks)
+
+    def from_dockerfile(self, files: pb.EnvironmentFiles, asked: Asked) -> Built:
+        """See Provide."""
+        held = self._held[asked] = []
+        try:
+            with self._images.context_folder() as folder:
+                _write_context(folder, files.context)
+                image = self._images.provide_built(
+                    Recipe(
+                        folder=folder,
+                        path=files.dockerfile,
+                        arguments=dict(files.build_arguments),
+                    ),
+                    asked.say,
+                    asked.cancelled,
+                    owner=asked.owner,
+                    waits=asked.waits,
+                    use=held.append,
+                    built_after=asked.built_after,
+                    built=asked.built,
+                    logins=asked.logins,
+                )
+        finally:
+            del self._held[asked]
+        return Built(image)
+
+
+def _write_context(folder: Path, files: Iterable[pb.ContextFile]) -> None:
+    """Write the files of a Dockerfile's folder, with the modes that a session's code has. Raises EnvironmentFailed, OSError."""
+    for file in files:
+        if not is_path(file.path):
+            raise EnvironmentFailed(f"{file.path[:80]!r} is not the path of a file in a folder")
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+        path.chmod(0o755 if file.executable else 0o644)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -276,6 +325,8 @@ class EnvironmentBuilds:
             built=build.note_built,
             logins=logins,
         )
+        if files.dockerfile:
+            return _done(build, owner, self._provide.from_dockerfile(files, asked))
         readers = self._reader(owner=owner, waits=build.wait, cancelled=build.cancelled)
 
         def text(name: str) -> str | None:
@@ -289,14 +340,17 @@ class EnvironmentBuilds:
             may_build=self._provide.may_build,
             readers=readers,
         )
-        made = self._provide(wanted, asked)
-        log.info("environment.built_ahead", key=made.key, owner=owner)
-        return pb.EnvironmentBuild(
-            state=pb.ENVIRONMENT_BUILD_STATE_DONE,
-            key=made.key,
-            was_there=0 < build.built_at < build.began_at,
-            lock=made.lock,
-        )
+        return _done(build, owner, self._provide(wanted, asked))
+
+
+def _done(build: _Build, owner: str, made: Built) -> pb.EnvironmentBuild:
+    log.info("environment.built_ahead", key=made.key, owner=owner)
+    return pb.EnvironmentBuild(
+        state=pb.ENVIRONMENT_BUILD_STATE_DONE,
+        key=made.key,
+        was_there=0 < build.built_at < build.began_at,
+        lock=made.lock,
+    )
 
 
 def _failed(words: str) -> pb.EnvironmentBuild:

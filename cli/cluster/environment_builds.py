@@ -31,7 +31,7 @@ _UNREACHABLE_FOR_S = 60.0
 """How long a building node may be unreachable before its build counts as failed."""
 _CANCELLED_WITHIN_S = 5.0
 """For what is not answered by then, agents notice that nobody asks about it."""
-_MOST_FILES_BYTES = 3 << 20
+MOST_FILES_BYTES = 3 << 20
 _ANY_SIZE = 1 << 60
 
 
@@ -101,13 +101,18 @@ def build(
         app.say("nothing was done (--dry-run)")
         return ExitCode.OK
     app.say(f"building on {nodes_words(chosen)}")
-    answers = app.call(partial(_built, app=app, files=files, nodes=chosen))
+    answers = app.call(partial(built_on, app=app, files=files, nodes=chosen))
     is_printed = lock_file == Path("-")
     # for programs the lock is in the answers
     if lock_file is not None and (app.is_for_people or not is_printed):
         _write_lock(app, answers, lock_file)
     if not (is_printed and app.is_for_people):
-        _write_answers(app, answers)
+        write_answers(app, answers)
+    return code_of(answers)
+
+
+def code_of(answers: Sequence[BuildOnNode]) -> ExitCode:
+    """Whether all, some or no nodes have built it."""
     done = sum(one.is_done for one in answers)
     if done == len(answers):
         return ExitCode.OK
@@ -161,9 +166,9 @@ def _files(app: App, folder: Path, entry: str) -> EnvironmentFiles:
     )
     app.say(f"environment: {source}")
     files = EnvironmentFiles(texts=texts, entry=entry if entry in texts else "")
-    if files.ByteSize() > _MOST_FILES_BYTES:
+    if files.ByteSize() > MOST_FILES_BYTES:
         raise CommandError(
-            f"the files that list packages have over {_MOST_FILES_BYTES >> 20} MiB",
+            f"the files that list packages have over {MOST_FILES_BYTES >> 20} MiB",
             code=ExitCode.USAGE,
             advice="nsml run    which has them built, too",
         )
@@ -191,9 +196,10 @@ async def _nodes(client: Client, *, words: Sequence[str], are_all: bool) -> list
     return found
 
 
-async def _built(
+async def built_on(
     client: Client, *, app: App, files: EnvironmentFiles, nodes: Sequence[str]
 ) -> list[BuildOnNode]:
+    """Have it built on nodes, with their output; Ctrl-C ends the builds."""
     import asyncio
 
     from nsml.common.concurrency import each_at_once
@@ -341,7 +347,8 @@ def _write_lock(app: App, answers: Sequence[BuildOnNode], place: Path) -> None:
     app.say(f"lock: {place}")
 
 
-def _write_answers(app: App, answers: Sequence[BuildOnNode]) -> None:
+def write_answers(app: App, answers: Sequence[BuildOnNode]) -> None:
+    """Print a row for each node."""
     from nsml.view.environments import BUILD_COLUMNS, BuildOnNode, build_record
 
     write_list(

@@ -67,7 +67,7 @@ def check_code(app: App, code: Code, options: RunOptions) -> list[str]:
     _note_variables(app, code, options)
     _note_recipes(app, code.folder, options.spec.dockerfile)
     if options.spec.dockerfile:
-        _check_dockerfile(app, code, options)
+        check_dockerfile(app, code, options)
         return []
     required = _check_requirements(app, code, options)
     _tell_source(app, required)
@@ -168,7 +168,7 @@ _RECIPES = (
 """Files that other tools build containers from."""
 
 
-def _check_dockerfile(app: App, code: Code, options: RunOptions) -> None:
+def check_dockerfile(app: App, code: Code, options: RunOptions) -> None:
     """Raise CommandError for a Dockerfile that no node builds, or that is not sent."""
     from nsml.common.text import visible
     from nsml.packages.dockerfile import DockerfileRefused, read_dockerfile

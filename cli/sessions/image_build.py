@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cli.app import App
+from cli.arguments import NODE
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.signals import ended_as_by_ctrl_c
@@ -17,6 +18,10 @@ from nsml.common.shell import option_words, shell_line
 from nsml.spec.run_flags import FLAGS, Unreadable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cli.sessions.run_request import RunOptions
+    from nsml.v1.resources_pb2 import EnvironmentFiles
     from nsml.v1.sessions_pb2 import Session
 
 _ASKED: Final[dict[str, Any]] = {
@@ -41,6 +46,7 @@ _STOPPED: Final = "image build was interrupted"
     examples=[
         "nsml image build",
         "nsml image build ~/code/train -f docker/train.Dockerfile --build-arg PYTHON=3.12",
+        "nsml image build --node 'gpu-*'",
     ],
 )
 @click.argument("folder", default=".", type=click.Path(path_type=Path))
@@ -60,6 +66,15 @@ _STOPPED: Final = "image build was interrupted"
 )
 @click.option("--refresh", is_flag=True, help="Pull its images and build all steps anew.")
 @click.option("--pod", metavar="NAME", help="On a node of this pod.")
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    type=NODE,
+    metavar="NODE",
+    help="On this node, or nodes that fit a glob, without a session; repeatable.",
+)
+@click.option("-t", "--tag", metavar="NAME", hidden=True)
 @pass_app
 def build(
     app: App,
@@ -69,18 +84,31 @@ def build(
     build_arg: tuple[str, ...],
     refresh: bool,
     pod: str | None,
+    nodes: tuple[str, ...],
+    tag: str | None,
 ) -> int:
     """Build a Dockerfile on a node, as nsml run --dockerfile in that folder would.
 
     It shows the build, which is the preparation of a session without GPUs that does nothing, and prints the
     id of the image. Sessions with the same Dockerfile and files find it on that node; others find the
-    steps. Ctrl-C stops the build.
+    steps. With --node it is built on these nodes, without a session; the files may have 3 MiB then.
+    Ctrl-C stops the build.
     """
     from cli.sessions.logs import LogReader, LogReaders, code_of_end, end_words, follow_to_end
     from cli.sessions.preflight import check_first
     from cli.sessions.run import options_of, submitted
     from nsml.common.text import visible
 
+    if tag is not None:
+        raise CommandError(
+            "images that nodes build have no names",
+            code=ExitCode.USAGE,
+            why="another node would have another image under the name, or ask a registry for it",
+            advice="nsml run --dockerfile Dockerfile    which finds what was built, on any node\n"
+            "nsml run --image REGISTRY/NAME    for an image that you have pushed",
+        )
+    if nodes and pod:
+        raise CommandError("--node and --pod exclude each other", code=ExitCode.USAGE)
     try:
         os.chdir(folder)
     except OSError as error:
@@ -104,6 +132,8 @@ def build(
         *option_words("-f", dockerfile),
         *repeat,
     )
+    if nodes:
+        return _on_nodes(app, options, nodes)
     check_first(app, options)
     with ended_as_by_ctrl_c():
         session = submitted(app, options)
@@ -127,6 +157,52 @@ def build(
     if app.is_for_people:
         app.say(f"  use: {shell_line(['nsml', 'run', '--dockerfile', dockerfile, *repeat])}")
     return ExitCode.OK
+
+
+def _on_nodes(app: App, options: RunOptions, words: Sequence[str]) -> int:
+    """Build on nodes that are named, with the files of the folder in the order."""
+    from functools import partial
+
+    from cli.cluster.environment_builds import built_on, code_of, write_answers
+    from cli.cluster.node_targets import names_of, nodes_words
+
+    files = _files(app, options)
+    chosen = app.call(lambda client: names_of(client, words))
+    app.say(f"building on {nodes_words(chosen)}")
+    answers = app.call(partial(built_on, app=app, files=files, nodes=chosen))
+    write_answers(app, answers)
+    return code_of(answers)
+
+
+def _files(app: App, options: RunOptions) -> EnvironmentFiles:
+    """What a Dockerfile is built from: the files that `nsml run` would send. Raises CommandError."""
+    from cli.cluster.environment_builds import MOST_FILES_BYTES
+    from cli.sessions.code_checks import Code, check_dockerfile
+    from nsml.content.ignore import rules_for
+    from nsml.content.listing import list_folder
+    from nsml.v1.resources_pb2 import EnvironmentFiles
+
+    folder = Path.cwd()
+    code = Code(folder, list_folder(folder, ignore=rules_for(folder)))
+    check_dockerfile(app, code, options)
+    files = EnvironmentFiles(
+        dockerfile=options.spec.dockerfile,
+        build_arguments=options.spec.build_arguments,
+        refresh=options.spec.refresh_environment,
+    )
+    size = sum(one.size for one in code.files.values())
+    for path, one in code.files.items() if size <= MOST_FILES_BYTES else ():
+        content = code.read(path)
+        if content is not None:
+            files.context.add(path=path, content=content, executable=bool(one.mode & 0o100))
+    if size > MOST_FILES_BYTES or files.ByteSize() > MOST_FILES_BYTES:
+        raise CommandError(
+            f"the files of the folder have over {MOST_FILES_BYTES >> 20} MiB",
+            code=ExitCode.USAGE,
+            why="--node sends them with the order",
+            advice="nsml image build    without --node; .nsmlignore leaves out files",
+        )
+    return files
 
 
 def _pair(text: str) -> tuple[str, str]:

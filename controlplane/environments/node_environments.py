@@ -19,6 +19,7 @@ from controlplane.domain.policy import ACT_FOR, ALLOW, SEE, Personal, may
 from controlplane.domain.values import Isolation
 from controlplane.state.agent_connections import Ability, EnvironmentOrder
 from controlplane.state.agent_questions import AgentQuestions
+from nsml.packages import dockerfile
 from nsml.packages.locks import MOST_LOCK_BYTES
 from nsml.v1 import agents_pb2, resources_pb2
 
@@ -37,6 +38,7 @@ MOST_FILES_BYTES: Final = 3 << 20
 MOST_LOG_BYTES: Final = 64 << 10
 """Of a build, in one answer."""
 _MOST_FILES: Final = 128
+_MOST_CONTEXT_FILES: Final = 4096
 _LONGEST_PATH: Final = 1024
 _MOST_WORDS: Final = 500
 
@@ -115,18 +117,24 @@ class NodeEnvironments:
         Raises as `listed`; StateConflict also where the node runs no sessions of the caller, TooLarge, InvalidRequest.
         """
         if files.ByteSize() > MOST_FILES_BYTES or len(files.texts) > _MOST_FILES:
+            what = "of a Dockerfile" if files.dockerfile else "that list packages"
             raise TooLarge(
-                f"the files that list packages have over {MOST_FILES_BYTES >> 20} MiB",
+                f"the files {what} have over {MOST_FILES_BYTES >> 20} MiB",
                 attempt="a session builds it, too",
             )
         if any(len(path) > _LONGEST_PATH for path in (*files.texts, files.entry)):
             # nodes match paths against patterns, whose time grows faster than they do
             raise InvalidRequest(f"a path has over {_LONGEST_PATH} characters")
+        _check_context(files)
         stored = self._state.nodes.get(check_node(node))
         is_theirs = stored is None or may(who, ACT_FOR, Personal(stored.value.owner)) is ALLOW
         if stored is not None and not is_theirs and (why := owner_words(stored.value)):
             raise StateConflict(f"node {node} {why}")
         has_images = stored is not None and stored.value.isolation is Isolation.CONTAINER
+        if files.dockerfile and stored is not None and not has_images:
+            raise StateConflict(
+                f"node {node} builds no images", why="it runs programs without containers"
+            )
         logins = await self._logins(who.user) if has_images else ()
         order = agents_pb2.EnvironmentBuildOrder(files=files)
         return await self._about_build(who, node, order, logins)
@@ -154,7 +162,9 @@ class NodeEnvironments:
         logins: Sequence[RegistryLogin] = (),
     ) -> resources_pb2.EnvironmentBuild:
         def send(link: AgentConnection, order_id: str) -> None:
-            link.check(Ability.ENVIRONMENT_BUILDS)
+            link.check(
+                Ability.DOCKERFILES if order.files.dockerfile else Ability.ENVIRONMENT_BUILDS
+            )
             given = logins if link.keeps_logins_in_memory else ()
             # also of an administrator: whose downloads and environments they are
             link.order_environment(
@@ -210,3 +220,18 @@ class NodeEnvironments:
             sessions=sorted(seen),
             hidden_sessions=len(sessions) - len(seen),
         )
+
+
+def _check_context(files: resources_pb2.EnvironmentFiles) -> None:
+    """Raise InvalidRequest or TooLarge for a Dockerfile, or files of its folder, that no session could have."""
+    if not files.dockerfile and (files.build_arguments or files.context):
+        raise InvalidRequest("build arguments or files without a Dockerfile")
+    if len(files.context) > _MOST_CONTEXT_FILES:
+        raise TooLarge(f"the folder has over {_MOST_CONTEXT_FILES} files")
+    paths = [one.path for one in files.context]
+    if files.dockerfile and files.dockerfile not in paths:
+        raise InvalidRequest("the Dockerfile is not among its files")
+    if wrong := next((path for path in paths if not dockerfile.is_path(path)), None):
+        raise InvalidRequest(f"{wrong[:80]!r} is not the path of a file in a folder")
+    if why := dockerfile.arguments_error(files.build_arguments):
+        raise InvalidRequest("the build arguments are not allowed", why=why)

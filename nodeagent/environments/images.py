@@ -11,7 +11,9 @@ All is below `<agent data>/images/`: `image_records.py`, `image_rights.py`, `ima
 
 from __future__ import annotations
 
+import tempfile
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -27,12 +29,12 @@ from nodeagent.environments.image_pulls import ImagePulls, pinned_name
 from nodeagent.environments.image_records import DERIVED, ImageRecords, tag_of
 from nodeagent.environments.image_rights import ImageRights
 from nodeagent.environments.image_settings import ImageRequest
+from nodeagent.safe_paths import remove_tree
 from nsml.spec.images import full_name, is_reference, parts_of, whole_reference
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from nodeagent.engine.client import Engine
     from nodeagent.engine.images import ListedImage
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 _RETIRED = "nsml/default_ml"
 """What NSML called its default image."""
+_CONTEXT = ".context"
 _OURS = frozenset({DERIVED, PRIVATE})
 """Repositories of names that agents give; no session may use them."""
 
@@ -106,6 +109,18 @@ class Images:
         """Remove what builds and pulls of an agent that was killed left: containers, folders, images."""
         self._pulls.tidy()
         self._image_builds.tidy()
+        for folder in self.folder.glob(f"*{_CONTEXT}"):
+            remove_tree(folder)
+
+    @contextmanager
+    def context_folder(self) -> Iterator[Path]:
+        """A new folder for the files of a Dockerfile, which is removed afterwards."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(suffix=_CONTEXT, dir=self.folder))
+        try:
+            yield folder
+        finally:
+            remove_tree(folder)
 
     def resolve(self, asked: str, wanted: str | None) -> tuple[str, str]:
         """The base image's reference, and a sentence about it where it is not what was named.

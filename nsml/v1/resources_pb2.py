@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17nsml/v1/resources.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"S\n\tResources\x12\x17\n\x0fgpu_thousandths\x18\x01 \x01(\r\x12\x17\n\x0f\x63pu_thousandths\x18\x02 \x01(\r\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x04\"\x84\x01\n\x06\x44\x65vice\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\x12\x11\n\tsimulated\x18\x05 \x01(\x08\x12\x10\n\x08withheld\x18\x06 \x01(\t\x12\x13\n\x0bparent_uuid\x18\x07 \x01(\t\"\x9f\x02\n\x0c\x44\x65viceSample\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\x1b\n\x13utilization_percent\x18\x02 \x01(\x02\x12\x19\n\x11memory_used_bytes\x18\x03 \x01(\x04\x12\x13\n\x0bpower_watts\x18\x04 \x01(\x02\x12\x1b\n\x13temperature_celsius\x18\x05 \x01(\x02\x12\x11\n\tclock_mhz\x18\x06 \x01(\r\x12\x18\n\x10memory_clock_mhz\x18\x07 \x01(\r\x12\x15\n\recc_corrected\x18\x08 \x01(\x04\x12\x17\n\x0f\x65\x63\x63_uncorrected\x18\t \x01(\x04\x12\x10\n\x08last_xid\x18\n \x01(\r\x12\x15\n\rprocess_count\x18\x0b \x01(\r\x12\x11\n\tthrottled\x18\x0c \x01(\t\"\xa1\x01\n\nKeptLimits\x12 \n\x06memory\x18\x01 \x01(\x0e\x32\x10.nsml.v1.Keeping\x12\x1e\n\x04\x63pus\x18\x02 \x01(\x0e\x32\x10.nsml.v1.Keeping\x12#\n\tprocesses\x18\x03 \x01(\x0e\x32\x10.nsml.v1.Keeping\x12\x1e\n\x04\x64isk\x18\x04 \x01(\x0e\x32\x10.nsml.v1.Keeping\x12\x0c\n\x04note\x18\x05 \x01(\t\"\x92\x02\n\x0fNodeEnvironment\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12\x0f\n\x07\x66or_all\x18\x04 \x01(\x08\x12\x15\n\rpackage_count\x18\x05 \x01(\r\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\x12\x14\n\x0cshared_bytes\x18\x07 \x01(\x04\x12,\n\x08\x62uilt_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07used_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08sessions\x18\n \x03(\t\x12\x17\n\x0fhidden_sessions\x18\x0b \x01(\r\"\x95\x01\n\x10\x45nvironmentFiles\x12\x33\n\x05texts\x18\x01 \x03(\x0b\x32$.nsml.v1.EnvironmentFiles.TextsEntry\x12\r\n\x05\x65ntry\x18\x02 \x01(\t\x12\x0f\n\x07refresh\x18\x03 \x01(\x08\x1a,\n\nTextsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb1\x01\n\x10\x45nvironmentBuild\x12\x10\n\x08\x62uild_id\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.nsml.v1.EnvironmentBuildState\x12\r\n\x05words\x18\x03 \x01(\t\x12\x0b\n\x03log\x18\x04 \x01(\x0c\x12\x12\n\nlog_offset\x18\x05 \x01(\x04\x12\x0b\n\x03key\x18\x06 \x01(\t\x12\x11\n\twas_there\x18\x07 \x01(\x08\x12\x0c\n\x04lock\x18\x08 \x01(\t\"o\n\x0bImageStatus\x12\r\n\x05image\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.nsml.v1.ImageState\x12\r\n\x05words\x18\x03 \x01(\t\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0f\n\x07\x66\x65tched\x18\x05 \x01(\x08*l\n\nVisibility\x12\x1a\n\x16VISIBILITY_UNSPECIFIED\x10\x00\x12\x16\n\x12VISIBILITY_PRIVATE\x10\x01\x12\x13\n\x0fVISIBILITY_TEAM\x10\x02\x12\x15\n\x11VISIBILITY_PUBLIC\x10\x03*\x80\x01\n\tIsolation\x12\x19\n\x15ISOLATION_UNSPECIFIED\x10\x00\x12\x12\n\x0eISOLATION_NONE\x10\x01\x12\x12\n\x0eISOLATION_USER\x10\x02\x12\x17\n\x13ISOLATION_NAMESPACE\x10\x03\x12\x17\n\x13ISOLATION_CONTAINER\x10\x04*E\n\x07Network\x12\x17\n\x13NETWORK_UNSPECIFIED\x10\x00\x12\x0f\n\x0bNETWORK_OWN\x10\x01\x12\x10\n\x0cNETWORK_HOST\x10\x02*\\\n\x07Keeping\x12\x17\n\x13KEEPING_UNSPECIFIED\x10\x00\x12\x10\n\x0cKEEPING_NONE\x10\x01\x12\x13\n\x0fKEEPING_WATCHED\x10\x02\x12\x11\n\rKEEPING_GROUP\x10\x03*\xba\x01\n\nImageState\x12\x1b\n\x17IMAGE_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13IMAGE_STATE_PULLING\x10\x01\x12\x17\n\x13IMAGE_STATE_PRESENT\x10\x02\x12\x16\n\x12IMAGE_STATE_FAILED\x10\x03\x12\x17\n\x13IMAGE_STATE_REMOVED\x10\x04\x12\x16\n\x12IMAGE_STATE_ABSENT\x10\x05\x12\x14\n\x10IMAGE_STATE_KEPT\x10\x06*\xd0\x01\n\x15\x45nvironmentBuildState\x12\'\n#ENVIRONMENT_BUILD_STATE_UNSPECIFIED\x10\x00\x12#\n\x1f\x45NVIRONMENT_BUILD_STATE_UNKNOWN\x10\x01\x12#\n\x1f\x45NVIRONMENT_BUILD_STATE_RUNNING\x10\x02\x12 \n\x1c\x45NVIRONMENT_BUILD_STATE_DONE\x10\x03\x12\"\n\x1e\x45NVIRONMENT_BUILD_STATE_FAILED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17nsml/v1/resources.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"S\n\tResources\x12\x17\n\x0fgpu_thousandths\x18\x01 \x01(\r\x12\x17\n\x0f\x63pu_thousandths\x18\x02 \x01(\r\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x04\"\x84\x01\n\x06\x44\x65vice\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\x12\x11\n\tsimulated\x18\x05 \x01(\x08\x12\x10\n\x08withheld\x18\x06 \x01(\t\x12\x13\n\x0bparent_uuid\x18\x07 \x01(\t\"\x9f\x02\n\x0c\x44\x65viceSample\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\x1b\n\x13utilization_percent\x18\x02 \x01(\x02\x12\x19\n\x11memory_used_bytes\x18\x03 \x01(\x04\x12\x13\n\x0bpower_watts\x18\x04 \x01(\x02\x12\x1b\n\x13temperature_celsius\x18\x05 \x01(\x02\x12\x11\n\tclock_mhz\x18\x06 \x01(\r\x12\x18\n\x10memory_clock_mhz\x18\x07 \x01(\r\x12\x15\n\recc_corrected\x18\x08 \x01(\x04\x12\x17\n\x0f\x65\x63\x63_uncorrected\x18\t \x01(\x04\x12\x10\n\x08last_xid\x18\n \x01(\r\x12\x15\n\rprocess_count\x18\x0b \x01(\r\x12\x11\n\tthrottled\x18\x0c \x01(\t\"\xa1\x01\n\nKeptLimits\x12 \n\x06memory\x18\x01 \x01(\x0e\x32\x10.nsml.v1.Keeping\x12\x1e\n\x04\x63pus\x18\x02 \x01(\x0e\x32\x10.nsml.v1.Keeping\x12#\n\tprocesses\x18\x03 \x01(\x0e\x32\x10.nsml.v1.Keeping\x12\x1e\n\x04\x64isk\x18\x04 \x01(\x0e\x32\x10.nsml.v1.Keeping\x12\x0c\n\x04note\x18\x05 \x01(\t\"\x92\x02\n\x0fNodeEnvironment\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12\x0f\n\x07\x66or_all\x18\x04 \x01(\x08\x12\x15\n\rpackage_count\x18\x05 \x01(\r\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\x12\x14\n\x0cshared_bytes\x18\x07 \x01(\x04\x12,\n\x08\x62uilt_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07used_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08sessions\x18\n \x03(\t\x12\x17\n\x0fhidden_sessions\x18\x0b \x01(\r\"\xcf\x02\n\x10\x45nvironmentFiles\x12\x33\n\x05texts\x18\x01 \x03(\x0b\x32$.nsml.v1.EnvironmentFiles.TextsEntry\x12\r\n\x05\x65ntry\x18\x02 \x01(\t\x12\x0f\n\x07refresh\x18\x03 \x01(\x08\x12\x12\n\ndockerfile\x18\x04 \x01(\t\x12\x46\n\x0f\x62uild_arguments\x18\x05 \x03(\x0b\x32-.nsml.v1.EnvironmentFiles.BuildArgumentsEntry\x12%\n\x07\x63ontext\x18\x06 \x03(\x0b\x32\x14.nsml.v1.ContextFile\x1a,\n\nTextsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x35\n\x13\x42uildArgumentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x0b\x43ontextFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x12\n\nexecutable\x18\x03 \x01(\x08\"\xb1\x01\n\x10\x45nvironmentBuild\x12\x10\n\x08\x62uild_id\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.nsml.v1.EnvironmentBuildState\x12\r\n\x05words\x18\x03 \x01(\t\x12\x0b\n\x03log\x18\x04 \x01(\x0c\x12\x12\n\nlog_offset\x18\x05 \x01(\x04\x12\x0b\n\x03key\x18\x06 \x01(\t\x12\x11\n\twas_there\x18\x07 \x01(\x08\x12\x0c\n\x04lock\x18\x08 \x01(\t\"o\n\x0bImageStatus\x12\r\n\x05image\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.nsml.v1.ImageState\x12\r\n\x05words\x18\x03 \x01(\t\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0f\n\x07\x66\x65tched\x18\x05 \x01(\x08*l\n\nVisibility\x12\x1a\n\x16VISIBILITY_UNSPECIFIED\x10\x00\x12\x16\n\x12VISIBILITY_PRIVATE\x10\x01\x12\x13\n\x0fVISIBILITY_TEAM\x10\x02\x12\x15\n\x11VISIBILITY_PUBLIC\x10\x03*\x80\x01\n\tIsolation\x12\x19\n\x15ISOLATION_UNSPECIFIED\x10\x00\x12\x12\n\x0eISOLATION_NONE\x10\x01\x12\x12\n\x0eISOLATION_USER\x10\x02\x12\x17\n\x13ISOLATION_NAMESPACE\x10\x03\x12\x17\n\x13ISOLATION_CONTAINER\x10\x04*E\n\x07Network\x12\x17\n\x13NETWORK_UNSPECIFIED\x10\x00\x12\x0f\n\x0bNETWORK_OWN\x10\x01\x12\x10\n\x0cNETWORK_HOST\x10\x02*\\\n\x07Keeping\x12\x17\n\x13KEEPING_UNSPECIFIED\x10\x00\x12\x10\n\x0cKEEPING_NONE\x10\x01\x12\x13\n\x0fKEEPING_WATCHED\x10\x02\x12\x11\n\rKEEPING_GROUP\x10\x03*\xba\x01\n\nImageState\x12\x1b\n\x17IMAGE_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13IMAGE_STATE_PULLING\x10\x01\x12\x17\n\x13IMAGE_STATE_PRESENT\x10\x02\x12\x16\n\x12IMAGE_STATE_FAILED\x10\x03\x12\x17\n\x13IMAGE_STATE_REMOVED\x10\x04\x12\x16\n\x12IMAGE_STATE_ABSENT\x10\x05\x12\x14\n\x10IMAGE_STATE_KEPT\x10\x06*\xd0\x01\n\x15\x45nvironmentBuildState\x12\'\n#ENVIRONMENT_BUILD_STATE_UNSPECIFIED\x10\x00\x12#\n\x1f\x45NVIRONMENT_BUILD_STATE_UNKNOWN\x10\x01\x12#\n\x1f\x45NVIRONMENT_BUILD_STATE_RUNNING\x10\x02\x12 \n\x1c\x45NVIRONMENT_BUILD_STATE_DONE\x10\x03\x12\"\n\x1e\x45NVIRONMENT_BUILD_STATE_FAILED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,18 +34,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENVIRONMENTFILES_TEXTSENTRY']._loaded_options = None
   _globals['_ENVIRONMENTFILES_TEXTSENTRY']._serialized_options = b'8\001'
-  _globals['_VISIBILITY']._serialized_start=1465
-  _globals['_VISIBILITY']._serialized_end=1573
-  _globals['_ISOLATION']._serialized_start=1576
-  _globals['_ISOLATION']._serialized_end=1704
-  _globals['_NETWORK']._serialized_start=1706
-  _globals['_NETWORK']._serialized_end=1775
-  _globals['_KEEPING']._serialized_start=1777
-  _globals['_KEEPING']._serialized_end=1869
-  _globals['_IMAGESTATE']._serialized_start=1872
-  _globals['_IMAGESTATE']._serialized_end=2058
-  _globals['_ENVIRONMENTBUILDSTATE']._serialized_start=2061
-  _globals['_ENVIRONMENTBUILDSTATE']._serialized_end=2269
+  _globals['_ENVIRONMENTFILES_BUILDARGUMENTSENTRY']._loaded_options = None
+  _globals['_ENVIRONMENTFILES_BUILDARGUMENTSENTRY']._serialized_options = b'8\001'
+  _globals['_VISIBILITY']._serialized_start=1717
+  _globals['_VISIBILITY']._serialized_end=1825
+  _globals['_ISOLATION']._serialized_start=1828
+  _globals['_ISOLATION']._serialized_end=1956
+  _globals['_NETWORK']._serialized_start=1958
+  _globals['_NETWORK']._serialized_end=2027
+  _globals['_KEEPING']._serialized_start=2029
+  _globals['_KEEPING']._serialized_end=2121
+  _globals['_IMAGESTATE']._serialized_start=2124
+  _globals['_IMAGESTATE']._serialized_end=2310
+  _globals['_ENVIRONMENTBUILDSTATE']._serialized_start=2313
+  _globals['_ENVIRONMENTBUILDSTATE']._serialized_end=2521
   _globals['_RESOURCES']._serialized_start=69
   _globals['_RESOURCES']._serialized_end=152
   _globals['_DEVICE']._serialized_start=155
@@ -57,11 +59,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODEENVIRONMENT']._serialized_start=744
   _globals['_NODEENVIRONMENT']._serialized_end=1018
   _globals['_ENVIRONMENTFILES']._serialized_start=1021
-  _globals['_ENVIRONMENTFILES']._serialized_end=1170
-  _globals['_ENVIRONMENTFILES_TEXTSENTRY']._serialized_start=1126
-  _globals['_ENVIRONMENTFILES_TEXTSENTRY']._serialized_end=1170
-  _globals['_ENVIRONMENTBUILD']._serialized_start=1173
-  _globals['_ENVIRONMENTBUILD']._serialized_end=1350
-  _globals['_IMAGESTATUS']._serialized_start=1352
-  _globals['_IMAGESTATUS']._serialized_end=1463
+  _globals['_ENVIRONMENTFILES']._serialized_end=1356
+  _globals['_ENVIRONMENTFILES_TEXTSENTRY']._serialized_start=1257
+  _globals['_ENVIRONMENTFILES_TEXTSENTRY']._serialized_end=1301
+  _globals['_ENVIRONMENTFILES_BUILDARGUMENTSENTRY']._serialized_start=1303
+  _globals['_ENVIRONMENTFILES_BUILDARGUMENTSENTRY']._serialized_end=1356
+  _globals['_CONTEXTFILE']._serialized_start=1358
+  _globals['_CONTEXTFILE']._serialized_end=1422
+  _globals['_ENVIRONMENTBUILD']._serialized_start=1425
+  _globals['_ENVIRONMENTBUILD']._serialized_end=1602
+  _globals['_IMAGESTATUS']._serialized_start=1604
+  _globals['_IMAGESTATUS']._serialized_end=1715
 # @@protoc_insertion_point(module_scope)

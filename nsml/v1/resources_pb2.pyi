@@ -181,8 +181,15 @@ class NodeEnvironment(_message.Message):
     def __init__(self, key: _Optional[str] = ..., owner: _Optional[str] = ..., owner_id: _Optional[str] = ..., for_all: _Optional[bool] = ..., package_count: _Optional[int] = ..., bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., built_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ...) -> None: ...
 
 class EnvironmentFiles(_message.Message):
-    __slots__ = ("texts", "entry", "refresh")
+    __slots__ = ("texts", "entry", "refresh", "dockerfile", "build_arguments", "context")
     class TextsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class BuildArgumentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -192,10 +199,26 @@ class EnvironmentFiles(_message.Message):
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     REFRESH_FIELD_NUMBER: _ClassVar[int]
+    DOCKERFILE_FIELD_NUMBER: _ClassVar[int]
+    BUILD_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.ScalarMap[str, str]
     entry: str
     refresh: bool
-    def __init__(self, texts: _Optional[_Mapping[str, str]] = ..., entry: _Optional[str] = ..., refresh: _Optional[bool] = ...) -> None: ...
+    dockerfile: str
+    build_arguments: _containers.ScalarMap[str, str]
+    context: _containers.RepeatedCompositeFieldContainer[ContextFile]
+    def __init__(self, texts: _Optional[_Mapping[str, str]] = ..., entry: _Optional[str] = ..., refresh: _Optional[bool] = ..., dockerfile: _Optional[str] = ..., build_arguments: _Optional[_Mapping[str, str]] = ..., context: _Optional[_Iterable[_Union[ContextFile, _Mapping]]] = ...) -> None: ...
+
+class ContextFile(_message.Message):
+    __slots__ = ("path", "content", "executable")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    EXECUTABLE_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    content: bytes
+    executable: bool
+    def __init__(self, path: _Optional[str] = ..., content: _Optional[bytes] = ..., executable: _Optional[bool] = ...) -> None: ...
 
 class EnvironmentBuild(_message.Message):
     __slots__ = ("build_id", "state", "words", "log", "log_offset", "key", "was_there", "lock")

@@ -180,7 +180,10 @@ def build_word(one: BuildOnNode) -> str:
         return f"failed: {one.reason}"
     verb = "was there" if one.outcome == "there" else "is built"
     packages = f" ({counted(one.lock.count(chr(10)), 'package')})" if one.lock else ""
-    return f"environment {one.key} {verb}{packages}"
+    what = (
+        "image" if one.build is not None and one.build.key.startswith("sha256:") else "environment"
+    )
+    return f"{what} {one.key} {verb}{packages}"
 
 
 BUILD_COLUMNS: tuple[Column[BuildOnNode], ...] = (

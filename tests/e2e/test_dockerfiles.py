@@ -51,6 +51,11 @@ def test_a_private_base_is_built_upon_by_those_whose_login_has_it(
     built = platform.nsml("image", "build", *words[2:], cwd=code)
     assert "Step 3/3: RUN echo made for $WHO > /made" in built.stdout
     assert "built sha256:" in built.stdout
+    (node,) = json.loads(platform.nsml("node", "ls", "-j").stdout)["items"]
+    ahead = platform.nsml("image", "build", *words[2:], "--node", node["name"], cwd=code)
+    image = built.stdout.rpartition("built ")[2].split()[0]
+    shown = image.removeprefix("sha256:")[:12]
+    assert f"image {shown} was there" in ahead.stderr, "the session has built it"
     again = platform.nsml("run", "-f", "-g", "0", *words, cwd=code)
     assert again.stdout == "made for kim\n\n"
     lee = user_of(platform, "lee", tmp_path)

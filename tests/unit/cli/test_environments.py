@@ -144,3 +144,41 @@ def test_files_with_packages_that_no_node_reads_are_named(nsml, two_nodes, proje
     assert "warning: environment.yml is not read, and there is no requirements.txt" in built.stderr
     assert "  try: printf '%s\\n' numpy >> requirements.txt\n" in built.stderr
     assert dict(two_nodes.environment_files["gpu-1"].texts) == {}
+
+
+def test_nodes_build_a_dockerfile_from_the_files_that_a_session_would_have(
+    nsml, two_nodes, project
+):
+    (project / "Dockerfile").write_text("ARG A\nFROM python:3.12\nCOPY . /app\n")
+    (project / "tool.sh").write_bytes(b"\xff")
+    (project / "tool.sh").chmod(0o755)
+    (project / ".nsmlignore").write_text("*.log\n")
+    (project / "out.log").write_text("mine")
+    words = ["image", "build", str(project), "--build-arg", "A=b", "--node", "gpu-*"]
+    built = nsml(*words, "--refresh")
+    assert not two_nodes.sessions
+    assert [line.split()[:2] for line in built.stdout.splitlines()[-2:]] == [
+        ["gpu-1", "built"],
+        ["gpu-2", "built"],
+    ]
+    files = two_nodes.environment_files["gpu-2"]
+    assert (files.dockerfile, dict(files.build_arguments), files.refresh) == (
+        "Dockerfile",
+        {"A": "b"},
+        True,
+    )
+    sent = {one.path: (one.content, one.executable) for one in files.context}
+    assert sent["tool.sh"] == (b"\xff", True)
+    assert sent["Dockerfile"][1] is False
+    assert "out.log" not in sent
+    two_nodes.environment_files.clear()
+    for wrong, says in (
+        (["-f", "other"], "other is not among the files"),
+        (["--pod", "a"], "--node and --pod exclude each other"),
+        (["-t", "mine"], "images that nodes build have no names"),
+    ):
+        refused = nsml(*words, *wrong, check=False)
+        assert (refused.code, says in refused.stderr) == (2, True), refused.stderr
+    (project / "big.bin").write_bytes(b"x" * (4 << 20))
+    assert "over 3 MiB" in nsml(*words, check=False).stderr
+    assert not two_nodes.environment_files

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from nodeagent.engine.pulls import Login
 from nodeagent.environment_builds import Asked, Built, EnvironmentBuilds, InImages, OnMachine
+from nodeagent.environments.dockerfile_builds import Context, Recipe, build_key
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nsml.common.clock import SystemClock, in_own_thread
 from nsml.packages.requirements import HERE
@@ -19,7 +22,7 @@ from tests.support.sandboxes import environments_in
 from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from nodeagent.environment_builds import Provide
     from nsml.packages.requirements import Requirements
@@ -95,6 +98,9 @@ class Endless:
 
     may_build = False
 
+    def from_dockerfile(self, _files: pb.EnvironmentFiles, _asked: Asked) -> Built:
+        raise NotImplementedError
+
     def __init__(self) -> None:
         self.began, self.ended = threading.Event(), threading.Event()
 
@@ -133,6 +139,23 @@ async def test_builds_are_few_and_end_when_nobody_waits(tmp_path: Path) -> None:
 class OneImage:
     """Provides one image, and keeps with which logins, and what its build held meanwhile."""
 
+    folder = Path()
+    """Of the last Dockerfile."""
+
+    @contextmanager
+    def context_folder(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory() as folder:
+            self.folder = Path(folder)
+            yield self.folder
+
+    def provide_built(
+        self, recipe: Recipe, *_args: object, use: Callable[[str], object], **given: Any
+    ) -> str:
+        use("base")
+        self.seen.append((given["logins"], self.uses()))
+        context = Context(recipe, threading.Event())
+        return f"sha256:{build_key(recipe, {}, context, owner=given['owner'])}"
+
     def __init__(self) -> None:
         self.uses: Callable[[], frozenset[str]] = frozenset
         self.seen: list[tuple[Mapping[str, Login], frozenset[str]]] = []
@@ -158,3 +181,37 @@ async def test_a_build_has_its_owners_logins_and_keeps_its_images_until_it_ends(
         assert (await end_of(builds, "u.kim", "1")).words == "as if"
     assert images.seen == [(logins, {"image base", "image derived"})]
     assert in_images.uses() == frozenset()
+
+
+async def test_a_dockerfile_is_built_of_what_a_session_would_have(tmp_path: Path) -> None:
+    """Else a session with the same files would not find it."""
+    code = {"Dockerfile": b"FROM a\nCOPY . /", "bin/tool": b"\xff"}
+    for path, content in code.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    (tmp_path / "bin/tool").chmod(0o755)
+    recipe = Recipe(folder=tmp_path, path="Dockerfile", arguments={"A": "b"})
+    expected = build_key(recipe, {}, Context(recipe, threading.Event()), owner="u.kim")
+    images = OneImage()
+    in_images = InImages(images)  # type: ignore[arg-type]
+    images.uses = in_images.uses
+    files = pb.EnvironmentFiles(dockerfile="Dockerfile", build_arguments={"A": "b"})
+    for path, content in code.items():
+        files.context.add(path=path, content=content, executable=path == "bin/tool")
+    logins = {"lab.example": Login(registry="lab.example", user="kim", password="pw", version=1)}
+    async with builds_with(in_images, SystemClock()) as builds:
+        builds.start("u.kim", "1", files, logins)
+        built = await end_of(builds, "u.kim", "1")
+        assert (built.state, built.key) == (
+            pb.ENVIRONMENT_BUILD_STATE_DONE,
+            f"sha256:{expected}",
+        )
+        assert images.seen == [(logins, {"image base"})]
+        assert not images.folder.exists()
+        files.context.add(path="../outside", content=b"")
+        builds.start("u.kim", "2", files)
+        assert "is not the path of a file" in (await end_of(builds, "u.kim", "2")).words
+    assert in_images.uses() == frozenset()
+    async with builds_with(OnMachine(environments_in(tmp_path)), SystemClock()) as builds:
+        builds.start("u.kim", "3", files)
+        assert "without containers" in (await end_of(builds, "u.kim", "3")).words

@@ -162,6 +162,25 @@ async def test_builds_are_those_of_the_caller_on_nodes_that_run_sessions_of_thei
     files.texts["uv.lock"] = "x" * (3 << 20)
     large = pb.BuildEnvironmentRequest(node="a", files=files)
     assert (await refused(kim.environments.BuildEnvironment(large)))[0] == "RESOURCE_EXHAUSTED"
+    recipe = [resources_pb2.ContextFile(path="Dockerfile", content=b"FROM a")]
+    for wrong in (
+        resources_pb2.EnvironmentFiles(context=recipe),
+        resources_pb2.EnvironmentFiles(dockerfile="other", context=recipe),
+        resources_pb2.EnvironmentFiles(
+            dockerfile="Dockerfile", context=[*recipe, resources_pb2.ContextFile(path="../x")]
+        ),
+        resources_pb2.EnvironmentFiles(
+            dockerfile="Dockerfile", context=recipe, build_arguments={"1": ""}
+        ),
+    ):
+        named = pb.BuildEnvironmentRequest(node="a", files=wrong)
+        assert (await refused(kim.environments.BuildEnvironment(named)))[0] == "INVALID_ARGUMENT"
+    files = resources_pb2.EnvironmentFiles(dockerfile="Dockerfile", context=recipe)
+    plain = await rig.agent("plain", isolation=resources_pb2.ISOLATION_NAMESPACE)
+    await plain.connect()
+    bare = pb.BuildEnvironmentRequest(node="plain", files=files)
+    code, _, told = await refused(kim.environments.BuildEnvironment(bare))
+    assert (code, told["why"]) == ("FAILED_PRECONDITION", "it runs programs without containers")
     old = await rig.agent("old", abilities=[agents_pb2.AGENT_ABILITY_ENVIRONMENTS])
     await old.connect()
     on_old = pb.BuildEnvironmentRequest(node="old")
