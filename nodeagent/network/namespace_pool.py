@@ -14,6 +14,8 @@ READY: Final = 8
 """Namespaces that are kept for the next sessions; more are made once half of them are gone."""
 _AFTER_S: Final = 0.05
 """The start that took the last of one half goes first: both would wait for the same locks of the kernel."""
+_PASSING: Final = (OSError, MemoryError)
+"""The system is short of something."""
 
 log = structlog.get_logger()
 
@@ -70,15 +72,13 @@ class NamespacePool:
             with closing(self._make()) as made:
                 while self._wants_more():
                     self._keep(next(made))
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was, the next session tries again
             self._give_up(error)
-        except BaseException as error:
-            self._give_up(error)
-            raise
 
-    def _give_up(self, error: BaseException) -> None:
-        """The next session tries again, whatever it was."""
-        log.warning("network.none_ready", reason=str(error) or repr(error))
+    def _give_up(self, error: Exception) -> None:
+        """Leave it to the next session to try again; of what is no fault of the system the log has the traceback."""
+        fault = None if isinstance(error, _PASSING) else error
+        log.warning("network.none_ready", reason=str(error) or repr(error), exc_info=fault)
         with self._turn:
             self._is_refilling = False
 
