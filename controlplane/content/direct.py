@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.sql.packs import SqlPacks
     from controlplane.history.values import BlobPlace
-    from controlplane.objects.files import Bucket
+    from controlplane.objects.bucket_files import Bucket
 
 LIFE_S: Final = 300.0
 """How long a URL counts: as long may a node read whose session has ended."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from controlplane.core.webhook_targets import Post
     from controlplane.domain.cluster import Restore
     from controlplane.history.sql.history import History
-    from controlplane.objects.files import Bucket
+    from controlplane.objects.bucket_files import Bucket
     from controlplane.objects.interface import ObjectStore
     from controlplane.state.agent_connections import RelayEnd
     from controlplane.store.interface import KeyValueStore

@@ -18,10 +18,12 @@ from controlplane.access.vault import Vault, open_vault
 from controlplane.core.dependencies import Backends
 from controlplane.history.sqlite import open_history
 from controlplane.notices.webhook_delivery import Poster
+from controlplane.objects.bucket_files import Bucket, BucketFiles
 from controlplane.objects.errors import ObjectsUnavailable
-from controlplane.objects.files import Bucket, open_folder, open_shared, shared_folder
+from controlplane.objects.folder_files import open_folder, shared_folder
 from controlplane.objects.packed import PackedObjects
 from controlplane.objects.service import BucketService
+from controlplane.objects.shared_files import open_shared
 from controlplane.startup.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S
 from controlplane.startup.migrations import bring_forward, look_at, wait_for_one_version
 from controlplane.startup.ownership import BackendSettings, StartRefused, choose_coordination, claim
@@ -324,7 +326,7 @@ def _service_of(settings: Settings) -> BucketService:
 
 
 async def _bucket_for_nodes(settings: Settings, files: Files) -> Bucket | None:
-    if not settings.direct_reads or files.is_folder:
+    if not settings.direct_reads or not isinstance(files, BucketFiles):
         return None
     try:
         await files.sign("packs/none", 60.0)

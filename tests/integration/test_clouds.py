@@ -24,9 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from controlplane.objects import service as service_module
 from controlplane.objects.buckets import open_bucket
 from controlplane.objects.errors import BlobDamaged, ObjectsDenied, ObjectsUnavailable
-from controlplane.objects.files import Files, open_shared
+from controlplane.objects.files import Files
 from controlplane.objects.packed import PackedObjects
 from controlplane.objects.service import BucketService
+from controlplane.objects.shared_files import open_shared
 from nsml.common.clock import in_thread
 from nsml.content.digests import digest_of
 from tests.support.azure import ACCOUNT, KEY, AzureServer, azure

@@ -19,10 +19,11 @@ import pytest
 from controlplane.access.authority import make_authority
 from controlplane.content.direct import DirectReads, SignedPack
 from controlplane.history.sql.packs import SqlPacks
-from controlplane.objects.files import Bucket as SharedBucket
-from controlplane.objects.files import Files, open_shared
+from controlplane.objects.bucket_files import Bucket as SharedBucket
+from controlplane.objects.files import Files
 from controlplane.objects.packed import PackedObjects
 from controlplane.objects.service import BucketService
+from controlplane.objects.shared_files import open_shared
 from nodeagent.peers.sources import ChunkLocation
 from nodeagent.storage.bucket import Bucket
 from nodeagent.storage.bucket_reader import BucketReader, NotRead, Reading

@@ -13,9 +13,9 @@ import pytest
 
 from controlplane.objects.buckets import open_bucket
 from controlplane.objects.errors import ObjectsDenied, ObjectsUnavailable
-from controlplane.objects.files import open_shared
 from controlplane.objects.packed import PackedObjects
 from controlplane.objects.service import BucketService
+from controlplane.objects.shared_files import open_shared
 from nsml.common.clock import in_thread
 from nsml.content.digests import digest_of
 from tests.support.packed_objects import pack_index, shared_objects

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from controlplane.history.sql.packs import SqlPacks
 from controlplane.history.sqlite.database import MEMORY, open_database
-from controlplane.objects.files import open_folder, open_shared
+from controlplane.objects.folder_files import open_folder
 from controlplane.objects.packed import PackedObjects
 from controlplane.objects.service import BucketService
+from controlplane.objects.shared_files import open_shared
 from nsml.common.clock import SystemClock, inline
 
 if TYPE_CHECKING:

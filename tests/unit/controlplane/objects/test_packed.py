@@ -20,7 +20,7 @@ from controlplane.history.sql.packs import SqlPacks
 from controlplane.history.values import PackEntry
 from controlplane.objects import maintenance, pack
 from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavailable
-from controlplane.objects.files import open_folder
+from controlplane.objects.folder_files import open_folder
 from controlplane.objects.loose import ASIDE, NAMED
 from controlplane.objects.packed import PackedObjects
 from nsml.common.clock import inline

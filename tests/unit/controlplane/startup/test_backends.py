@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.access.files import write_private
-from controlplane.objects.files import open_shared
 from controlplane.objects.service import BucketService
+from controlplane.objects.shared_files import open_shared
 from controlplane.startup.backends import _bucket_for_nodes, _login
 from controlplane.startup.config import Settings
 from controlplane.startup.ownership import StartRefused

@@ -12,8 +12,8 @@ from controlplane.access.platform_keys import KEY_FILE
 from controlplane.backups.backups import Backups, Taken
 from controlplane.core.dependencies import Backends
 from controlplane.domain.errors import NsmlError
-from controlplane.objects.files import open_shared
 from controlplane.objects.service import BucketService
+from controlplane.objects.shared_files import open_shared
 from controlplane.startup import ownership as claims
 from controlplane.startup.config import Settings
 from controlplane.startup.ownership import BackendSettings, Coordination, StartRefused

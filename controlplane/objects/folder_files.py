@@ -1,0 +1,223 @@
+"""A folder's files by key: what the object store keeps its packs in, where no object service does.
+
+A folder gets each file under `incoming/` first, flushed, and then under its name: a name never leads to half a
+file, and what was acknowledged survives a power cut.
+
+A folder can vanish while it is used, as when it is unmounted, and what is then at its place is not it.
+So nothing is made anew on the way to a file, and the mark that was there at the start is looked at
+before every put, and where it matters that a file is not found. Bytes that are found need no look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import unquote, urlsplit
+
+from obstore.store import LocalStore
+
+from controlplane.objects.errors import ObjectsUnavailable
+from controlplane.objects.files import MARK, Files, translated
+from nsml.common.concurrency import to_its_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nsml.common.clock import Offload
+
+_INCOMING = "incoming"
+_PACKS = "packs"
+_ABANDONED_S = 86_400
+
+
+class FolderFiles(Files):
+    """Files of a local or a mounted folder.
+
+    Args:
+        incoming: below the folder: where this process begins its files.
+    """
+
+    is_folder: ClassVar = True
+
+    def __init__(self, folder: Path, run: Offload, *, incoming: str = _INCOMING) -> None:
+        super().__init__(LocalStore(prefix=folder), run)
+        self._folder = folder
+        self._incoming = incoming
+        self._numbers = itertools.count()
+
+    async def put(self, key: str, pieces: Sequence[bytes | memoryview]) -> None:
+        """See Files."""
+        async with self._at_once:
+            with translated(self._advice):
+                # A file that is being written cannot be taken back.
+                await to_its_end(self._put(key, pieces))
+
+    async def _put(self, key: str, pieces: Sequence[bytes | memoryview]) -> None:
+        """Put it, or leave nothing under `incoming/`: a full disk must not stay full of those."""
+        folder, marked = self._folder, self._marked
+        incoming = folder / self._incoming
+        begun = incoming / f"{next(self._numbers)}-{key.rpartition('/')[2]}"
+
+        def write() -> None:
+            _check_folder(folder, marked, incoming)
+            _write_flushed(begun, pieces)
+
+        def name() -> None:
+            path = folder / key
+            is_new = not path.parent.exists()
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            begun.rename(path)
+            _flush_all([path.parent, path.parent.parent] if is_new else [path.parent])
+
+        try:
+            await self.run(write)
+            await self.run(name)
+        except BaseException:
+            await self.run(lambda: _remove(begun))
+            raise
+
+    async def _read_ranges(self, key: str, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+        path = self._folder / key
+        return await self.run(lambda: _ranges_of(path, wanted))
+
+    async def _present(self, keys: Sequence[str]) -> set[str]:
+        return await self.run(lambda: _present(self._folder, keys))
+
+    async def _flush_mark(self) -> None:
+        await self.run(lambda: _flush_all([self._folder / MARK, self._folder]))
+
+    async def check_there(self) -> None:
+        """See Files."""
+        folder, marked = self._folder, self._marked
+        await self.run(lambda: _check_folder(folder, marked))
+
+
+def open_folder(folder: Path, run: Offload) -> FolderFiles:
+    """Files in a local folder, made if need be. Blocking.
+
+    What an earlier process left half done is removed: one process at a time writes to a folder.
+    """
+    (folder / _PACKS).mkdir(parents=True, exist_ok=True, mode=0o700)
+    incoming = folder / _INCOMING
+    incoming.mkdir(exist_ok=True, mode=0o700)
+    for left in incoming.iterdir():
+        left.unlink()
+    _flush_all([folder])
+    return FolderFiles(folder, run)
+
+
+def shared_folder(url: str) -> Path | None:
+    """The folder of file:///FOLDER; None of another URL."""
+    return Path(unquote(urlsplit(url).path)) if url.startswith("file://") else None
+
+
+def open_shared_folder(folder: Path, url: str, run: Offload) -> FolderFiles:
+    """A folder that others write to as well: each process has a place of its own for what it begins.
+
+    The folder itself is never made: where it is not there, it is probably not mounted.
+    """
+    if urlsplit(url).netloc or not folder.is_absolute():
+        raise ValueError(f"{url} is no folder: write file:///FOLDER, with three slashes")
+    if not folder.is_dir():
+        raise ValueError(
+            f"there is no folder {folder} here: is it mounted? (mkdir makes a new one)"
+        )
+    try:
+        (folder / _PACKS).mkdir(exist_ok=True, mode=0o700)
+        (folder / _INCOMING).mkdir(exist_ok=True, mode=0o700)
+        own = Path(tempfile.mkdtemp(prefix="from-", dir=folder / _INCOMING))
+        _remove_abandoned(own)
+    except OSError as error:
+        raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
+    _flush_all([folder])
+    incoming = f"{_INCOMING}/{own.name}"
+    return FolderFiles(folder, run, incoming=incoming)
+
+
+def _remove_abandoned(own: Path) -> None:
+    """Remove what other processes began that cannot be at it any more: no put takes a day.
+
+    Compared with what was made just now: the clock of whoever keeps the folder may not be ours.
+    """
+    before = own.stat().st_mtime - _ABANDONED_S
+    for other in own.parent.iterdir():
+        with contextlib.suppress(OSError):  # it has come to life, or is gone
+            for begun in other.iterdir():
+                if begun.stat().st_mtime < before:
+                    begun.unlink()
+            if other.stat().st_mtime < before:
+                other.rmdir()
+
+
+def _check_folder(folder: Path, marked: str, incoming: Path | None = None) -> None:
+    """Return when the folder is the one that it was at the start, and `incoming` is in it.
+
+    Others remove our place under `incoming/` when nothing was put for a day; it is made again, but
+    nothing above it is.
+    """
+    try:
+        if marked:
+            is_there = (folder / MARK).read_text(errors="replace").strip() == marked
+        else:
+            is_there = (folder / _PACKS).is_dir()
+    except (FileNotFoundError, NotADirectoryError):
+        is_there = False
+    except OSError as error:
+        raise ObjectsUnavailable(
+            "the object store cannot be used now", why=f"{folder}: {error.strerror}"
+        ) from error
+    if not is_there:
+        raise ObjectsUnavailable(
+            "the object store is gone",
+            why=f"{folder} is not the folder that it was at the start: is it mounted?",
+        )
+    if incoming is not None and not incoming.exists():
+        incoming.mkdir(mode=0o700, exist_ok=True)
+
+
+def _write_flushed(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """A new file in a folder that is there; nothing above it is made."""
+    with path.open("xb") as file:
+        file.writelines(pieces)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _ranges_of(path: Path, wanted: Iterable[tuple[int, int]]) -> list[bytes]:
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return [os.pread(opened, length, start) for start, length in wanted]
+    finally:
+        os.close(opened)
+
+
+def _present(folder: Path, keys: Iterable[str]) -> set[str]:
+    """Those that have a file. Raises OSError: it is not known."""
+    found = set()
+    for key in keys:
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(f"{folder}/{key}")  # noqa: PTH116 - paths are made for thousands
+            found.add(key)
+    return found
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _flush_all(paths: Iterable[Path]) -> None:
+    for path in paths:
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
