@@ -9,6 +9,7 @@ from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.core.feature import Feature
 from controlplane.datasets.datasets import Datasets
 from controlplane.datasets.purge_loop import Purging
+from controlplane.datasets.queued_datasets import QueuedDatasets
 from controlplane.datasets.queued_sessions import QueuedSessions
 from controlplane.datasets.service import DatasetServicer
 from nsml.v1 import datasets_pb2_grpc
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
 
     from controlplane.core.core import Core
     from controlplane.domain.values import Session
+
+
+def queued_datasets(core: Core) -> QueuedDatasets:
+    """What the leader knows of the datasets of queued sessions."""
+    return QueuedDatasets(
+        history=core.history,
+        state=core.state,
+        withdrawn=core.shared(withdrawals).count,
+        clock=core.clock,
+    )
 
 
 def datasets(core: Core) -> Datasets:
@@ -36,21 +47,24 @@ def datasets(core: Core) -> Datasets:
         in_place_roots=core.config.in_place_roots,
         queued=QueuedSessions(
             history=core.history,
+            datasets=core.shared(queued_datasets),
             live=live,
             writer=SessionWriter(store=core.store, state=core.state),
             user=core.accounts.get_user,
             withdrawn=core.shared(withdrawals).count,
-            clock=core.clock,
         ),
     )
 
 
 def wire(core: Core) -> Feature:
-    """Offer DatasetService; the leader purges what cannot be restored any more."""
+    """Offer DatasetService; the leader purges what cannot be restored any more, and reads ahead for what is queued."""
     found = core.shared(datasets)
     servicer = DatasetServicer(found, core.shared(content), core.reading)
     purging = Purging(datasets=found, clock=core.clock)
     return Feature(
         services=((datasets_pb2_grpc.add_DatasetServiceServicer_to_server, servicer),),
-        leader_loops=(purging.run,) if core.config.collect_after_s else (),
+        leader_loops=(
+            core.shared(queued_datasets).run,
+            *((purging.run,) if core.config.collect_after_s else ()),
+        ),
     )

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.core.paging import page_size
-from controlplane.datasets.queued_sessions import WAITING, session_digest
+from controlplane.datasets.queued_datasets import WAITING
+from controlplane.datasets.queued_sessions import session_digest
 from controlplane.datasets.references import (
     DatasetReference,
     after,

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
+from controlplane.datasets.queued_datasets import AGAIN_S, WAITING, dataset_names, listings_of
 from controlplane.domain.errors import NotFound, NsmlError
 from controlplane.domain.identity import User, UserCaller
-from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.store.interface import StoreError
-from nsml.common.concurrency import each_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from controlplane.core.compare_and_swap import SessionWriter
+    from controlplane.datasets.queued_datasets import Listings, Name, QueuedDatasets
     from controlplane.domain.values import DatasetVersion, Session
     from controlplane.history.sql.history import History
     from controlplane.history.values import DatasetListing
-    from nsml.common.clock import Clock
 
-WAITING: Final = frozenset({SessionState.QUEUED, SessionState.HELD})
+    Datasets: TypeAlias = Mapping[Name, Listings]
+
 RENEWED_WITHIN_S: Final = 2.0
-"""How long sessions that are about to start wait for the history at most."""
-AGAIN_S: Final = 5.0
-"""After a failure, sessions of the same datasets wait so long before the history is asked again."""
-FORGOTTEN_AFTER_S: Final = 60.0
-"""A failure that comes so long after the last one of the same datasets is logged anew."""
-_LOOKED_UP_AT_ONCE: Final = 4
-"""Groups of sessions for which the history is asked at one time: others read it, too, and a look-up that is given up
-keeps its thread until it ends."""
-
-Names: TypeAlias = tuple[tuple[str, str], ...]
-"""Owners and names of datasets, sorted: the same run looks them up in the same order."""
+"""How long sessions that are about to start wait for the store at most."""
 
 _log = structlog.get_logger()
 
@@ -47,6 +37,7 @@ class QueuedSessions:
     """Gives sessions that wait other manifests of the versions that they have.
 
     Args:
+        datasets: what is known of the datasets of queued sessions, where this control plane leads.
         live: the live sessions.
         user: a user by name; raises NotFound.
         withdrawn: how often rights to datasets of an owner were changed.
@@ -56,20 +47,18 @@ class QueuedSessions:
         self,
         *,
         history: History,
+        datasets: QueuedDatasets,
         live: Callable[[], Iterable[Session]],
         writer: SessionWriter,
         user: Callable[[str], Awaitable[User]],
         withdrawn: Callable[[str], int],
-        clock: Clock,
     ) -> None:
         self._history = history
+        self._datasets = datasets
         self._live = live
         self._writer = writer
         self._user = user
         self._withdrawn = withdrawn
-        self._clock = clock
-        # Until when those wait whose datasets could not be looked up, by these; of the monotonic clock.
-        self._failed: dict[Names, float] = {}
 
     async def renew_all(self, owner: str, name: str) -> None:
         """After who reads parts of a dataset has changed. Raises Unavailable."""
@@ -81,11 +70,11 @@ class QueuedSessions:
         ]
         if not found:
             return
-        await self._renew(found, ((owner, name),), set())
+        await self._renew(found, [(owner, name)])
 
     async def renew(self, session: Session) -> None:
         """After a session was submitted: that may have changed since its datasets were looked up. Raises Unavailable."""
-        await self._renew([session], _names(session), set())
+        await self._renew([session], dataset_names(session))
 
     def must_renew(self, session: Session) -> bool:
         """Whether a session cannot start as it is.
@@ -98,59 +87,52 @@ class QueuedSessions:
     async def renew_before_start(self, sessions: Iterable[Session]) -> Mapping[str, float]:
         """Renew sessions that the leader is about to start; how long those wait, in seconds by id, that cannot start.
 
-        Those of other datasets wait for none that cannot be looked up.
+        Never waits for the history: sessions of datasets that are not known yet cannot start.
         """
-        now = self._clock.monotonic()
-        self._failed = {
-            names: until for names, until in self._failed.items() if now < until + FORGOTTEN_AFTER_S
-        }
-        groups: dict[Names, list[Session]] = defaultdict(list)
+        waits: dict[str, float] = {}
+        known: list[tuple[Session, Datasets]] = []
         for session in sessions:
-            groups[_names(session)].append(session)
-        due = [names for names in groups if self._failed.get(names, 0.0) <= now]
-        loop, renewed = asyncio.get_running_loop(), set[str]()
-        ends_at = loop.time() + RENEWED_WITHIN_S
-
-        async def renew(names: Names) -> None:
-            if loop.time() >= ends_at:
-                return  # It comes next: those before it wait for longer.
-            try:
-                async with asyncio.timeout_at(ends_at):
-                    await self._renew(groups[names], names, renewed)
-            except (NsmlError, StoreError, TimeoutError) as error:
-                self._has_failed(names, error)
+            found = self._datasets.of(session)
+            if found is None:
+                waits[session.id] = self._datasets.want(session)
             else:
-                self._failed.pop(names, None)
+                known.append((session, found))
+        waits |= await self._renew_known(known)
+        return waits
 
-        await each_at_once(due, renew, most=_LOOKED_UP_AT_ONCE)
-        now = self._clock.monotonic()
-        return {
-            session.id: max(self._failed.get(names, 0.0) - now, 0.0)
-            for names, group in groups.items()
-            for session in group
-            if session.id not in renewed
-        }
+    async def _renew_known(self, found: Sequence[tuple[Session, Datasets]]) -> Mapping[str, float]:
+        """Give sessions what their users may read of these datasets; how long those wait for which that failed."""
+        waits, users = {session.id: AGAIN_S for session, _ in found}, dict[str, User]()
+        reason = ""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RENEWED_WITHIN_S):
+                for session, datasets in found:
+                    try:
+                        await self._give(session, datasets, users)
+                    except (NsmlError, StoreError) as error:
+                        reason = str(error)
+                    else:
+                        del waits[session.id]
+        if waits:
+            reason = reason or "the store does not answer in time"
+            _log.warning("sessions.not_renewed", sessions=len(waits), reason=reason)
+        return waits
 
-    def _has_failed(self, names: Names, error: Exception) -> None:
-        if names not in self._failed:
-            datasets = ", ".join(f"{owner}/{name}" for owner, name in names)
-            reason = str(error) or type(error).__name__
-            _log.warning("sessions.not_renewed", datasets=datasets, reason=reason)
-        self._failed[names] = self._clock.monotonic() + AGAIN_S
-
-    async def _listings(self, owner: str, name: str) -> Mapping[int, DatasetListing]:
-        found = await self._history.catalogue.dataset_versions(owner, name, with_removed=True)
-        return {one.version.number: one for one in found}
-
-    async def _renew(self, sessions: Sequence[Session], names: Names, renewed: set[str]) -> None:
-        """Give sessions what their users may read of these datasets now; the ids of those that have it are added."""
-        datasets = {name: await self._listings(*name) for name in names}
-        owners = sorted({one.owner for one in sessions})
-        users = {owner: await self._user_of(owner) for owner in owners}
+    async def _renew(self, sessions: Sequence[Session], names: Iterable[Name]) -> None:
+        """Give sessions what their users may read of these datasets now."""
+        datasets, users = (
+            {name: await listings_of(self._history, name) for name in names},
+            dict[str, User](),
+        )
         for session in sessions:
-            decide = partial(_renewed, user=users[session.owner], datasets=datasets)
-            await self._writer.change(session.id, decide, is_counted=False)
-            renewed.add(session.id)
+            await self._give(session, datasets, users)
+
+    async def _give(self, session: Session, datasets: Datasets, users: dict[str, User]) -> None:
+        """Give a session what its user may read of these datasets; `users`: those that were looked up."""
+        owner = session.owner
+        user = users[owner] = users.get(owner) or await self._user_of(owner)
+        decide = partial(_renewed, user=user, datasets=datasets)
+        await self._writer.change(session.id, decide, is_counted=False)
 
     async def _user_of(self, name: str) -> User:
         try:
@@ -159,15 +141,11 @@ class QueuedSessions:
             return User(name=name)
 
 
-def _names(session: Session) -> Names:
-    return tuple(sorted({(one.owner, one.name) for one in session.spec.datasets}))
-
-
 def _renewed(
     session: Session,
     *,
     user: User,
-    datasets: Mapping[tuple[str, str], Mapping[int, DatasetListing]],
+    datasets: Datasets,
 ) -> Session:
     def now(one: DatasetVersion) -> DatasetVersion:
         listing = datasets.get((one.owner, one.name), {}).get(one.version)

@@ -60,7 +60,7 @@ class Renewal(Protocol):
         """Whether a session cannot start as it is."""
 
     async def renew_before_start(self, sessions: Iterable[Session]) -> Mapping[str, float]:
-        """Renew such sessions; how long those wait, in seconds by id, for which that failed."""
+        """Renew such sessions; how long those wait, in seconds by id, that cannot start yet. Waits for the store alone."""
 
 
 class Decided(NamedTuple):

@@ -1,36 +1,39 @@
-"""What one dataset, or one failure, holds up of the sessions that are about to start."""
+"""What one dataset, or one failure, holds up of the sessions that are about to start: never the plan."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import structlog
 
-from controlplane.datasets import queued_sessions
-from controlplane.datasets.queued_sessions import AGAIN_S, QueuedSessions
+from controlplane.datasets.queued_datasets import AGAIN_S, VALID_FOR_S, QueuedDatasets
+from controlplane.datasets.queued_sessions import QueuedSessions
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import User
+from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import DatasetVersion, Session
 from controlplane.history.errors import HistoryUnavailable
+from controlplane.state.live_state import LiveState
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock
 
 
 class Catalogue:
-    """Tells nothing of any dataset; some are slow for ever, and some fail."""
+    """Tells nothing of any dataset; some hang, and some fail."""
 
     def __init__(self) -> None:
-        self.slow: set[str] = set()
+        self.hanging: set[str] = set()
         self.failing: set[str] = set()
         self.asked: list[str] = []
 
     async def dataset_versions(self, _owner: str, name: str, **_: Any) -> tuple[()]:
         self.asked.append(name)
-        if name in self.slow:
+        if name in self.hanging:
             await asyncio.Event().wait()
         if name in self.failing:
             raise HistoryUnavailable("the history does not answer")
@@ -54,26 +57,63 @@ class Writer:
 class World:
     def __init__(self) -> None:
         self.clock, self.catalogue, self.writer = HandClock(), Catalogue(), Writer()
+        self.state = LiveState(None, self.clock)  # type: ignore[arg-type]
+        self.withdrawn = {"kim": 1, "lee": 0}
+        self._revisions = 0
         history: Any = SimpleNamespace(catalogue=self.catalogue)
         writer: Any = self.writer
 
         async def user(name: str) -> User:
             return User(name=name)
 
+        self.datasets = QueuedDatasets(
+            history=history,
+            state=self.state,
+            withdrawn=self.withdrawn.__getitem__,
+            clock=self.clock,
+        )
         self.queued = QueuedSessions(
             history=history,
+            datasets=self.datasets,
             live=list,
             writer=writer,
             user=user,
-            withdrawn={"kim": 1}.__getitem__,
-            clock=self.clock,
+            withdrawn=self.withdrawn.__getitem__,
         )
 
+    def put(self, *sessions: Session) -> None:
+        for one in sessions:
+            self._revisions += 1
+            self.state.put_session(one, self._revisions)
 
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(queued_sessions, "RENEWED_WITHIN_S", 0.2)
-    return World()
+    async def starts(self, *sessions: Session) -> None:
+        """Until nothing holds these up any more."""
+        await self.reaches(sessions, {})
+
+    async def reaches(self, sessions: Sequence[Session], waits: Mapping[str, float]) -> None:
+        """Until sessions wait so long."""
+        async with asyncio.timeout(60):
+            while True:
+                if await self.queued.renew_before_start(sessions) == waits:
+                    return
+                await asyncio.sleep(0.001)
+
+    async def holds_up(self, *sessions: Session) -> bool:
+        """Whether none of these starts."""
+        waits = await self.queued.renew_before_start(sessions)
+        return waits.keys() == {one.id for one in sessions}
+
+
+@asynccontextmanager
+async def world(*sessions: Session) -> AsyncIterator[World]:
+    made = World()
+    made.put(*sessions)
+    running = asyncio.create_task(made.datasets.run())
+    try:
+        yield made
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def uses(*names: str) -> Session:
@@ -81,38 +121,66 @@ def uses(*names: str) -> Session:
     return session(spec={"datasets": datasets})
 
 
-async def test_a_dataset_that_cannot_be_looked_up_holds_up_its_own_sessions_alone(
-    world: World,
-) -> None:
-    slow, failing, both, good = uses("a"), uses("b"), uses("a", "c"), uses("c")
-    world.catalogue.slow, world.catalogue.failing = {"a"}, {"b"}
+async def test_a_history_that_hangs_holds_up_no_plan_and_its_own_sessions_alone() -> None:
+    hangs, fails, both, good = uses("a"), uses("b"), uses("a", "c"), uses("c")
+    async with world(hangs, fails, both, good) as at:
+        at.catalogue.hanging, at.catalogue.failing = {"a"}, {"b"}
+        await at.starts(good)
+        assert await at.holds_up(hangs, both)
+
+
+async def test_a_failure_is_logged_once_and_asked_again_later() -> None:
+    fails = uses("b")
     with structlog.testing.capture_logs() as logs:
-        waits = await world.queued.renew_before_start([slow, failing, both, good])
-        assert waits == dict.fromkeys([slow.id, failing.id, both.id], AGAIN_S)
-        world.catalogue.asked.clear()
-        world.clock.now += 1.0
-        newer = uses("a")
-        waits = await world.queued.renew_before_start([newer, good])
-        assert waits == {newer.id: AGAIN_S - 1.0}, "those that come later wait no longer"
-        assert world.catalogue.asked == ["c"]
-        world.clock.now += AGAIN_S - 1.0
-        assert (await world.queued.renew_before_start([slow])).keys() == {slow.id}
-    assert [one["datasets"] for one in logs] == ["kim/b", "kim/a", "kim/a, kim/c"]
-    world.catalogue.slow.clear()
-    world.clock.now += AGAIN_S
-    assert not await world.queued.renew_before_start([slow, both])
+        async with world(fails) as at:
+            at.catalogue.failing = {"b"}
+            await at.reaches([fails], {fails.id: AGAIN_S})
+            at.clock.now += 1.0
+            newer = uses("b")
+            at.put(newer)
+            waits = await at.queued.renew_before_start([newer])
+            assert waits == {newer.id: AGAIN_S - 1.0}, "those that come later wait no longer"
+            at.clock.now += AGAIN_S - 1.0
+            await at.reaches([fails, newer], {fails.id: AGAIN_S, newer.id: AGAIN_S})
+            assert at.catalogue.asked == ["b", "b"]
+            at.catalogue.failing.clear()
+            at.clock.now += AGAIN_S
+            await at.starts(fails, newer)
+    assert [one["dataset"] for one in logs] == ["kim/b"]
 
 
-async def test_what_is_not_reached_is_next(world: World) -> None:
-    slow = [uses(f"slow{number}") for number in range(queued_sessions._LOOKED_UP_AT_ONCE)]
-    good = uses("z")
-    world.catalogue.slow = {one.spec.datasets[0].name for one in slow}
-    waits = await world.queued.renew_before_start([*slow, good])
-    assert waits == {**dict.fromkeys([one.id for one in slow], AGAIN_S), good.id: 0.0}
-    assert (await world.queued.renew_before_start([*slow, good])).keys() == {one.id for one in slow}
+async def test_what_was_read_before_a_change_or_an_attempt_starts_nothing() -> None:
+    one = uses("a")
+    async with world(one) as at:
+        await at.starts(one)
+        at.catalogue.hanging = {"a"}
+        assert not await at.queued.renew_before_start([one]), "it is known"
+        at.withdrawn["kim"] += 1
+        assert await at.holds_up(one)
+        at.withdrawn["kim"] -= 1
+        again = replace(one, attempt=one.attempt + 1)
+        assert await at.holds_up(again)
+        at.clock.now += VALID_FOR_S
+        assert await at.holds_up(one)
 
 
-async def test_those_that_were_renewed_before_a_failure_start(world: World) -> None:
+async def test_what_no_queued_session_uses_is_not_looked_up() -> None:
+    runs, plain, one = uses("a"), uses("b"), uses("c")
+    [of_lee] = [replace(dataset, owner="lee") for dataset in plain.spec.datasets]
+    plain = replace(plain, spec=replace(plain.spec, datasets=(of_lee,)))
+    async with world(replace(runs, state=SessionState.RUNNING), plain, one) as at:
+        await at.starts(one)
+        assert at.catalogue.asked == ["c"]
+        assert not at.queued.must_renew(plain)
+        at.put(replace(one, state=SessionState.RUNNING), replace(runs, attempt=2))
+        again = replace(runs, attempt=2)
+        await at.starts(again)
+        assert set(at.datasets._known) == {("kim", "a")}
+
+
+async def test_one_that_cannot_be_written_holds_up_no_other() -> None:
     first, second = uses("a"), uses("a")
-    world.writer.failing = {second.id}
-    assert await world.queued.renew_before_start([first, second]) == {second.id: AGAIN_S}
+    async with world(first, second) as at:
+        at.writer.failing = {first.id}
+        await at.starts(second)
+        assert await at.queued.renew_before_start([first, second]) == {first.id: AGAIN_S}

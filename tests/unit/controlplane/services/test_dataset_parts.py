@@ -433,8 +433,8 @@ async def test_what_is_hidden_is_hidden_from_every_later_attempt_whatever_is_bro
     opened = (await found(lee)).digest
     assert (await lee.get(waiting.name)).spec.datasets[0].digest == whole != opened
 
-    renew = QueuedSessions._renew
-    monkeypatch.setattr(QueuedSessions, "_renew", broken_off)
+    give = QueuedSessions._give
+    monkeypatch.setattr(QueuedSessions, "_give", broken_off)
     monkeypatch.setattr(queued_sessions, "AGAIN_S", 0.0)
     await lee.sessions.RequeueSession(
         sessions_pb2.RequeueSessionRequest(session=running.id, force=True)
@@ -443,7 +443,7 @@ async def test_what_is_hidden_is_hidden_from_every_later_attempt_whatever_is_bro
     await lee.reaches(running.name, "QUEUED")
     for session in (running, waiting):
         assert (await lee.get(session.name)).state == sessions_pb2.SESSION_STATE_QUEUED
-    monkeypatch.setattr(QueuedSessions, "_renew", renew)
+    monkeypatch.setattr(QueuedSessions, "_give", give)
     started = set()
     for _ in range(2):
         before = order.replica

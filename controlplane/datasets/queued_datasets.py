@@ -1,0 +1,227 @@
+"""What the history has of datasets that queued sessions use, read ahead: no scheduling plan waits for the history."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import structlog
+
+from controlplane.domain.changes import SessionChanged, SessionRemoved
+from controlplane.domain.errors import NsmlError
+from controlplane.domain.lifecycle import SessionState
+from nsml.common.concurrency import each_at_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from controlplane.domain.changes import Change
+    from controlplane.domain.values import Session
+    from controlplane.history.sql.history import History
+    from controlplane.history.values import DatasetListing
+    from controlplane.state.live_state import LiveState
+    from controlplane.state.subscriptions import Subscription
+    from nsml.common.clock import Clock
+
+WAITING: Final = frozenset({SessionState.QUEUED, SessionState.HELD})
+LOOKED_UP_WITHIN_S: Final = 2.0
+AGAIN_S: Final = 5.0
+"""After a failure the history is asked again for the same dataset."""
+FORGOTTEN_AFTER_S: Final = 60.0
+"""A failure that comes so long after the last one of the same dataset is logged anew."""
+REFRESHED_AFTER_S: Final = 5.0
+VALID_FOR_S: Final = 15.0
+"""A change of rights that was broken off after it was stored, before it was counted, is known so much later at most."""
+SCANNED_EVERY_S: Final = 1.0
+_LOOKED_UP_AT_ONCE: Final = 4
+"""Others read the history, too, and a look-up that is given up keeps its thread until it ends."""
+
+Name: TypeAlias = tuple[str, str]
+"""Owner and name of a dataset."""
+Listings: TypeAlias = "Mapping[int, DatasetListing]"
+"""Its versions by number, removed ones, too."""
+
+_log = structlog.get_logger()
+
+
+class _Known(NamedTuple):
+    withdrawn: int
+    at: float
+    listings: Listings
+
+
+class _Queued(NamedTuple):
+    """A session as it was found in the queue, and since when."""
+
+    names: tuple[Name, ...]
+    attempt: int
+    since: float
+
+
+class QueuedDatasets:
+    """Versions of the datasets of queued sessions, where their owners have ever changed who reads parts.
+
+    Args:
+        withdrawn: how often rights to datasets of an owner were changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        history: History,
+        state: LiveState,
+        withdrawn: Callable[[str], int],
+        clock: Clock,
+    ) -> None:
+        self._history = history
+        self._state = state
+        self._withdrawn = withdrawn
+        self._clock = clock
+        self._known: dict[Name, _Known] = {}
+        # Until when the history is not asked again, of the monotonic clock.
+        self._failed: dict[Name, float] = {}
+        self._queued: dict[str, _Queued] = {}
+        # How many sessions use each, and since when the newest of them is queued.
+        self._uses: Counter[Name] = Counter()
+        self._newest: dict[Name, float] = {}
+        self._changes: Subscription | None = None
+        self._is_asked = False
+
+    def of(self, session: Session) -> Mapping[Name, Listings] | None:
+        """Versions of the datasets of a queued session, read since it was queued; None: they are not known.
+
+        They are those of now, or of a few seconds ago where no right was changed since.
+        """
+        queued, found = self._queued.get(session.id), {}
+        if queued is None or queued.attempt != session.attempt:
+            return None
+        for name in queued.names:
+            known = self._known.get(name)
+            if known is None or known.at < queued.since or self._is_over(name, known, VALID_FOR_S):
+                return None
+            found[name] = known.listings
+        return found
+
+    def want(self, session: Session) -> float:
+        """Have the datasets of a session looked up soon; how long the history is not asked, where it failed, in seconds."""
+        self._is_asked = True
+        if self._changes is not None:
+            self._changes.poke()
+        failed = [self._failed.get(name, 0.0) for name in dataset_names(session)]
+        return max(max(failed, default=0.0) - self._clock.monotonic(), 0.0)
+
+    async def run(self) -> None:
+        """Look up datasets as sessions that use them are queued, and again every few seconds, until cancelled."""
+        try:
+            with self._state.subscribed(wants=_is_of_session) as self._changes:
+                for stored in list(self._state.sessions.values()):
+                    self._note(SessionChanged(session=stored.value))
+                while True:
+                    await self._refresh()
+                    await self._take(self._changes)
+        finally:
+            self._changes = None
+            for kept in (self._known, self._failed, self._queued, self._uses, self._newest):
+                kept.clear()
+
+    async def _take(self, changes: Subscription) -> None:
+        """Note what becomes of sessions, until a dataset may be due."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SCANNED_EVERY_S):
+                while not self._is_asked:
+                    is_new = False
+                    for change in await changes.take():
+                        is_new |= self._note(change)
+                    if is_new:
+                        return
+
+    def _note(self, change: Change) -> bool:
+        """Note a change of a session; whether it has just been queued, with datasets."""
+        if isinstance(change, SessionRemoved):
+            self._leaves(change.session_id)
+        if not isinstance(change, SessionChanged):
+            return False
+        session, before = change.session, self._queued.get(change.session.id)
+        if session.state not in WAITING:
+            self._leaves(session.id)
+            return False
+        if before is not None and before.attempt == session.attempt:
+            return False
+        self._leaves(session.id)
+        names, now = dataset_names(session), self._clock.monotonic()
+        if names:
+            self._queued[session.id] = _Queued(names, session.attempt, now)
+        for name in names:
+            self._uses[name] += 1
+            self._newest[name] = now
+        return bool(names)
+
+    def _leaves(self, session_id: str) -> None:
+        queued = self._queued.pop(session_id, None)
+        for name in queued.names if queued is not None else ():
+            self._uses[name] -= 1
+            if not self._uses[name]:
+                del self._uses[name], self._newest[name]
+                self._known.pop(name, None)
+
+    async def _refresh(self) -> None:
+        """Look up what is due."""
+        self._is_asked, now = False, self._clock.monotonic()
+        due = [
+            name
+            for name, newest in self._newest.items()
+            if self._withdrawn(name[0])
+            and self._failed.get(name, 0.0) <= now
+            and self._is_due(name, newest)
+        ]
+        await each_at_once(due, self._look_up, most=_LOOKED_UP_AT_ONCE)
+        now = self._clock.monotonic()
+        self._failed = {
+            name: until for name, until in self._failed.items() if now < until + FORGOTTEN_AFTER_S
+        }
+
+    def _is_due(self, name: Name, newest: float) -> bool:
+        known = self._known.get(name)
+        return known is None or known.at < newest or self._is_over(name, known, REFRESHED_AFTER_S)
+
+    async def _look_up(self, name: Name) -> None:
+        # Before it is asked: what is changed meanwhile is asked again.
+        withdrawn, now = self._withdrawn(name[0]), self._clock.monotonic()
+        try:
+            async with asyncio.timeout(LOOKED_UP_WITHIN_S):
+                listings = await listings_of(self._history, name)
+        except (NsmlError, TimeoutError) as error:
+            self._has_failed(name, error)
+        else:
+            self._failed.pop(name, None)
+            if name in self._uses:
+                self._known[name] = _Known(withdrawn, now, listings)
+
+    def _has_failed(self, name: Name, error: Exception) -> None:
+        if name not in self._failed:
+            reason = str(error) or type(error).__name__
+            _log.warning("sessions.not_renewed", dataset="/".join(name), reason=reason)
+        self._failed[name] = self._clock.monotonic() + AGAIN_S
+
+    def _is_over(self, name: Name, known: _Known, for_s: float) -> bool:
+        return (
+            known.withdrawn != self._withdrawn(name[0])
+            or self._clock.monotonic() - known.at >= for_s
+        )
+
+
+def dataset_names(session: Session) -> tuple[Name, ...]:
+    """The datasets of a session, each once, sorted."""
+    return tuple(sorted({(one.owner, one.name) for one in session.spec.datasets}))
+
+
+async def listings_of(history: History, name: Name) -> Listings:
+    """The versions of a dataset as of now."""
+    found = await history.catalogue.dataset_versions(*name, with_removed=True)
+    return {one.version.number: one for one in found}
+
+
+def _is_of_session(change: Change) -> bool:
+    return isinstance(change, SessionChanged | SessionRemoved)
