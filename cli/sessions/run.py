@@ -582,7 +582,7 @@ async def _submit(
                 await client.datasets.get(one.name, tag=one.tag)
         if code.listed is not None and submission.packed is None:
             await client.sessions.check(request)
-            submission.packed = await _send(app, client, code.listed, code.cache)
+            submission.packed = await _send(app, client, code.listed, code.cache, request.project)
             request.spec.bundle_digest = submission.packed.manifest.digest
         submission.is_asked = True
         if submission.packed is None:
@@ -594,6 +594,7 @@ async def _submit(
                 submission.packed,
                 lambda: client.sessions.create(request),
                 cache=code.cache,
+                project=request.project,
             )
         return await _settled(client, submission.session)
     except NotFound:
@@ -659,11 +660,13 @@ def _with_dataset(arguments: Sequence[str], name: str, meant: str) -> str:
     return shell_line(["nsml", *words])
 
 
-async def _send(app: App, client: Client, listed: FolderFiles, cache: StatCache | None) -> Packed:
+async def _send(
+    app: App, client: Client, listed: FolderFiles, cache: StatCache | None, project: str
+) -> Packed:
     from nsml.common.units import duration_text, size_text
 
     began = app.clock.monotonic()
-    sent = await send(app, client, listed, cache=cache)
+    sent = await send(app, client, listed, cache=cache, project=project)
     files, skipped = len(listed.files), listed.skipped
     ignored = (
         f" (ignored {files_text(skipped.files)}, {size_text(skipped.bytes)})"

@@ -168,12 +168,15 @@ async def send(
     *,
     cache: StatCache | None,
     bases: Sequence[str] = (),
+    project: str = "",
 ) -> Uploaded:
     """See `nsml.client.uploads.push`."""
     from nsml.client.uploads import push
 
     with _shown(app) as progress, _left_out_by_rules():
-        return await push(client, listed, cache=cache, bases=bases, progress=progress)
+        return await push(
+            client, listed, cache=cache, bases=bases, project=project, progress=progress
+        )
 
 
 async def made_of(
@@ -183,12 +186,15 @@ async def made_of(
     make: Callable[[], Awaitable[Made]],
     *,
     cache: StatCache | None,
+    project: str = "",
 ) -> Made:
     """See `nsml.client.uploads.made_of`."""
     from nsml.client import uploads
 
     with _shown(app) as progress:
-        return await uploads.made_of(client, packed, make, cache=cache, progress=progress)
+        return await uploads.made_of(
+            client, packed, make, cache=cache, project=project, progress=progress
+        )
 
 
 @contextmanager
@@ -197,8 +203,11 @@ def _shown(app: App) -> Iterator[Callable[[Transfer], None]]:
     from nsml.common.c_memory import keep_freed_memory
 
     keep_freed_memory()
-    progress = Progress(app, "sending")
+    weighing, sending = Progress(app, "checking size"), Progress(app, "sending")
     try:
-        yield lambda seen: progress.update(seen.bytes, seen.bytes_total)
+        yield lambda seen: (weighing if seen.is_weighed else sending).update(
+            seen.bytes, seen.bytes_total
+        )
     finally:
-        progress.close()
+        weighing.close()
+        sending.close()

@@ -31,13 +31,13 @@ from controlplane.domain.identity import Caller, NodeCaller, UserCaller, identit
 from controlplane.domain.names import check_digest
 from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.limits.admission import unlimited
-from controlplane.limits.user_storage import LEAST_BLOB_BYTES, blob_bytes
 from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobDamaged, BlobNotFound
 from controlplane.objects.pack import PACK_BYTES
 from controlplane.state.lru import LruDict
 from nsml.common.clock import inline
 from nsml.common.concurrency import TaskGroup
+from nsml.content.counted_bytes import LEAST_BLOB_BYTES, blob_bytes
 from nsml.content.pages import is_root
 
 if TYPE_CHECKING:
@@ -171,6 +171,31 @@ class Content:
         async with TaskGroup() as group:
             group.create_task(self._manifests.tasks.run(), name="manifests")
             group.create_task(self._subtrees.tasks.run(), name="subtrees")
+
+    def room(
+        self, caller: Caller, size: int = 0, *, session_id: str = "", project: str = ""
+    ) -> int | None:
+        """How many bytes more may be kept of the caller, who is about to send so many; None: without a limit.
+
+        `session_id`: for which a node asks. `project`: for which a user does; "" for the user's own.
+
+        Raises:
+            LimitReached: they are more than may be kept.
+        """
+        payer = payer_of(self._state, caller, session_id)
+        if isinstance(caller, UserCaller):
+            payer = payer._replace(project=self._project_of(caller, project))
+        if size:
+            self._admission.check_kept(payer.user, size, payer.project, is_agent=payer.is_agent)
+        return self._admission.kept_room(payer.user, payer.project)
+
+    def _project_of(self, caller: UserCaller, project: str) -> str:
+        """The project for which a user sends something; "" where it has no quota, or is not the user's."""
+        name = caller.user.name
+        found = self._state.project(project or name)
+        if found is None or (found.name != name and name not in found.members):
+            return ""
+        return found.name
 
     async def missing(
         self,

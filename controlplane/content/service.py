@@ -66,6 +66,9 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         self, request: pb.FindMissingBlobsRequest, _: Context
     ) -> pb.FindMissingBlobsResponse:
         """Which would have to be sent."""
+        room = self._content.room(
+            caller(), request.bytes, session_id=request.session_id, project=request.project
+        )
         missing = await self._content.missing(
             caller(),
             request.digests,
@@ -73,7 +76,7 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
             bases=request.bases,
             session_id=request.session_id,
         )
-        return pb.FindMissingBlobsResponse(missing=missing)
+        return pb.FindMissingBlobsResponse(missing=missing, room=room)
 
     @answering
     async def PutBlobs(  # noqa: N802

@@ -26,9 +26,9 @@ from controlplane.content.manifests import SMALL_BYTES
 from controlplane.content.shared_tasks import ANSWER_WITHIN_S, SharedTasks
 from controlplane.domain.errors import RETRY_AFTER_S, InvalidRequest, Unavailable
 from controlplane.limits.concurrency_limits import Turns
-from controlplane.limits.user_storage import blob_bytes
 from controlplane.state.lru import LruDict
 from nsml.common.concurrency import to_its_end
+from nsml.content.counted_bytes import blob_bytes
 from nsml.content.digests import digest_of
 from nsml.content.errors import ContentError
 from nsml.content.manifest import ENCODED_HEAD, ENCODED_TAIL, encoded_entries

@@ -15,9 +15,9 @@ from controlplane.domain.errors import LimitReached, LowOnRoom, Unavailable
 from controlplane.domain.limits import DAY_S, NO_LIMITS, UserLimits
 from controlplane.limits.allowances import Allowance
 from controlplane.limits.free_space import HISTORY, OBJECTS, STORE, WORDS, low_on_room
-from controlplane.limits.user_storage import blob_bytes
 from controlplane.state.live_usage import LiveUsage, Usage
 from nsml.common.units import size_text
+from nsml.content.counted_bytes import blob_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -286,6 +286,11 @@ class Admission:
         except LimitReached:
             self.refused[kept.limit] += 1
             raise
+
+    def kept_room(self, user: str, project: str = "") -> int | None:
+        """How many bytes more may be kept for a user and a project ("": nobody); None: without a limit."""
+        rooms = (kept.use(name).room for kept, name in self._holders(user, project))
+        return min((room for room in rooms if room is not None), default=None)
 
     def check_full(self, user: str, project: str = "") -> None:
         """Raise LimitReached where hardly anything more may be kept for a user, or a project ("": for nobody)."""

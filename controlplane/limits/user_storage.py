@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 LOOK_S: Final = 5.0
 """How often the counts are read, which other control planes change as well."""
 
-LEAST_BLOB_BYTES: Final = 4 << 10
-"""What a blob counts for at least: it takes a file, and with it a block and an inode."""
-
 NEAR: Final = 0.9
 """Above this part of the limit a new count is asked for: what was sent is at most what is kept."""
 CORRECTED: Final = 0.02
@@ -69,11 +66,6 @@ class FindsUsers(Protocol):
         ...
 
 
-def blob_bytes(sizes: Iterable[int]) -> int:
-    """What blobs of these sizes count for."""
-    return sum(max(one, LEAST_BLOB_BYTES) for one in sizes)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptUse:
     """What a user or a project (`name`) keeps and may keep, in bytes; `most` 0: without a limit."""
@@ -83,6 +75,11 @@ class KeptUse:
     used: int
     most: int
     is_own_limit: bool
+
+    @property
+    def room(self) -> int | None:
+        """How many bytes more may be kept; None: without a limit."""
+        return max(self.most - self.used, 0) if self.most else None
 
     @property
     def is_full(self) -> bool:

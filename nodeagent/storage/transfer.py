@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, closing
+from functools import partial
 from typing import TypeVar
 
 from nsml.client.errors import (
@@ -17,11 +18,13 @@ from nsml.client.errors import (
     PlatformFault,
     Unavailable,
 )
+from nsml.client.kept_room import KeptRoom, room_in
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Offload
 from nsml.common.concurrency import to_its_end
 from nsml.content.blob_messages import Blob, GetBlobsResponse, PutBlobsRequest
 from nsml.content.chunks import LARGEST_CHUNK
+from nsml.content.counted_bytes import blob_bytes, stored_bytes
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt, ContentError
 from nsml.content.packing import Packed
@@ -68,13 +71,17 @@ async def uninterrupted(
 async def put_tree(rpc: Rpc, packed: Packed, run: Offload, *, session_id: str = "") -> str:
     """Send what is missing of a session's packed folder; the digest of its manifest, all durable.
 
+    Raises NotEnough before anything is sent where not all of it may be kept.
     `session_id`: the session whose files they are: they count for what its owner may send.
     """
     manifest = packed.manifest
     root = await uninterrupted(run, lambda: manifest.root)
     naming = [*(page.digest for page in root.pages), root.digest]
-    missing = await _missing(rpc, [*manifest.blobs(), *naming], session_id)
-    chunks = [name for name in manifest.blobs() if name in missing]
+    missing, room = await _missing(rpc, [*manifest.blobs(), *naming], session_id)
+    sizes = {name: size for name, size in manifest.blobs().items() if name in missing}
+    chunks = list(sizes)
+    if room is not None and blob_bytes(sizes.values()) > room:
+        await _weigh(packed, chunks, KeptRoom(rpc, room, session_id=session_id), run)
     sender = _Sender(rpc, session_id)
     with (
         closing(packed.source.batches(chunks, max_bytes=_PART_BYTES)) as batches,
@@ -87,6 +94,14 @@ async def put_tree(rpc: Rpc, packed: Packed, run: Offload, *, session_id: str = 
             await sender.add((blob,))
         await sender.flush()
     return root.digest
+
+
+async def _weigh(packed: Packed, chunks: Sequence[str], room: KeptRoom, run: Offload) -> None:
+    """Raise NotEnough unless so many chunks may be kept, as they count once they are stored."""
+    with closing(packed.source.batches(chunks, max_bytes=_PART_BYTES)) as batches:
+        while (batch := await uninterrupted(run, lambda: next(batches, None))) is not None:
+            data = [data for _, data in batch]
+            await room.add(await uninterrupted(run, partial(stored_bytes, data)))
 
 
 async def put_blobs(
@@ -188,8 +203,12 @@ async def _whole_blobs(
                     parts, held = [], 0
 
 
-async def _missing(rpc: Rpc, digests: Sequence[str], session_id: str) -> set[str]:
+async def _missing(
+    rpc: Rpc, digests: Sequence[str], session_id: str
+) -> tuple[set[str], int | None]:
+    """Which have to be sent, and how much more may be kept; None: without a limit."""
     missing: set[str] = set()
+    room = None
     for start in range(0, len(digests), _ASKED_AT_ONCE):
         request = pb.FindMissingBlobsRequest(
             digests=digests[start : start + _ASKED_AT_ONCE], session_id=session_id
@@ -198,7 +217,8 @@ async def _missing(rpc: Rpc, digests: Sequence[str], session_id: str) -> set[str
             "ContentService/FindMissingBlobs", request, pb.FindMissingBlobsResponse
         )
         missing.update(answer.missing)
-    return missing
+        room = room_in(answer)
+    return missing, room
 
 
 class _Sender:

@@ -45,6 +45,8 @@ class Transfer:
 
     bytes: int
     bytes_total: int
+    is_weighed: bool = False
+    """They are read to see whether what is new of them may be kept; nothing is sent yet."""
 
 
 async def read_blobs(

@@ -11,26 +11,28 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
 from nsml.client.content import Transfer
-from nsml.client.errors import MissingBlobs, Unavailable
+from nsml.client.errors import MissingBlobs, NotEnough, Unavailable
+from nsml.client.kept_room import KeptRoom, room_in
 from nsml.common.clock import in_thread, inline
 from nsml.common.concurrency import to_its_end
+from nsml.common.units import size_text
 from nsml.content.blob_messages import Blob, PutBlobsRequest
+from nsml.content.counted_bytes import LEAST_BLOB_BYTES, stored_bytes
 from nsml.content.packing import batches_of
 from nsml.v1 import content_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from nsml.client.calls import Client
     from nsml.common.clock import Offload
     from nsml.content.listing import FolderFiles
     from nsml.content.packing import Batch, Packed
     from nsml.content.pages import Root
-    from nsml.content.reading import Piece
+    from nsml.content.reading import FolderReader, Piece
     from nsml.content.stat_cache import StatCache
 
 Made = TypeVar("Made")
@@ -69,16 +71,31 @@ async def find_missing(
 
     What `bases` list, manifests that the user may read, is not sent again.
     """
+    missing, _ = await _find_missing(client, digests, root=root, bases=bases)
+    return missing
+
+
+async def _find_missing(
+    client: Client,
+    digests: Sequence[str],
+    *,
+    root: str = "",
+    bases: Sequence[str] = (),
+    project: str = "",
+) -> tuple[set[str], int | None]:
+    """As `find_missing`, and how much more may be kept: None without a limit."""
     missing: set[str] = set()
+    room = None
     for start in range(0, len(digests), _ASKED_AT_ONCE):
         asked = digests[start : start + _ASKED_AT_ONCE]
         answer = await client.rpc.unary(
             "ContentService/FindMissingBlobs",
-            pb.FindMissingBlobsRequest(digests=asked, root=root, bases=bases),
+            pb.FindMissingBlobsRequest(digests=asked, root=root, bases=bases, project=project),
             pb.FindMissingBlobsResponse,
         )
         missing.update(answer.missing)
-    return missing
+        room = room_in(answer)
+    return missing, room
 
 
 async def push(
@@ -87,15 +104,18 @@ async def push(
     *,
     cache: StatCache | None = None,
     bases: Sequence[str] = (),
+    project: str = "",
     progress: Callable[[Transfer], None] | None = None,
     run: Offload = in_thread,
 ) -> Uploaded:
     """Read listed files once, and send what the user has to send of them; `bases` as for `find_missing`.
 
     What `cache` knows is not read unless the platform lacks it. The manifest goes last, so a broken upload leaves nothing
-    that looks whole. Raises ClientError, and PackRefused when a file changes meanwhile, or there is too much.
+    that looks whole. Where not all may be kept, of the user or of `project` ("" for the user's own), the files are read once
+    before, and nothing is sent unless what is new of them may be. Raises ClientError, and PackRefused when a file changes
+    meanwhile, or there is too much.
     """
-    from nsml.content.packing import described, packed_of
+    from nsml.content.packing import described
     from nsml.content.reading import FolderReader
 
     reader = await run(partial(FolderReader, listed, cache=cache))
@@ -105,16 +125,31 @@ async def push(
             root = packed.manifest.digest
             if not await find_missing(client, [root], root=root):
                 return Uploaded(packed=packed, digest=root)
-            return await upload(client, packed, bases=bases, progress=progress, run=run)
-        async with _Sending(
-            client, listed.root, total=listed.size, bases=bases, progress=progress, run=run
-        ) as sending:
-            with closing(reader.groups(_READERS)) as groups:
-                while (pieces := await to_its_end(run(partial(next, groups, None)))) is not None:
-                    await sending.add(pieces)
-            packed = await run(partial(packed_of, reader))
-            await sending.end(await run(lambda: packed.manifest.root))
-            return await sending.uploaded(packed)
+            return await upload(
+                client, packed, bases=bases, project=project, progress=progress, run=run
+            )
+        to = _Target(client=client, bases=bases, project=project, progress=progress, run=run)
+        try:
+            async with _Sending(to, listed, most=_most_bytes(listed)) as sending:
+                return await sending.uploaded(await _read_through(reader, sending, run))
+        except _MayNotFit as found:
+            # What was read by now is known.
+            reader = await run(partial(FolderReader, listed, cache=cache))
+            async with _Weighing(to, listed, room=found.room) as weighing:
+                packed = await _read_through(reader, weighing, run)
+        return await _send_packed(to, packed)
+
+
+async def _read_through(reader: FolderReader, sending: _Sending, run: Offload) -> Packed:
+    """Give what is read to what sends it, to its end."""
+    from nsml.content.packing import packed_of
+
+    with closing(reader.groups(_READERS)) as groups:
+        while (pieces := await to_its_end(run(partial(next, groups, None)))) is not None:
+            await sending.add(pieces)
+    packed = await run(partial(packed_of, reader))
+    await sending.end(await run(lambda: packed.manifest.root))
+    return packed
 
 
 @asynccontextmanager
@@ -138,25 +173,46 @@ async def upload(
     packed: Packed,
     *,
     bases: Sequence[str] = (),
+    project: str = "",
     progress: Callable[[Transfer], None] | None = None,
     run: Offload = in_thread,
     is_unheard: bool = False,
 ) -> Uploaded:
-    """Send what the user has to send of a packed folder, which is read again; `bases` as for `find_missing`.
+    """Send what the user has to send of a packed folder, which is read again; `bases` and `project` as for `push`.
 
     The manifest goes last, and with `is_unheard` in any case. Raises ClientError, and PackRefused when a file changed since
     it was packed.
     """
-    root = await run(lambda: packed.manifest.root)
+    to = _Target(client=client, bases=bases, project=project, progress=progress, run=run)
+    try:
+        most = _most_bytes(packed.listed)
+        return await _send_packed(to, packed, most=most, is_unheard=is_unheard)
+    except _MayNotFit as found:
+        async with _Weighing(to, packed.listed, room=found.room) as weighing:
+            await _pass_through(packed, weighing, run)
+    return await _send_packed(to, packed, is_unheard=is_unheard)
+
+
+async def _send_packed(
+    to: _Target, packed: Packed, *, most: int = 0, is_unheard: bool = False
+) -> Uploaded:
     total = sum(packed.manifest.blobs().values())
-    async with _Sending(
-        client, packed.listed.root, total=total, bases=bases, progress=progress, run=run
-    ) as sending:
-        sending.root = root.digest
-        for pieces in _batched(packed.source.pieces(), _ASKED_AT_ONCE):
-            await sending.add(pieces)
-        await sending.end(root)
+    async with _Sending(to, packed.listed, total=total, most=most) as sending:
+        await _pass_through(packed, sending, to.run)
         return await sending.uploaded(packed, is_unheard=is_unheard)
+
+
+async def _pass_through(packed: Packed, sending: _Sending, run: Offload) -> None:
+    root = await run(lambda: packed.manifest.root)
+    sending.root = root.digest
+    for pieces in _batched(packed.source.pieces(), _ASKED_AT_ONCE):
+        await sending.add(pieces)
+    await sending.end(root)
+
+
+def _most_bytes(listed: FolderFiles) -> int:
+    """What listed files count for at most, where all of them are new and none can be compressed."""
+    return listed.size + LEAST_BLOB_BYTES * len(listed.files)
 
 
 async def made_of(
@@ -166,6 +222,7 @@ async def made_of(
     *,
     cache: StatCache | None = None,
     bases: Sequence[str] = (),
+    project: str = "",
     progress: Callable[[Transfer], None] | None = None,
     run: Offload = in_thread,
 ) -> Made:
@@ -180,9 +237,34 @@ async def made_of(
         except MissingBlobs:
             async with _forgotten_if_changed(packed.listed, cache, run):
                 await upload(
-                    client, packed, bases=bases, progress=progress, run=run, is_unheard=True
+                    client,
+                    packed,
+                    bases=bases,
+                    project=project,
+                    progress=progress,
+                    run=run,
+                    is_unheard=True,
                 )
     return await make()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """Where folders are sent, and how; see `push`."""
+
+    client: Client
+    bases: Sequence[str]
+    project: str
+    progress: Callable[[Transfer], None] | None
+    run: Offload
+
+
+class _MayNotFit(Exception):
+    """Before anything is sent: all of a folder, were it new, is more than may be kept."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
 
 
 class _Sending:
@@ -190,25 +272,25 @@ class _Sending:
 
     Attributes:
         root: digest of the manifest, once it is known: what the user may read is not sent again.
+
+    Args:
+        total: bytes of which progress is shown; those of the listed files unless said.
+        most: what may be kept is held against so much, before anything is sent; 0: against nothing.
     """
 
+    is_weighed: ClassVar = False
+
     def __init__(
-        self,
-        client: Client,
-        folder: Path,
-        *,
-        total: int,
-        bases: Sequence[str],
-        progress: Callable[[Transfer], None] | None,
-        run: Offload,
+        self, to: _Target, listed: FolderFiles, *, total: int | None = None, most: int = 0
     ) -> None:
         self.root = ""
-        self._client = client
-        self._folder = folder
-        self._total = total
-        self._bases = bases
-        self._progress = progress
-        self._run = run
+        self._to = to
+        self._client = to.client
+        self._folder = listed.root
+        self._total = listed.size if total is None else total
+        self._most = most
+        self._progress = to.progress
+        self._run = to.run
         self._done = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._is_missing: dict[str, bool] = {}
@@ -269,7 +351,12 @@ class _Sending:
     async def _ask(self, *further: str) -> None:
         window, self._window, self._window_bytes = self._window, [], 0
         digests = [*(piece.ref.digest for piece in window), *further]
-        missing = await find_missing(self._client, digests, root=self.root, bases=self._bases)
+        missing, room = await _find_missing(
+            self._client, digests, root=self.root, bases=self._to.bases, project=self._to.project
+        )
+        most, self._most = self._most, 0
+        if room is not None and most > room:
+            raise _MayNotFit(room)
         self._missing_names |= missing.intersection(further)
         for piece in window:
             if piece.ref.digest in missing:
@@ -320,7 +407,43 @@ class _Sending:
         self._done += size
         if self._progress is not None:
             # Of a call that broke, some counts twice.
-            self._progress(Transfer(bytes=min(self._done, self._total), bytes_total=self._total))
+            done = min(self._done, self._total)
+            self._progress(
+                Transfer(bytes=done, bytes_total=self._total, is_weighed=self.is_weighed)
+            )
+
+
+class _Weighing(_Sending):
+    """Sends nothing: what is missing of a folder is held against what may be kept, as it counts once it is stored."""
+
+    is_weighed: ClassVar = True
+
+    def __init__(self, to: _Target, listed: FolderFiles, *, room: int) -> None:
+        super().__init__(to, listed)
+        self._room = KeptRoom(to.client.rpc, room, project=to.project)
+
+    async def _send(self) -> None:
+        """Weigh what would be sent; raises NotEnough as soon as it is too much."""
+        pieces, self._outbox, self._outbox_bytes = self._outbox, [], 0
+        with closing(batches_of(self._folder, pieces, max_bytes=_MESSAGE_BYTES)) as batches:
+            while batch := await self._run(partial(next, batches, ())):
+                blobs = [data for _, data in batch]
+                try:
+                    await self._room.add(await self._run(partial(stored_bytes, blobs)))
+                except NotEnough as error:
+                    raise self._refused(error) from error
+                self._count(sum(map(len, blobs)))
+
+    def _refused(self, error: NotEnough) -> NotEnough:
+        wanted, total = size_text(self._room.wanted), size_text(self._total)
+        nothing = f"nothing was sent: the new content of these {total} takes at least {wanted}"
+        return NotEnough(
+            error.message,
+            reason=error.reason,
+            why=f"{error.why}; {nothing}" if error.why else nothing,
+            advice=error.advice,
+            metadata=error.metadata,
+        )
 
 
 def _calls(blobs: Iterable[tuple[str, bytes]]) -> Iterator[Batch]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/content.proto\x12\x07nsml.v1\"\x16\n\x14RepairStorageRequest\"n\n\x15RepairStorageResponse\x12\r\n\x05\x62lobs\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x03 \x01(\x04\x12&\n\x06\x62roken\x18\x04 \x01(\x0b\x32\x16.nsml.v1.BrokenContent\"=\n\x14RepairContentRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x15\n\ris_from_start\x18\x02 \x01(\x08\"\xa0\x01\n\x15RepairContentResponse\x12\'\n\x08repaired\x18\x01 \x03(\x0b\x32\x15.nsml.v1.RepairedBlob\x12\x0c\n\x04lost\x18\x02 \x01(\x04\x12\x14\n\x0clost_digests\x18\x03 \x03(\t\x12\x0f\n\x07reasons\x18\x04 \x03(\t\x12\x12\n\nis_partial\x18\x05 \x01(\x08\x12\x15\n\rnodes_in_vain\x18\x06 \x01(\x04\".\n\x0cRepairedBlob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\"\x16\n\x14VerifyStorageRequest\"n\n\x15VerifyStorageResponse\x12\r\n\x05\x62lobs\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x03 \x01(\x04\x12&\n\x06\x62roken\x18\x04 \x01(\x0b\x32\x16.nsml.v1.BrokenContent\"\x82\x01\n\rBrokenContent\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x0c\n\x04lost\x18\x05 \x01(\x04\x12\'\n\x08repaired\x18\x06 \x03(\x0b\x32\x15.nsml.v1.RepairedBlob\"[\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\x12\x0c\n\x04root\x18\x02 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x03 \x03(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\"+\n\x18\x46indMissingBlobsResponse\x12\x0f\n\x07missing\x18\x01 \x03(\t\"2\n\x04\x42lob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"C\n\x0fPutBlobsRequest\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob\x12\x12\n\nsession_id\x18\x02 \x01(\t\"\"\n\x10PutBlobsResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x04\"0\n\x0fGetBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"3\n\x12LocateBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"M\n\x13LocateBlobsResponse\x12#\n\x05packs\x18\x01 \x03(\x0b\x32\x14.nsml.v1.LocatedPack\x12\x11\n\tauthority\x18\x02 \x01(\x0c\"?\n\x0bLocatedPack\x12\x0b\n\x03url\x18\x01 \x01(\t\x12#\n\x05\x62lobs\x18\x02 \x03(\x0b\x32\x14.nsml.v1.LocatedBlob\";\n\x0bLocatedBlob\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0e\n\x06stored\x18\x03 \x01(\r\"0\n\x10GetBlobsResponse\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob2\xde\x08\n\x0e\x43ontentService\x12\xbb\x01\n\x10\x46indMissingBlobs\x12 .nsml.v1.FindMissingBlobsRequest\x1a!.nsml.v1.FindMissingBlobsResponse\"b\x90\x02\x01\x8a\xb5\x18[\n\x02\x02\x04\x12UOf blobs that the caller has sent or may read; all others are missing, stored or not.\x12\x93\x01\n\x08PutBlobs\x12\x18.nsml.v1.PutBlobsRequest\x1a\x19.nsml.v1.PutBlobsResponse\"P\x8a\xb5\x18\x38\n\x02\x02\x04\x12\x32\x43ontent is named by its digest, which is verified.\x92\xb5\x18\x10\n\x0c\x62lobs.digest \x01(\x01\x12\xa3\x01\n\x08GetBlobs\x12\x18.nsml.v1.GetBlobsRequest\x1a\x19.nsml.v1.GetBlobsResponse\"`\x90\x02\x01\x8a\xb5\x18Y\n\x02\x02\x04\x12SRead through a manifest that the caller may see; nodes: of sessions placed on them.0\x01\x12\xa8\x01\n\x0bLocateBlobs\x12\x1b.nsml.v1.LocateBlobsRequest\x1a\x1c.nsml.v1.LocateBlobsResponse\"^\x90\x02\x01\x8a\xb5\x18W\n\x01\x04\x12ROf manifests of sessions placed on the node; only packs with nothing else in them.\x12\x89\x01\n\rVerifyStorage\x12\x1d.nsml.v1.VerifyStorageRequest\x1a\x1e.nsml.v1.VerifyStorageResponse\"7\x90\x02\x01\x8a\xb5\x18\x30\n\x01\x03\x12+Names of datasets and sessions, no content.0\x01\x12\x8a\x01\n\rRepairStorage\x12\x1d.nsml.v1.RepairStorageRequest\x1a\x1e.nsml.v1.RepairStorageResponse\"8\x8a\xb5\x18\x30\n\x01\x03\x12+Names of datasets and sessions, no content.\x92\xb5\x18\x00\x30\x01\x12\x8d\x01\n\rRepairContent\x12\x1d.nsml.v1.RepairContentRequest\x1a\x1e.nsml.v1.RepairContentResponse\"=\x8a\xb5\x18-\n\x01\x03\x12(Nodes answer for content that they hold.\x92\xb5\x18\x08\n\x06\x64igestb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/content.proto\x12\x07nsml.v1\"\x16\n\x14RepairStorageRequest\"n\n\x15RepairStorageResponse\x12\r\n\x05\x62lobs\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x03 \x01(\x04\x12&\n\x06\x62roken\x18\x04 \x01(\x0b\x32\x16.nsml.v1.BrokenContent\"=\n\x14RepairContentRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x15\n\ris_from_start\x18\x02 \x01(\x08\"\xa0\x01\n\x15RepairContentResponse\x12\'\n\x08repaired\x18\x01 \x03(\x0b\x32\x15.nsml.v1.RepairedBlob\x12\x0c\n\x04lost\x18\x02 \x01(\x04\x12\x14\n\x0clost_digests\x18\x03 \x03(\t\x12\x0f\n\x07reasons\x18\x04 \x03(\t\x12\x12\n\nis_partial\x18\x05 \x01(\x08\x12\x15\n\rnodes_in_vain\x18\x06 \x01(\x04\".\n\x0cRepairedBlob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\"\x16\n\x14VerifyStorageRequest\"n\n\x15VerifyStorageResponse\x12\r\n\x05\x62lobs\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x03 \x01(\x04\x12&\n\x06\x62roken\x18\x04 \x01(\x0b\x32\x16.nsml.v1.BrokenContent\"\x82\x01\n\rBrokenContent\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x0c\n\x04lost\x18\x05 \x01(\x04\x12\'\n\x08repaired\x18\x06 \x03(\x0b\x32\x15.nsml.v1.RepairedBlob\"{\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\x12\x0c\n\x04root\x18\x02 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x03 \x03(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x0f\n\x07project\x18\x06 \x01(\t\"G\n\x18\x46indMissingBlobsResponse\x12\x0f\n\x07missing\x18\x01 \x03(\t\x12\x11\n\x04room\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_room\"2\n\x04\x42lob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"C\n\x0fPutBlobsRequest\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob\x12\x12\n\nsession_id\x18\x02 \x01(\t\"\"\n\x10PutBlobsResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x04\"0\n\x0fGetBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"3\n\x12LocateBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"M\n\x13LocateBlobsResponse\x12#\n\x05packs\x18\x01 \x03(\x0b\x32\x14.nsml.v1.LocatedPack\x12\x11\n\tauthority\x18\x02 \x01(\x0c\"?\n\x0bLocatedPack\x12\x0b\n\x03url\x18\x01 \x01(\t\x12#\n\x05\x62lobs\x18\x02 \x03(\x0b\x32\x14.nsml.v1.LocatedBlob\";\n\x0bLocatedBlob\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0e\n\x06stored\x18\x03 \x01(\r\"0\n\x10GetBlobsResponse\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob2\xde\x08\n\x0e\x43ontentService\x12\xbb\x01\n\x10\x46indMissingBlobs\x12 .nsml.v1.FindMissingBlobsRequest\x1a!.nsml.v1.FindMissingBlobsResponse\"b\x90\x02\x01\x8a\xb5\x18[\n\x02\x02\x04\x12UOf blobs that the caller has sent or may read; all others are missing, stored or not.\x12\x93\x01\n\x08PutBlobs\x12\x18.nsml.v1.PutBlobsRequest\x1a\x19.nsml.v1.PutBlobsResponse\"P\x8a\xb5\x18\x38\n\x02\x02\x04\x12\x32\x43ontent is named by its digest, which is verified.\x92\xb5\x18\x10\n\x0c\x62lobs.digest \x01(\x01\x12\xa3\x01\n\x08GetBlobs\x12\x18.nsml.v1.GetBlobsRequest\x1a\x19.nsml.v1.GetBlobsResponse\"`\x90\x02\x01\x8a\xb5\x18Y\n\x02\x02\x04\x12SRead through a manifest that the caller may see; nodes: of sessions placed on them.0\x01\x12\xa8\x01\n\x0bLocateBlobs\x12\x1b.nsml.v1.LocateBlobsRequest\x1a\x1c.nsml.v1.LocateBlobsResponse\"^\x90\x02\x01\x8a\xb5\x18W\n\x01\x04\x12ROf manifests of sessions placed on the node; only packs with nothing else in them.\x12\x89\x01\n\rVerifyStorage\x12\x1d.nsml.v1.VerifyStorageRequest\x1a\x1e.nsml.v1.VerifyStorageResponse\"7\x90\x02\x01\x8a\xb5\x18\x30\n\x01\x03\x12+Names of datasets and sessions, no content.0\x01\x12\x8a\x01\n\rRepairStorage\x12\x1d.nsml.v1.RepairStorageRequest\x1a\x1e.nsml.v1.RepairStorageResponse\"8\x8a\xb5\x18\x30\n\x01\x03\x12+Names of datasets and sessions, no content.\x92\xb5\x18\x00\x30\x01\x12\x8d\x01\n\rRepairContent\x12\x1d.nsml.v1.RepairContentRequest\x1a\x1e.nsml.v1.RepairContentResponse\"=\x8a\xb5\x18-\n\x01\x03\x12(Nodes answer for content that they hold.\x92\xb5\x18\x08\n\x06\x64igestb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -62,27 +62,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BROKENCONTENT']._serialized_start=581
   _globals['_BROKENCONTENT']._serialized_end=711
   _globals['_FINDMISSINGBLOBSREQUEST']._serialized_start=713
-  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=804
-  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=806
-  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_end=849
-  _globals['_BLOB']._serialized_start=851
-  _globals['_BLOB']._serialized_end=901
-  _globals['_PUTBLOBSREQUEST']._serialized_start=903
-  _globals['_PUTBLOBSREQUEST']._serialized_end=970
-  _globals['_PUTBLOBSRESPONSE']._serialized_start=972
-  _globals['_PUTBLOBSRESPONSE']._serialized_end=1006
-  _globals['_GETBLOBSREQUEST']._serialized_start=1008
-  _globals['_GETBLOBSREQUEST']._serialized_end=1056
-  _globals['_LOCATEBLOBSREQUEST']._serialized_start=1058
-  _globals['_LOCATEBLOBSREQUEST']._serialized_end=1109
-  _globals['_LOCATEBLOBSRESPONSE']._serialized_start=1111
-  _globals['_LOCATEBLOBSRESPONSE']._serialized_end=1188
-  _globals['_LOCATEDPACK']._serialized_start=1190
-  _globals['_LOCATEDPACK']._serialized_end=1253
-  _globals['_LOCATEDBLOB']._serialized_start=1255
-  _globals['_LOCATEDBLOB']._serialized_end=1314
-  _globals['_GETBLOBSRESPONSE']._serialized_start=1316
-  _globals['_GETBLOBSRESPONSE']._serialized_end=1364
-  _globals['_CONTENTSERVICE']._serialized_start=1367
-  _globals['_CONTENTSERVICE']._serialized_end=2485
+  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=836
+  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=838
+  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_end=909
+  _globals['_BLOB']._serialized_start=911
+  _globals['_BLOB']._serialized_end=961
+  _globals['_PUTBLOBSREQUEST']._serialized_start=963
+  _globals['_PUTBLOBSREQUEST']._serialized_end=1030
+  _globals['_PUTBLOBSRESPONSE']._serialized_start=1032
+  _globals['_PUTBLOBSRESPONSE']._serialized_end=1066
+  _globals['_GETBLOBSREQUEST']._serialized_start=1068
+  _globals['_GETBLOBSREQUEST']._serialized_end=1116
+  _globals['_LOCATEBLOBSREQUEST']._serialized_start=1118
+  _globals['_LOCATEBLOBSREQUEST']._serialized_end=1169
+  _globals['_LOCATEBLOBSRESPONSE']._serialized_start=1171
+  _globals['_LOCATEBLOBSRESPONSE']._serialized_end=1248
+  _globals['_LOCATEDPACK']._serialized_start=1250
+  _globals['_LOCATEDPACK']._serialized_end=1313
+  _globals['_LOCATEDBLOB']._serialized_start=1315
+  _globals['_LOCATEDBLOB']._serialized_end=1374
+  _globals['_GETBLOBSRESPONSE']._serialized_start=1376
+  _globals['_GETBLOBSRESPONSE']._serialized_end=1424
+  _globals['_CONTENTSERVICE']._serialized_start=1427
+  _globals['_CONTENTSERVICE']._serialized_end=2545
 # @@protoc_insertion_point(module_scope)

@@ -87,22 +87,28 @@ class BrokenContent(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., owner: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., digest: _Optional[str] = ..., lost: _Optional[int] = ..., repaired: _Optional[_Iterable[_Union[RepairedBlob, _Mapping]]] = ...) -> None: ...
 
 class FindMissingBlobsRequest(_message.Message):
-    __slots__ = ("digests", "root", "bases", "session_id")
+    __slots__ = ("digests", "root", "bases", "session_id", "bytes", "project")
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     BASES_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
     digests: _containers.RepeatedScalarFieldContainer[str]
     root: str
     bases: _containers.RepeatedScalarFieldContainer[str]
     session_id: str
-    def __init__(self, digests: _Optional[_Iterable[str]] = ..., root: _Optional[str] = ..., bases: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ...) -> None: ...
+    bytes: int
+    project: str
+    def __init__(self, digests: _Optional[_Iterable[str]] = ..., root: _Optional[str] = ..., bases: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ..., bytes: _Optional[int] = ..., project: _Optional[str] = ...) -> None: ...
 
 class FindMissingBlobsResponse(_message.Message):
-    __slots__ = ("missing",)
+    __slots__ = ("missing", "room")
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
     missing: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, missing: _Optional[_Iterable[str]] = ...) -> None: ...
+    room: int
+    def __init__(self, missing: _Optional[_Iterable[str]] = ..., room: _Optional[int] = ...) -> None: ...
 
 class Blob(_message.Message):
     __slots__ = ("digest", "data", "last")

@@ -84,7 +84,7 @@ class ContentServiceServicer:
         """Which of these blobs the caller would have to send: those that are not stored, and those that
         the caller has neither sent lately nor may read, stored or not.
         Errors: RESOURCE_EXHAUSTED (more than 10,000 digests; with reason LIMIT_REACHED: some are missing, and hardly
-        anything more is kept for the user).
+        anything more is kept for the user; or `bytes` is more than may be kept).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -92,6 +92,9 @@ class ScriptedPlatform(
         self.samples: list[pb.NodeSample] = []
         self.streams: dict[StreamName, Kept] = {}
         self.blobs: dict[str, bytes] = {}
+        self.room: int | None = None
+        """Bytes that may be kept still; None: without a limit."""
+        self.blob_calls = 0
         self.checkpoints: dict[tuple[str, str], checkpoints.Checkpoint] = {}
         self.checkpoint_questions: list[tuple[str, str]] = []
         self.has_not_shown = 0
@@ -299,12 +302,15 @@ class ScriptedPlatform(
     async def FindMissingBlobs(
         self, request: content.FindMissingBlobsRequest, context: Any
     ) -> content.FindMissingBlobsResponse:
+        if self.room is not None and request.bytes > self.room:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "it is full")
         missing = [digest for digest in request.digests if digest not in self.blobs]
-        return content.FindMissingBlobsResponse(missing=missing)
+        return content.FindMissingBlobsResponse(missing=missing, room=self.room)
 
     async def PutBlobs(
         self, requests: AsyncIterator[content.PutBlobsRequest], context: Any
     ) -> content.PutBlobsResponse:
+        self.blob_calls += 1
         await self.takes_blobs.wait()
         parts: dict[str, bytes] = {}
         stored = 0

@@ -750,6 +750,30 @@ async def test_a_full_project_takes_no_run_and_no_push_and_tells_its_sessions(wo
     )
 
 
+async def test_whoever_says_how_much_is_coming_is_told_before_it_is_sent(world: World) -> None:
+    world.projects["vision"] = Project(
+        name="vision", kept_bytes=4 * BLOB, members=frozenset({"kim"})
+    )
+    plane = Plane(world, kept_bytes=8 * BLOB)
+    kim, lee, agent = CALLERS["kim"], CALLERS["lee"], NodeCaller(node=NODE)
+    _, blobs = tree("a", "b")
+    await plane.send("kim", blobs)
+    used = size_of(blobs)
+    assert plane.content.room(kim) == plane.content.room(kim, project="nothing") == 8 * BLOB - used
+    assert plane.content.room(kim, 4 * BLOB, project="vision") == 4 * BLOB
+    with pytest.raises(LimitReached, match="for kim, and cannot keep"):
+        plane.content.room(kim, 8 * BLOB - used + 1)
+    with pytest.raises(LimitReached, match="for project vision, and cannot keep"):
+        plane.content.room(kim, 4 * BLOB + 1, project="vision")
+    assert plane.content.room(lee, 8 * BLOB, project="vision") == 8 * BLOB, "it is not of lee"
+    world.run("s1", "kim", project="vision")
+    assert plane.content.room(agent, session_id="s1") == 4 * BLOB
+    with pytest.raises(LimitReached, match="for project vision, and cannot keep"):
+        plane.content.room(agent, 4 * BLOB + 1, session_id="s1")
+    assert plane.project_kept.words("vision", is_own=True).startswith("new checkpoints are not")
+    assert Plane(world).content.room(kim) is None
+
+
 async def test_restoring_a_dataset_counts_for_its_project_again(world: World) -> None:
     world.projects["kim"] = Project(name="kim", kept_bytes=7 * BLOB)
     plane = Plane(world)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.manifests import is_content
-from nodeagent.storage.transfer import get_manifest, put_tree
+from nodeagent.storage.transfer import get_manifest, is_passing, put_tree
 from nodeagent.streaming.index import Index, build_index
+from nsml.client.errors import NotEnough
 from nsml.client.rpc import Rpc
 from nsml.common.clock import in_thread, inline
 from nsml.content.digests import digest_of
@@ -92,3 +94,19 @@ async def test_what_is_sent_has_its_root_last(
     assert await put_tree(connection, packed, inline) == root.digest
     naming = [*(page.digest for page in root.pages), root.digest]
     assert list(platform.blobs)[600:] == naming
+
+
+async def test_what_may_not_be_kept_is_refused_before_anything_is_sent(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path
+) -> None:
+    connection, platform = rpc
+    (tmp_path / "weights").write_bytes(os.urandom(3 << 20))
+    (tmp_path / "zeros").write_bytes(bytes(16 << 20))
+    platform.room = 2 << 20
+    with pytest.raises(NotEnough) as caught:
+        await put_tree(connection, pack(tmp_path), inline, session_id="s")
+    assert is_passing(caught.value), "it is sent once there is room"
+    assert platform.blob_calls == 0
+    platform.room = 4 << 20  # as it is stored
+    root = await put_tree(connection, pack(tmp_path), inline, session_id="s")
+    assert root in platform.blobs

@@ -123,6 +123,10 @@ class State:
         self.last_reports: list[pb.SessionReport] = []
         self.breaks_off = 0
         self.blobs: dict[str, bytes] = {}
+        self.room: int | None = None
+        """Bytes that may be kept still; None: without a limit."""
+        self.projects_asked: set[str] = set()
+        """For which blobs were asked."""
         self.broken = []
         self.damaged_alone = 0
         self.holder = self.nodes_in_vain = 0
@@ -917,8 +921,15 @@ class Content(content_pb2_grpc.ContentServiceServicer):
         self.state = state
 
     def FindMissingBlobs(self, request, context):
+        room = self.state.room
+        if room is not None and request.bytes > room:
+            why = {"why": "kim may keep little", "try": "nsml storage"}
+            refuse(
+                context, grpc.StatusCode.RESOURCE_EXHAUSTED, "it is full", "LIMIT_REACHED", **why
+            )
         missing = [digest for digest in request.digests if digest not in self.state.blobs]
-        return content_pb2.FindMissingBlobsResponse(missing=missing)
+        self.state.projects_asked.add(request.project)
+        return content_pb2.FindMissingBlobsResponse(missing=missing, room=room)
 
     def PutBlobs(self, requests, context):
         stored, parts = 0, []

@@ -107,6 +107,52 @@ async def test_of_a_changed_folder_only_what_changed_is_read_and_sent(
     assert changed.digest == pack(folder).manifest.digest
 
 
+@pytest.fixture
+def limited(folder: Path) -> Path:
+    """A folder of 6 MiB that cannot be compressed."""
+    (folder / "more.bin").write_bytes(os.urandom(1 << 20))
+    return folder
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_what_may_not_be_kept_is_refused_before_anything_is_sent(
+    client, server, limited, cache, is_known
+) -> None:
+    if is_known:
+        described(FolderReader(list_folder(limited), cache=cache))
+    server.state.room = 6 << 20  # the small files count for more than their bytes
+    seen = []
+    with pytest.raises(errors.NotEnough, match="it is full") as caught:
+        await push(
+            client, list_folder(limited), cache=cache, project="vision", progress=seen.append
+        )
+    assert caught.value.reason == "LIMIT_REACHED"
+    assert caught.value.advice == "nsml storage"
+    assert (
+        "kim may keep little; nothing was sent: the new content of these 6.3 MB takes at least 6.5 MB"
+        in caught.value.why
+    )
+    assert "PutBlobs" not in server.state.calls
+    assert "vision" in server.state.projects_asked
+    assert all(one.is_weighed for one in seen[1:])
+
+
+async def test_what_is_new_counts_as_it_is_stored(client, server, limited, cache) -> None:
+    await push(client, list_folder(limited), cache=cache)
+    (limited / "zeros").write_bytes(bytes(16 << 20))
+    (limited / "new.bin").write_bytes(os.urandom(1 << 20))
+    server.state.room = 2 << 20
+    sent = await push(client, list_folder(limited), cache=cache)
+    assert sent.digest == pack(limited).manifest.digest
+    (limited / "zeros").write_bytes(os.urandom(4 << 20))
+    server.state.calls.clear()
+    with pytest.raises(errors.NotEnough, match="it is full"):
+        await push(client, list_folder(limited), cache=cache)
+    assert "PutBlobs" not in server.state.calls
+    server.state.room = 5 << 20
+    assert (await push(client, list_folder(limited), cache=cache)).bytes_sent == 4 << 20
+
+
 async def test_another_platform_gets_what_the_cache_knows(
     client, server, folder, cache, tmp_path
 ) -> None:
