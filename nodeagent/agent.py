@@ -566,6 +566,7 @@ class Agent:
             disk_bytes=settings.disk_bytes,
             process_count=settings.processes or max(_PROCESSES, _PROCESSES_PER_CORE * cores),
             keep_files_bytes=settings.keep_files_bytes,
+            keep_files_by_default_bytes=settings.keep_files_by_default_bytes,
         )
 
     def _at_ports_before(self, replica_id: ReplicaId) -> list[ReplicaId]:

@@ -275,6 +275,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many bytes of the files in its working folder are kept of an attempt (`nsml run --keep-files`); what is over
     that is named."""
 
+    keep_files_by_default_bytes: int = 100 << 20
+    """The same where nobody asked for it, and the platform or the project keeps files by default."""
+
     node_shell: bool = False
     """Whether administrators of the platform may start shells and programs on this machine, as the agent's account
     (`nsml node sh`)."""

@@ -146,7 +146,7 @@ def _settings_options(command: F) -> F:
         click.option(
             "--keep-files",
             type=click.Choice(["on", "off", "none"]),
-            help="Keep the files that its sessions make (nsml download); none: as the platform does.",
+            help="Keep files that its sessions make, unasked (nsml download); none: as the platform does.",
         ),
     ]
     for option in reversed(options):

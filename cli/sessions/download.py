@@ -60,10 +60,10 @@ def _below(_context: click.Context, _parameter: click.Parameter, text: str) -> s
 def download(app: App, *, session: str, path: Path, below: str) -> int:
     """Fetch the files that a session made to PATH/USER_DATASET_N/files.
 
-    Of ended sessions with --keep-files: what the last attempt made or changed in its working folder, without links and names
-    that begin with a dot, as far as 1 GiB and 10,000 files go. What was left out is named. If its files
-    are lost, those of an earlier attempt are fetched. They are kept as long as the session, or as the platform says (nsml
-    artifact rm SESSION /app removes them).
+    Of an ended session: what its last attempt made or changed in its working folder, without links, __pycache__ and names
+    that begin with a dot. 100 MiB of it are kept, for 14 days; of a session with --keep-files 1 GiB, as long as the
+    session (the platform may say otherwise). What was left out is named. If the files are lost, those of an earlier attempt
+    are fetched. nsml artifact rm SESSION /app removes them.
 
     Of a running session of yours, to PATH/USER_DATASET_N/live: its working folder on rank 0 as it is now, code included, as
     nsml cp copies it. The same command again fetches what has changed, and once it has ended its kept files.
@@ -174,21 +174,8 @@ async def _kept(client: Client, of: Session) -> tuple[Artifact, str]:
         advice = f"nsml status --explain {shell_word(of.name)}"
     elif found:
         why, advice = found[-1].why_lost, f"nsml artifact ls {shell_word(of.name)}"
-    elif of.spec.keep_files or of.spec.keep_files_by_default:
-        removed, expired = await client.artifacts.count_removed(of.id, KEPT_FILES)
-        why = "it made none"
-        if not of.spec.keep_files:
-            why += ", or the agent of its node was too old to keep any"
-        if of.HasField("imported"):
-            why = "the backup that it comes from had none"
-        if removed:
-            why = "they were removed (nsml artifact rm)"
-        if expired:
-            why = "they had been kept as long as this platform keeps them (keep_files_s)"
-        advice = f"nsml artifact ls {shell_word(of.name)}"
     else:
-        word = "with --no-keep-files" if of.spec.no_keep_files else "without --keep-files"
-        why = f"it was started {word}"
+        why = await _why_none(client, of)
         advice = f"nsml artifact ls {shell_word(of.name)}\nnsml pull {shell_word(of.name)}"
     raise CommandError(
         f"no files of {of.name} are kept",
@@ -197,3 +184,27 @@ async def _kept(client: Client, of: Session) -> tuple[Artifact, str]:
         why=why,
         advice=advice,
     )
+
+
+async def _why_none(client: Client, of: Session) -> str:
+    """Why no files of an ended session are kept, none of which is lost."""
+    from nsml.spec.output_datasets import KEPT_FILES
+
+    if of.spec.no_keep_files:
+        return "it was started with --no-keep-files"
+    if not (of.spec.keep_files or of.spec.keep_files_by_default):
+        return (
+            "it was started without --keep-files, and its platform or project kept none by default"
+        )
+    removed, expired = await client.artifacts.count_removed(of.id, KEPT_FILES)
+    if expired:
+        kept = "they had been kept as long as this platform keeps them"
+        longer = " unasked; nsml run --keep-files keeps them longer"
+        return kept if of.spec.keep_files else kept + longer
+    if removed:
+        return "they were removed (nsml artifact rm)"
+    if of.HasField("imported"):
+        return "the backup that it comes from had none"
+    none = "it made no files that are kept (links, __pycache__ and names with a dot first are not)"
+    too_old = ", or the agent of its node was too old to keep any"
+    return none if of.spec.keep_files else none + too_old

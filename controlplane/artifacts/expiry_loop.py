@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import structlog
 
 from controlplane.domain.errors import NsmlError
-from nsml.spec.output_datasets import KEPT_FOLDER
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from controlplane.history.sql.history import History
     from nsml.common.clock import Clock
 
@@ -18,12 +19,12 @@ _AT_ONCE: Final = 100
 
 
 class KeptFilesExpiry:
-    """The leader's. `keep_s`: how long they are kept, in seconds."""
+    """The leader's. `kept_for_s`: how long they are kept, in seconds, by the folder that they were saved in."""
 
-    def __init__(self, *, history: History, clock: Clock, keep_s: float) -> None:
+    def __init__(self, *, history: History, clock: Clock, kept_for_s: Mapping[str, float]) -> None:
         self._history = history
         self._clock = clock
-        self._keep_s = keep_s
+        self._kept_for_s = kept_for_s
         self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
@@ -38,10 +39,10 @@ class KeptFilesExpiry:
 
     async def expire(self) -> int:
         """Remove those that are too old; how many."""
-        before = self._clock.time() - self._keep_s
-        total = 0
-        while count := await self._history.artifacts.expire(
-            KEPT_FOLDER, before=before, limit=_AT_ONCE
-        ):
-            total += count
+        now, total = self._clock.time(), 0
+        for folder, kept_s in self._kept_for_s.items():
+            while count := await self._history.artifacts.expire(
+                folder, before=now - kept_s, limit=_AT_ONCE
+            ):
+                total += count
         return total

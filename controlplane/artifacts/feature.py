@@ -11,6 +11,7 @@ from controlplane.artifacts.service import ArtifactServicer
 from controlplane.content.feature import content
 from controlplane.core.feature import Feature
 from controlplane.datasets.feature import datasets
+from nsml.spec.output_datasets import KEPT_BY_DEFAULT_FOLDER, KEPT_FOLDER
 from nsml.v1 import artifacts_pb2_grpc
 
 if TYPE_CHECKING:
@@ -28,12 +29,19 @@ def wire(core: Core) -> Feature:
     artifacts = Artifacts(
         history=core.history, content=core.shared(content), rights=core.rights, outputs=outputs
     )
-    keep_s = core.config.keep_files_s
+    kept_for_s = {
+        folder: keep_s
+        for folder, keep_s in (
+            (KEPT_FOLDER, core.config.keep_files_s),
+            (KEPT_BY_DEFAULT_FOLDER, core.config.keep_files_by_default_s),
+        )
+        if keep_s
+    }
     servicer = ArtifactServicer(
-        artifacts, core.references, core.shared(content), core.reading, keep_files_s=keep_s
+        artifacts, core.references, core.shared(content), core.reading, kept_for_s=kept_for_s
     )
-    expiry = KeptFilesExpiry(history=core.history, clock=core.clock, keep_s=keep_s)
+    expiry = KeptFilesExpiry(history=core.history, clock=core.clock, kept_for_s=kept_for_s)
     return Feature(
         services=((artifacts_pb2_grpc.add_ArtifactServiceServicer_to_server, servicer),),
-        leader_loops=(expiry.run,) if keep_s else (),
+        leader_loops=(expiry.run,) if kept_for_s else (),
     )

@@ -14,11 +14,13 @@ from controlplane.domain.errors import InvalidRequest
 from controlplane.history.values import Artifact, ArtifactKey, ArtifactState
 from controlplane.wire.errors import Context, answering
 from controlplane.wire.times import time_of, timestamp
-from nsml.spec.output_datasets import KEPT_FILES, KEPT_FOLDER
+from nsml.spec.output_datasets import KEPT_FILES
 from nsml.v1 import artifacts_pb2 as pb
 from nsml.v1 import artifacts_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from controlplane.artifacts.artifacts import Artifacts
     from controlplane.content.content import Content
     from controlplane.limits.concurrency_limits import Turns
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
-    """Artifacts, as users see them and nodes bring them."""
+    """Artifacts, as users see them and nodes bring them.
+
+    `kept_for_s`: how long what was saved in a folder is kept, by folder, in seconds; in others: as long as its session.
+    """
 
     def __init__(
         self,
@@ -35,9 +40,9 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
         content: Content,
         reading: Turns,
         *,
-        keep_files_s: float = 0.0,
+        kept_for_s: Mapping[str, float],
     ) -> None:
-        self._keep_files_s = keep_files_s
+        self._kept_for_s = kept_for_s
         self._artifacts = artifacts
         self._references = references
         self._content = content
@@ -64,7 +69,7 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
         for digest in dict.fromkeys(one.digest for one in shown if one.digest):
             self._content.show(who, digest)
         return pb.ListArtifactsResponse(
-            artifacts=[_message(one, session.name, self._keep_files_s) for one in shown],
+            artifacts=[_message(one, session.name, self._kept_for_s) for one in shown],
             next_cursor=json.dumps(_key_of(shown[-1])) if len(found) > size else "",
             removed=removed,
             expired=expired,
@@ -108,8 +113,8 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
         return pb.CommitArtifactResponse(version=version)
 
 
-def _message(one: Artifact, session: str, keep_files_s: float) -> pb.Artifact:
-    expires = keep_files_s and one.folder == KEPT_FOLDER and one.state is ArtifactState.DURABLE
+def _message(one: Artifact, session: str, kept_for_s: Mapping[str, float]) -> pb.Artifact:
+    kept_s = kept_for_s.get(one.folder) if one.state is ArtifactState.DURABLE else None
     return pb.Artifact(
         name=one.name,
         version=one.version,
@@ -125,7 +130,7 @@ def _message(one: Artifact, session: str, keep_files_s: float) -> pb.Artifact:
         node=one.node,
         why_lost=one.why_lost,
         note=one.note,
-        expires_at=timestamp(one.saved_at + keep_files_s) if expires else None,
+        expires_at=timestamp(one.saved_at + kept_s) if kept_s else None,
     )
 
 

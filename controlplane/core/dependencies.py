@@ -103,7 +103,7 @@ class MemberConfig:
         keep_points_s, keep_levels_s: the same of its points and of their finest levels; 0: for good.
         keep_checkpoints: which ones sessions keep that name nothing, and whose projects do not; "": all.
         keep_files: whether sessions that ask for nothing keep the files of their working folder.
-        keep_files_s: how long such files are kept; 0: as long as their sessions.
+        keep_files_s, keep_files_by_default_s: how long files that were asked for are kept, and others; 0: as long as their sessions.
         in_place_roots: folders below which every user may add datasets in place.
         rules: of giving way.
         time_limits: of the classes of sessions.
@@ -138,6 +138,7 @@ class MemberConfig:
     keep_checkpoints: str = ""
     keep_files: bool = False
     keep_files_s: float = 0.0
+    keep_files_by_default_s: float = 0.0
     in_place_roots: tuple[str, ...] = ()
     rules: Rules = RULES
     time_limits: TimeLimits = field(default_factory=lambda: NO_TIME_LIMITS)

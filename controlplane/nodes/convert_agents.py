@@ -529,7 +529,7 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
 def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:
     held, session = assignment.held, assignment.session
     given = secrets.get((held.session_id, held.attempt, held.rank), ())
-    # agents know one word for it
+    # by keep_files_by_default agents know that nobody asked for it
     spec = replace(session.spec, keep_files=session.spec.keeps_files)
     message = agents_pb2.Assignment(
         replica=agents_pb2.ReplicaId(

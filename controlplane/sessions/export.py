@@ -17,7 +17,7 @@ from controlplane.sessions.session_listing import searched_text
 from controlplane.state.committer import Deposed
 from controlplane.store.interface import StoreError
 from controlplane.stored import etcd_codec
-from nsml.spec.output_datasets import KEPT_FILES, KEPT_FOLDER
+from nsml.spec.output_datasets import KEPT_BY_DEFAULT_FOLDER, KEPT_FILES, KEPT_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,7 +140,7 @@ def lost_files(session: Session) -> list[Artifact]:
             session_id=session.id,
             attempt=one.number,
             rank=0,
-            folder=KEPT_FOLDER,
+            folder=KEPT_FOLDER if session.spec.keep_files else KEPT_BY_DEFAULT_FOLDER,
             name=KEPT_FILES,
             saved_at=one.ended_at,
             node=one.nodes[0] if one.nodes else "",

@@ -310,13 +310,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Which durable checkpoints of a session are kept, where neither `nsml run --keep` nor its project says so, such as
     `"best:3:val/acc:max last:2"`. Nothing: all. The same on every control plane."""
 
-    keep_files: bool = False
-    """Whether sessions keep the files that they made in their working folder (`nsml run --keep-files`) where their users
-    say nothing; `--no-keep-files` keeps none. The same on every control plane. Agents of 0.1.0 do not run such sessions."""
+    keep_files: bool = True
+    """Whether sessions keep the files that they made in their working folder (`nsml download`) where their users say
+    nothing, as far as `keep_files_by_default_bytes` of their node's agent goes; `--no-keep-files` keeps none. The same on every
+    control plane."""
 
     keep_files_s: float = 0.0
-    """How long such files are kept, also those of `nsml run --keep-files`: after that the leader removes them, within an hour. At least
+    """How long the files of `nsml run --keep-files` are kept: after that the leader removes them, within an hour. At least
     an hour; 0: as long as their sessions. Files of restored sessions stay."""
+
+    keep_files_by_default_s: float = 14 * 86_400.0
+    """The same of files for which nobody asked: see `keep_files`."""
 
     in_place_roots: tuple[str, ...] = ()
     """Folders of a shared file system below which every user may add datasets in place (`nsml dataset add --in-place`),
@@ -598,10 +602,14 @@ def _retention_rules(settings: Settings) -> tuple[_Rule, ...]:
             "0 (for good), or as long as keep_points_s at least, which has to be set",
         ),
         ("keep_checkpoints", not (why := _keep_error(settings.keep_checkpoints)), why),
-        (
-            "keep_files_s",
-            settings.keep_files_s == 0 or 3600 <= settings.keep_files_s <= 1e9,
-            "0 (as long as their sessions), or an hour to 30 years",
+        *(
+            (
+                name,
+                kept_s == 0 or 3600 <= kept_s <= 1e9,
+                "0 (as long as their sessions), or an hour to 30 years",
+            )
+            for name in ("keep_files_s", "keep_files_by_default_s")
+            for kept_s in (getattr(settings, name),)
         ),
         (
             "in_place_roots",

@@ -374,6 +374,7 @@ async def _serve(
         keep_checkpoints=settings.keep_checkpoints and canonical(settings.keep_checkpoints),
         keep_files=settings.keep_files,
         keep_files_s=settings.keep_files_s,
+        keep_files_by_default_s=settings.keep_files_by_default_s,
         in_place_roots=settings.in_place_roots,
         time_limits=settings.limits_by_class,
         waste=WasteRule(percent=settings.idle_percent, after_s=settings.idle_after_s),

@@ -48,7 +48,7 @@ from nodeagent.runtimes.interface import (
 from nodeagent.runtimes.shares import is_kept_by_mps, mps_mount
 from nodeagent.safe_paths import open_folder
 from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
-from nodeagent.storage.outputs import keep_files, take_outputs
+from nodeagent.storage.outputs import has_new_files, keep_files, take_outputs
 from nsml.common.clock import Clock, Offload
 from nsml.common.concurrency import TaskGroup
 from nsml.spec.output_datasets import output_dataset
@@ -87,6 +87,8 @@ class Defaults:
     process_count: int = 0
     keep_files_bytes: int = 1 << 30
     """Of the files that are kept of an attempt."""
+    keep_files_by_default_bytes: int = 100 << 20
+    """The same where nobody asked for it."""
 
 
 Collect = Callable[
@@ -235,10 +237,9 @@ class Runner:
         if self.stop_order is not None:
             await self._insist_on_stop(self.stop_order)
         record = await self._linger()
-        has_outputs = self.assignment.spec.output_datasets or self.assignment.spec.keep_files
         if record is None:
             await self._collect(None)
-        elif is_new and not has_outputs and self._left_nothing(record):
+        elif is_new and self._left_nothing(record) and not await self._left_files():
             self._end(pb.REPLICA_PHASE_FINALIZED, exit_of(record, self.stop_order))
         else:
             await self._collect(exit_of(record, self.stop_order))
@@ -429,10 +430,10 @@ class Runner:
             outputs = [output_dataset(one) for one in spec.output_datasets]
             found += await self.place.run_long(partial(take_outputs, self.folder, outputs, at=at))
         if spec.keep_files:
+            is_asked, defaults = not spec.keep_files_by_default, self.place.defaults
+            limit = defaults.keep_files_bytes if is_asked else defaults.keep_files_by_default_bytes
             kept = await self.place.run_long(
-                partial(
-                    keep_files, self.folder, at=at, most_bytes=self.place.defaults.keep_files_bytes
-                )
+                partial(keep_files, self.folder, at=at, most_bytes=limit, is_asked=is_asked)
             )
             found += [kept] if kept is not None else []
         return found
@@ -531,6 +532,15 @@ class Runner:
                 return record.output_bytes == 0 and is_whole
         except OSError:
             return False
+
+    async def _left_files(self) -> bool:
+        """Whether files of its working folder may have to be sent."""
+        spec = self.assignment.spec
+        if self.replica_id.rank:
+            return False
+        return bool(spec.output_datasets) or (
+            spec.keep_files and await self.place.run_long(partial(has_new_files, self.folder))
+        )
 
     def _paused(self, is_paused: bool) -> None:
         if self.phase in {pb.REPLICA_PHASE_RUNNING, pb.REPLICA_PHASE_PAUSED}:

@@ -33,7 +33,7 @@ from nodeagent.storage.transfer import is_passing, put_tree, uninterrupted
 from nsml._checkpoints import ARTIFACT
 from nsml._copies import seal
 from nsml._path_text import recorded_name
-from nsml.client.errors import ClientError, MissingBlobs
+from nsml.client.errors import ClientError, MissingBlobs, NotEnough
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Clock, Offload, SystemClock
 from nsml.common.concurrency import TaskGroup
@@ -72,7 +72,7 @@ class SavedCheckpoint:
     `folder` is relative to the replica's checkpoints, `files` to the folder, as text (`nsml._path_text`). `seal` shows whether they were
     changed since; "" from an older SDK. `is_whole`: all regular files of the folder, where nobody writes any more, and no
     list. `step`: of an artifact. `lost`: why there is nothing to send; `left_out`:
-    what is not in it, for people.
+    what is not in it, for people. `is_optional`: it is lost, and not sent later, where the platform has no room for it.
     """
 
     name: str
@@ -85,6 +85,7 @@ class SavedCheckpoint:
     step: float | None = None
     lost: str = ""
     left_out: str = ""
+    is_optional: bool = False
 
     @property
     def kind(self) -> str:
@@ -281,7 +282,8 @@ class Uploads:
         try:
             await self._upload(checkpoint)
         except (ClientError, *_NOT_SENDABLE) as error:
-            if is_passing(error):
+            is_given_up = checkpoint.is_optional and isinstance(error, NotEnough)
+            if is_passing(error) and not is_given_up:
                 self._log("delayed", checkpoint, error)
                 await self._patience.wait(error, self._pause)
                 return

@@ -19,9 +19,9 @@ from nsml._path_text import path_text
 from nsml.common.units import size_text
 from nsml.content.paths import MAX_DEPTH
 from nsml.spec.output_datasets import (
+    KEPT_BY_DEFAULT_ENTRY,
     KEPT_ENTRY,
     KEPT_FILES,
-    KEPT_FOLDER,
     OutputDataset,
     artifact_folder,
 )
@@ -44,21 +44,32 @@ def take_outputs(
     return [_take(folder, number, one, at) for number, one in enumerate(outputs)]
 
 
+def has_new_files(folder: ReplicaFolder) -> bool:
+    """Whether `keep_files` would find any, or say why it cannot."""
+    try:
+        owner = folder.run.stat().st_uid
+        with open_folder(folder.app, []) as app:
+            return any(_new_files(app, _since_ns(folder), owner))
+    except (OSError, ValueError):
+        return True
+
+
 def keep_files(
-    folder: ReplicaFolder, *, at: float, most_bytes: int = 1 << 30
+    folder: ReplicaFolder, *, at: float, most_bytes: int = 1 << 30, is_asked: bool = True
 ) -> SavedCheckpoint | None:
     """Move what the program has made or changed since all was there for it, as far as the limits go; None: nothing.
 
-    Links, special files, what belongs to others, and what begins with a dot, as tokens and caches do, are not kept.
+    Links, special files, what belongs to others, and what begins with a dot, as tokens and caches do, are not kept. Files
+    are taken in the order of their paths, those of a folder before its subfolders, and one that does not fit any more is
+    passed by. `is_asked`: else nobody asked for them, and they are given up where its owner has no room for them.
     """
     owner = folder.run.stat().st_uid
     lost, left_out = "", ""
     count = 0
+    entry = KEPT_ENTRY if is_asked else KEPT_BY_DEFAULT_ENTRY
     try:
-        with open_folder(folder.run, ["checkpoints", KEPT_ENTRY, _MODEL], create=True) as target:
-            # Not shim.json: its shim writes that again, while the program runs already.
-            since_ns = folder.spec.stat().st_ctime_ns
-            chosen, over = _chosen(folder, target, since_ns, owner, most_bytes)
+        with open_folder(folder.run, ["checkpoints", entry, _MODEL], create=True) as target:
+            chosen, over = _chosen(folder, target, _since_ns(folder), owner, most_bytes)
             for parts in chosen:
                 _move_file(folder, parts, target)
             count = count_files(target)
@@ -71,13 +82,19 @@ def keep_files(
         return None
     return SavedCheckpoint(
         name=KEPT_FILES,
-        folder=KEPT_FOLDER,
+        folder=f"{entry}/{_MODEL}",
         saved_at=at,
         is_whole=True,
         is_artifact=True,
         lost=lost,
         left_out=left_out,
+        is_optional=not is_asked,
     )
+
+
+def _since_ns(folder: ReplicaFolder) -> int:
+    """When all was there for the program. Not by shim.json: its shim writes that again, while the program runs already."""
+    return folder.spec.stat().st_ctime_ns
 
 
 def _chosen(

@@ -12,6 +12,9 @@ KEPT_FILES: Final = "/app"
 KEPT_ENTRY: Final = f"09-{ARTIFACT}"
 """The entry of that artifact in the checkpoints of its replica: see `artifact_folder`."""
 KEPT_FOLDER: Final = f"{KEPT_ENTRY}/model"
+KEPT_BY_DEFAULT_ENTRY: Final = f"08-{ARTIFACT}"
+"""The same of a session that did not ask for it: fewer bytes are kept, and not for as long."""
+KEPT_BY_DEFAULT_FOLDER: Final = f"{KEPT_BY_DEFAULT_ENTRY}/model"
 MOST: Final = 8
 """Output datasets of one session."""
 _MOST_FOLDER_CHARS: Final = 1_024

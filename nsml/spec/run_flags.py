@@ -871,7 +871,8 @@ FLAGS: Final = (
     Flag(
         ("--keep-files",),
         _Switch(),
-        "Keep the new and changed files of its working folder, up to 1 GiB: nsml download fetches them.",
+        "Keep the new and changed files of its working folder (nsml download), up to 1 GiB, as long as the session;"
+        " without it 100 MiB, for 14 days.",
         field="spec.keep_files",
         record="keep_files",
         compared="keep files",
@@ -879,7 +880,7 @@ FLAGS: Final = (
     Flag(
         ("--no-keep-files",),
         _Switch(),
-        "Keep no files, also where the platform does by default.",
+        "Keep no files of its working folder.",
         field="spec.no_keep_files",
         record="no_keep_files",
         compared="no keep files",

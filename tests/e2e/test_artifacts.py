@@ -71,3 +71,17 @@ def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
         assert platform.json("artifact", "info", name, "report")["version"] == 5
         refused = platform.nsml("artifact", "pull", name, "missing", check=False)
         assert (refused.returncode, "is lost" in refused.stderr) == (5, True)
+        # nobody asks for anything: what a program made is kept, and where it made nothing, nothing is sent
+        names = []
+        for text in ("open('made', 'w').write('1')", ""):
+            code = write_program(tmp_path / f"unasked-{len(names)}", text)
+            platform.nsml("run", "-g", "0", "--wait", cwd=code)
+            names.append(platform.nsml("ps", "-a", "-o", "name").stdout.split()[0])
+        made, none = names
+        files = Path(platform.nsml("download", made, str(tmp_path / "files")).stdout.strip())
+        assert [path.name for path in files.iterdir()] == ["made"]
+        [kept] = platform.json("artifact", "ls", made)["items"]
+        assert kept["expires_at"]
+        assert not platform.json("artifact", "ls", none)["items"]
+        refused = platform.nsml("download", none, check=False)
+        assert (refused.returncode, "it made no files" in refused.stderr) == (5, True)

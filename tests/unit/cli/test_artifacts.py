@@ -66,8 +66,8 @@ def test_lost_ones_are_listed_with_the_reason(nsml, session):
     [
         ("QUEUED", True, 6, "it has not ended, and does not run now"),
         ("FINALIZING", True, 3, "they are on their node, and on their way"),
-        ("SUCCEEDED", True, 5, "why: it made none"),
-        ("FAILED", False, 5, "why: it was started without --keep-files"),
+        ("SUCCEEDED", True, 5, "why: it made no files that are kept (links"),
+        ("FAILED", False, 5, "why: it was started without --keep-files, and its platform or"),
     ],
 )
 def test_files_that_are_not_kept_say_why(nsml, state, state_of, keeps, code, told):
@@ -81,7 +81,7 @@ def test_files_that_would_have_been_kept_by_default_say_why_they_are_not(nsml, s
     spec = pb.SessionSpec(keep_files_by_default=True)
     session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED, spec=spec)
     result = nsml("download", "kim/mnist/1", check=False)
-    assert "it made none, or the agent of its node was too old to keep any" in result.stderr
+    assert "are not), or the agent of its node was too old to keep any" in result.stderr
     session.imported.name = "lee/mnist/7"
     result = nsml("download", "kim/mnist/1", check=False)
     assert (result.code, "why: the backup that it comes from had none" in result.stderr) == (

@@ -1116,6 +1116,35 @@ def test_files_that_are_kept_are_sent_by_the_next_agent(
     on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(after_s=60)])})
 
 
+def test_files_that_nobody_asked_to_keep_wait_for_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = ScriptedPlatform.CommitArtifact
+
+    async def refuse(platform: ScriptedPlatform, request: Any, context: Any) -> Any:
+        if not request.why_lost:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "all of 1 GB is used")
+        return await commit(platform, request, context)
+
+    monkeypatch.setattr(ScriptedPlatform, "CommitArtifact", refuse)
+
+    async def test(world: World) -> None:
+        asked = {"keep_files": True, "keep_files_by_default": True}
+        async with world.agent():
+            await world.platform.order(assignment(S, "train", **asked))
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            folder = ReplicaFolders(tmp_path / "replicas").of(world.started[0].replica_id)
+            new = folder.app / "new"
+            while not new.exists() or new.stat().st_ctime_ns <= folder.spec.stat().st_ctime_ns:
+                new.write_text("content")
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        [lost] = world.platform.artifacts
+        assert (lost.name, lost.folder) == ("/app", "08-%artifact/model")
+        assert "all of 1 GB is used" in lost.why_lost
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(after_s=60)])})
+
+
 HOSTILE = "\ud800"
 """What JSON can say and UTF-8 cannot."""
 

@@ -17,7 +17,7 @@ from controlplane.domain.errors import LimitReached
 from controlplane.domain.identity import Role
 from controlplane.state.replica_reports import SETTLED_WITHIN_S
 from nsml.content.manifest import Manifest
-from nsml.spec.output_datasets import KEPT_FILES, KEPT_FOLDER
+from nsml.spec.output_datasets import KEPT_BY_DEFAULT_FOLDER, KEPT_FILES, KEPT_FOLDER
 from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, projects_pb2, sessions_pb2
 from nsml.v1 import artifacts_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, report_of, until
@@ -412,12 +412,12 @@ async def test_an_output_dataset_that_is_none_is_refused(rig: Rig, texts: list[s
     assert (await refused(kim.submit(output_datasets=texts)))[0] == "INVALID_ARGUMENT"
 
 
-def kept_files(session: str, digest: str) -> pb.CommitArtifactRequest:
-    return commit(session, 1, digest=digest, folder=KEPT_FOLDER, name=KEPT_FILES)
+def kept_files(session: str, digest: str, folder: str) -> pb.CommitArtifactRequest:
+    return commit(session, 1, digest=digest, folder=folder, name=KEPT_FILES)
 
 
 async def test_files_are_kept_by_default_where_the_platform_says_so_and_expire() -> None:
-    character = {"keep_files": True, "keep_files_s": 3600.0}
+    character = {"keep_files": True, "keep_files_by_default_s": 3600.0, "keep_files_s": 4e9}
     async with platform(character=character) as rig:
         kim = await rig.user("kim")
         assert not (await kim.submit(no_keep_files=True)).spec.keep_files_by_default
@@ -428,24 +428,31 @@ async def test_files_are_kept_by_default_where_the_platform_says_so_and_expire()
         made = projects_pb2.CreateProjectRequest(name="vision", members=["kim"], settings=settings)
         await root.projects.CreateProject(made)
         assert not (await kim.submit(project="vision")).spec.keep_files_by_default
-        asks = (await kim.submit(keep_files=True, project="vision")).spec
-        assert (asks.keep_files, asks.keep_files_by_default) == (True, False)
+        asks = await kim.submit(keep_files=True, project="vision")
+        assert (asks.spec.keep_files, asks.spec.keep_files_by_default) == (True, False)
         session = await kim.submit()
         assert (session.spec.keep_files, session.spec.keep_files_by_default) == (False, True)
         agent = await (await rig.agent(gpus=4)).connect()
         orders = {one.replica.session_id: one for one in await agent.assignments(4)}
-        assert orders[session.id].spec.keep_files, "agents know one word for it"
+        assert orders[session.id].spec.keep_files
         manifest, blobs = tree(a=b"content")
         await send(agent.stubs, blobs)
-        await agent.stubs.artifacts.CommitArtifact(kept_files(session.id, manifest.digest))
-        [kept] = await listed(kim, session.name)
-        assert kept.expires_at.seconds == kept.saved_at.seconds + 3600
+        for one, folder, kept_s in (
+            (asks, KEPT_FOLDER, 4e9),
+            (session, KEPT_BY_DEFAULT_FOLDER, 3600),
+        ):
+            of_default = orders[one.id].spec.keep_files_by_default
+            assert of_default == (one is session), "of which less is kept"
+            await agent.stubs.artifacts.CommitArtifact(kept_files(one.id, manifest.digest, folder))
+            [kept] = await listed(kim, one.name)
+            assert kept.expires_at.seconds == kept.saved_at.seconds + kept_s
         loops = [loop for feature in rig.plane.features for loop in feature.leader_loops]
         [expiry] = [one.__self__ for one in loops if isinstance(one.__self__, KeptFilesExpiry)]
-        assert await expiry.expire() == 0, "it runs"
-        await agent.report(orders[session.id].replica, "FINALIZED", cause="COMPLETED")
-        await kim.reaches(session.id, "SUCCEEDED")
-        await until(partial(_is_recorded, rig, session.id), "it is in the catalogue")
+        assert await expiry.expire() == 0, "they run"
+        for one in (asks, session):
+            await agent.report(orders[one.id].replica, "FINALIZED", cause="COMPLETED")
+            await kim.reaches(one.id, "SUCCEEDED")
+            await until(partial(_is_recorded, rig, one.id), "it is in the catalogue")
         assert await expiry.expire() == 1
         page = pb.ListArtifactsRequest(session=session.name, name=KEPT_FILES)
         answer = await kim.artifacts.ListArtifacts(page)

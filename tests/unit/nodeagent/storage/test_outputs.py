@@ -11,7 +11,7 @@ from nodeagent.folders import ReplicaFolder
 from nodeagent.safe_paths import open_folder
 from nodeagent.storage import file_lists, outputs
 from nodeagent.storage.checkpoints import SavedCheckpoint
-from nodeagent.storage.outputs import keep_files, take_outputs
+from nodeagent.storage.outputs import has_new_files, keep_files, take_outputs
 from nsml.spec.output_datasets import OutputDataset
 
 
@@ -94,8 +94,11 @@ def test_what_was_made_or_changed_is_kept_and_nothing_else(
     unknown = keep_files(folder, at=5.0)
     assert unknown is not None
     assert unknown.lost, "nobody knows when it began"
+    assert has_new_files(folder), "which is to be reported"
     started(folder)
     assert keep_files(folder, at=5.0) is None
+    (folder.app / "data").symlink_to(tmp_path / "secret")
+    assert not has_new_files(folder)
     write(folder, changed="2", deep__new="3", __pycache__x="4", deep__pycache="5")
     folder.shim.write_text("{}")  # with the pid of the program, which runs already
     for hidden in (".token", ".ssh/id", "deep/.cache/x"):
@@ -104,6 +107,7 @@ def test_what_was_made_or_changed_is_kept_and_nothing_else(
     (folder.app / "key").symlink_to(tmp_path / "secret/key")
     (folder.app / "folder").symlink_to(tmp_path / "secret")
     os.mkfifo(folder.app / "pipe")
+    assert has_new_files(folder)
     kept = keep_files(folder, at=5.0)
     assert kept is not None
     assert (kept.name, kept.folder) == ("/app", "09-%artifact/model")
@@ -124,3 +128,12 @@ def test_what_is_over_the_limits_is_named(
         assert kept is not None
         assert files_of(folder, kept) == ["a", "c"]
         assert kept.left_out.endswith(" and 2 files: b, d, e and 1 more")
+
+
+def test_what_nobody_asked_for_is_kept_apart_and_may_be_given_up(folder: ReplicaFolder) -> None:
+    started(folder)
+    write(folder, a="1")
+    kept = keep_files(folder, at=5.0, is_asked=False)
+    assert kept is not None
+    assert (kept.name, kept.folder, kept.is_optional) == ("/app", "08-%artifact/model", True)
+    assert files_of(folder, kept) == ["a"]
