@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +53,7 @@ def dataset() -> None:
         "nsml dataset push mnist ./mnist",
         "nsml dataset push mnist ./mnist --team --message 'with test split'",
         "nsml dataset push mnist ./mnist --hide test/test_label",
+        "nsml dataset push mnist ./mnist --under train/mnist",
         "nsml dataset push -f -l -e evaluation.py mnist ./mnist",
     ],
 )
@@ -83,7 +85,10 @@ def dataset() -> None:
     help="As -l, with FILE as evaluation.py at the top; it may lie outside of PATH.",
 )
 @click.option(
-    "-f", "--force", is_flag=True, help="Accepted for NSML: a push always makes a new version."
+    "-f",
+    "--force",
+    is_flag=True,
+    help="As in NSML: put a folder without train and test below train/FOLDER.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="List the files, with their sizes.")
 @not_there_yet("--dry-run", is_flag=True)
@@ -103,13 +108,16 @@ def push(
     under: str | None,
     leaderboard: bool,
     evaluation: str | None,
-    force: bool,  # noqa: ARG001 - as NSML: versions are never overwritten
+    force: bool,
     verbose: bool,
 ) -> None:
     """Upload PATH as the newest version of your dataset NAME.
 
     PATH is a folder or one file. Only new content is sent. Everybody with access to the dataset reads
     all of it, except hidden parts. Parts stay hidden in all versions.
+
+    Programs written for NSML look for a plain folder below train/FOLDER: -f puts it there, and --under anywhere else.
+    Nothing is overwritten: a push makes a new version.
     """
     from nsml.common.text import visible
     from nsml.common.units import size_text
@@ -123,7 +131,9 @@ def push(
     )
     app.call(lambda client: client.datasets.check(request))
     cache = stat_cache(app, rehash=rehash)
-    listed = _under(_list(app, path, exclude, max_size), under)
+    listed = _list(app, path, exclude, max_size)
+    plain = _plain_folder(path, listed) if under is None else ""
+    listed = _under(listed, (plain if force else "") or under)
     if evaluation is not None:
         listed = _with_evaluation(app, listed, path, evaluation)
     files = [file.path for file in listed.files]
@@ -136,16 +146,17 @@ def push(
         for file in listed.files:
             app.say(f"{size_text(file.size):>10}  {visible(file.path)}")
 
-    async def make(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
+    async def make(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse, bool]:
         bases = await _version_before(client, name)
         sent = await send(app, client, listed, cache=cache, bases=bases)
         request.digest = sent.digest
-        return sent, await made_of(
+        answer = await made_of(
             app, client, sent.packed, lambda: client.datasets.create_version(request), cache=cache
         )
+        return sent, answer, not bases
 
     try:
-        sent, answer = app.call(make)
+        sent, answer, is_first = app.call(make)
     except KeyboardInterrupt:
         raise CommandError(
             "interrupted",
@@ -161,6 +172,8 @@ def push(
         f"packing   {files_text(len(listed.files))} {size_text(sent.packed.manifest.size)}"
         f" · sent {files_text(sent.files_sent)} {size_text(sent.bytes_sent)}"
     )
+    if plain and (force or is_first):
+        _tell_place(app, plain, name, path, is_there=force)
     if message and not answer.created:
         app.say("note: no new version: nothing changed; -m is ignored")
         app.say(f"  try: nsml dataset describe {shell_line([name, message])}    of all versions")
@@ -169,6 +182,24 @@ def push(
     for line in part_lines(made):
         app.say(f"          {visible(line)}")
     write_one(app, {**record(made), "created": answer.created}, [text])
+
+
+def _plain_folder(path: Path, listed: FolderFiles) -> str:
+    """Where NSML put a folder that was not laid out for it; "" of one that is, and of a file."""
+    if not path.is_dir() or not _OF_NSML.isdisjoint(one.path.split("/")[0] for one in listed.files):
+        return ""
+    return f"train/{Path(normpath(path.absolute())).name or 'data'}"
+
+
+def _tell_place(app: App, plain: str, name: str, path: Path, *, is_there: bool) -> None:
+    from nsml.common.text import visible
+
+    if is_there:
+        app.say(f"note: the files are below {visible(plain)} in the dataset, as in NSML")
+        return
+    app.say(f"note: programs written for NSML look for the files below {visible(plain)}")
+    line = shell_line(["nsml", "dataset", "push", name, str(path), "--under", plain])
+    app.say(f"  try: {line}")
 
 
 def _under(listed: FolderFiles, folder: str | None) -> FolderFiles:
@@ -234,6 +265,8 @@ def _test_folders(name: str, files: list[str]) -> list[str]:
 
 
 _EVALUATION: Final = "evaluation.py"
+_OF_NSML: Final = frozenset({"train", "test", "test_submit", "data_loader.py", _EVALUATION})
+"""What is at the top of a dataset that is laid out for NSML."""
 
 
 async def _version_before(client: Client, name: str) -> tuple[str, ...]:

@@ -277,6 +277,33 @@ def test_a_plain_folder_is_put_where_programs_of_nsml_look(nsml, scored, state):
     assert entry.path == "train/kin/train_data"
 
 
+def test_nsmls_force_puts_a_plain_folder_where_its_programs_look(nsml, scored, state, monkeypatch):
+    """One that is laid out for NSML stays as it is; without -f a first push says what NSML would have done."""
+    plain = scored.parent / "faces"
+    plain.mkdir()
+    (plain / "images.npy").write_text("1")
+
+    def pushed(*words):
+        done = nsml("dataset", "push", *words)
+        manifest, _ = stored_tree(state.blobs, state.datasets[-1].digest)
+        return {one.path for one in manifest.entries}, done.stderr
+
+    files, said = pushed("kin", str(plain))
+    assert files == {"images.npy"}
+    assert "note: programs written for NSML look for the files below train/faces\n" in said
+    assert f"  try: nsml dataset push kin {plain} --under train/faces\n" in said
+    assert "NSML" not in pushed("-v", "kin", str(plain))[1], "known by now"
+    monkeypatch.chdir(plain)
+    files, said = pushed("-f", "-v", "kin", ".")
+    assert files == {"train/faces/images.npy"}
+    assert "note: the files are below train/faces in the dataset, as in NSML\n" in said
+    assert pushed("-f", "kin", ".", "--under", "raw")[0] == {"raw/images.npy"}
+    assert pushed("-f", "kin", "images.npy")[0] == {"images.npy"}
+    files, said = pushed("-f", "other", str(scored))
+    assert "train/train_data" in files
+    assert "NSML" not in said
+
+
 def test_a_dataset_in_place_is_a_list_of_its_files_and_is_copied_where_they_are(
     nsml, state, tmp_path, project
 ):
