@@ -58,7 +58,8 @@ def fork(context: click.Context, /, **given: Any) -> int:
 
     Nothing is sent: flags and arguments that are given replace those of SESSION, arguments all
     together. With -c it begins with that checkpoint of SESSION (@last: the newest): the program's
-    first nsml.bind loads it, as after a requeue. Without, it begins as SESSION did.
+    first nsml.bind loads it, as after a requeue, and if it was written for NSML it gets --pause 1 --iteration
+    CHECKPOINT. Without, it begins as SESSION did.
 
     It says by name what could not be pinned: what may be another one this time. What was changed in
     SESSION while it ran (nsml set, nsml load) is named, and not repeated.

@@ -13,6 +13,13 @@ from cli.exits import CommandError, ExitCode
 from nsml.client.errors import ClientError
 from nsml.common.shell import shell_line
 from nsml.common.text import visible
+from nsml.common.units import counted
+from nsml.spec.nsml_arguments import (
+    fork_arguments,
+    has_fork_arguments,
+    takes_fork_arguments,
+    with_fork_arguments,
+)
 from nsml.spec.run_flags import put_again
 from nsml.spec.variables import HIDDEN, without_values
 
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from cli.group import Typed
     from nsml.client.calls import Client
     from nsml.packages.requirements import Requirements
+    from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session, SessionSpec
     from nsml.view.reproduction import Unpinned
 
@@ -77,6 +85,8 @@ class Repetition:
         self._caller = ""
         """The user's name, where the new session or the other one has output datasets."""
         self._outputs_left_out: list[str] = []
+        self._added: list[str] = []
+        """The arguments that NSML added, too."""
         if self._typed.intersection(_OF_FOLDERS):
             raise click.UsageError(
                 "--rerun sends no folder: leave out --code, --no-code, --max-size and --rehash"
@@ -117,6 +127,14 @@ class Repetition:
                     f"  note: {source.name} has not bound a load function: the program begins"
                     " anew unless it calls nsml.load"
                 )
+            if self._added:
+                app.say(f"  arguments added, as NSML's fork does: {shell_line(self._added)}")
+        elif self._source.kind == "fork" and source.progress.resumable and source.checkpoint_count:
+            saved = counted(source.checkpoint_count, "checkpoint")
+            again = shell_line([*self._source.command, source.name, "-c", NEWEST])
+            app.say(
+                f"  note: it begins anew: {source.name} has {saved}; {again} goes on from there"
+            )
         for text in made.spec.output_datasets:
             app.say(f"  output dataset: {self._caller}/{text.partition('=')[0]}")
         if self._outputs_left_out:
@@ -198,6 +216,7 @@ class Repetition:
         self._check_known(session)
         await self._leave_out_outputs(client, request.spec, session)
         self._set_program(request.spec, session)
+        await self._add_fork_arguments(client, request.spec, session)
         self._pin_image(request, known)
         self._pin_packages(request, known)
         self._required = await _required(client, session)
@@ -286,6 +305,30 @@ class Repetition:
                 )
             spec.args[:] = (*arguments, *(words or ()))
 
+    async def _add_fork_arguments(
+        self, client: Client, spec: SessionSpec, session: Session
+    ) -> None:
+        """Add the arguments of a fork to those of a program written for NSML which begins with a checkpoint.
+
+        Not where the user typed one of them, or the program is another one than the session's.
+        """
+        is_same = session.progress.resumable and spec.entry == session.spec.entry
+        typed = [*shell_words("-a", self._given["args"]), *(self._words or ())]
+        if self._source.checkpoint is None or not is_same or has_fork_arguments(typed):
+            return
+        from nsml.client.code import read_python
+
+        try:
+            name = await _checkpoint_name(client, session, spec.initial_checkpoint.name)
+            if not name or not takes_fork_arguments(await read_python(client, session), name):
+                return
+        except ClientError:
+            return  # the submission says what it lacks
+        # By name: a newer one that comes meanwhile would not be the one of the arguments.
+        spec.initial_checkpoint.name = name
+        spec.args[:] = with_fork_arguments(spec.args, name)
+        self._added = fork_arguments(name)
+
     def _again(self, session: Session) -> str:
         return shell_line([*self._source.command, session.name])
 
@@ -299,6 +342,23 @@ class Repetition:
                 words += one.words  # the entry; of other commands than `run` it is the session
         words += [] if self._words is None else ["--", *self._words]
         return [*self._source.command, session.name, *without_values(words)]
+
+
+async def _checkpoint_name(client: Client, session: Session, given: str) -> str:
+    """The name of the checkpoint with this name or tag; "" for the newest that can be read, and if there is none.
+
+    The newest one is that of the latest attempt that has one, as for the platform.
+    """
+    if given:
+        return (await client.checkpoints.get(session.id, given)).name
+    found = [one for one in await client.checkpoints.every(session.id) if one.digest]
+
+    def age(one: Checkpoint) -> tuple[int, int, str]:
+        saved = one.content_saved_at if one.HasField("content_saved_at") else one.saved_at
+        return one.attempt, saved.ToNanoseconds(), one.name
+
+    newest = max(found, key=age, default=None)
+    return newest.name if newest is not None else ""
 
 
 async def _required(client: Client, session: Session) -> Requirements | None:

@@ -17,6 +17,7 @@ from nsml.packages.requirements import (
     read_requirements,
 )
 from nsml.spec.folders import session_folder
+from nsml.spec.nsml_arguments import MOST_SOURCE_BYTES, MOST_SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,6 +118,19 @@ async def read_files(
             ]
     except NotFound as error:
         raise _is_gone(session, error) from error
+
+
+async def read_python(client: Client, session: Session) -> list[str]:
+    """The texts of its Python files, its entry's first, as far as MOST_SOURCES and MOST_SOURCE_BYTES go. Raises as `read_tree`."""
+    tree = await read_tree(client, session)
+    found = [
+        one
+        for one in (tree.entries if tree is not None else ())
+        if one.path.endswith(".py") and one.size <= MOST_SOURCE_BYTES
+    ]
+    found.sort(key=lambda one: (one.path != session.spec.entry, one.path))
+    data = await read_files(client, session, found[:MOST_SOURCES])
+    return [decoded(one, "replace") for one in data]
 
 
 async def read_required(client: Client, session: Session) -> Requirements | None:

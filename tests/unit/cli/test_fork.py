@@ -47,7 +47,9 @@ def source(state, tmp_path):
     )
     change.values["lr"], change.at = "0.003", 5000
     state.checkpoints[session.id] = [
-        checkpoints_pb2.Checkpoint(name=name, session=session.name, digest=name[0] * 64)
+        checkpoints_pb2.Checkpoint(
+            name=name, session=session.name, digest=name[0] * 64, state="CHECKPOINT_STATE_DURABLE"
+        )
         for name in ("best", "last")
     ]
     return session
@@ -161,6 +163,68 @@ def test_a_program_that_loads_nothing_by_itself_is_told_of(nsml, state, source):
     told = nsml("fork", "1", "-c", "@last")
     assert newest(state).spec.initial_checkpoint.name == "last"
     assert "kim/mnist/1 has not bound a load function" in told.stderr
+
+
+def test_a_fork_that_begins_anew_says_what_goes_on(nsml, state, source):
+    assert "begins anew" not in nsml("fork", "1").stderr, "there is nothing to go on from"
+    source.checkpoint_count = 2
+    told = nsml("fork", "1").stderr
+    again = "nsml fork kim/mnist/1 -c @last goes on from there"
+    assert f"  note: it begins anew: kim/mnist/1 has 2 checkpoints; {again}\n" in told
+    for words in (["fork", "1", "-c", "best"], ["rerun", "1"]):
+        assert "begins anew" not in nsml(*words).stderr
+    source.progress.resumable = False
+    assert "begins anew" not in nsml("fork", "1").stderr
+
+
+OF_NSML = """\
+parser.add_argument("--pause", type=int, default=0)
+parser.add_argument('--iteration', default='0')
+if config.pause:
+    nsml.paused(scope=locals())
+"""
+
+
+def set_code(state, source, folder, **files):
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    packed = pack(folder)
+    source.spec.bundle_digest = packed.manifest.digest
+    state.blobs[packed.manifest.digest] = packed.manifest.encode()
+    for blob in packed.manifest.blobs():
+        state.blobs[blob] = packed.source.read(blob)
+
+
+def test_a_program_of_nsml_gets_the_arguments_of_a_fork(nsml, state, source, tmp_path):
+    set_code(state, source, tmp_path / "nsml", main="import options", options=OF_NSML)
+    told = nsml("fork", "1", "-c", "best").stderr
+    made = newest(state).spec
+    assert list(made.args) == ["--lr", "0.1", "--pause", "1", "--iteration", "best"]
+    assert "  arguments added, as NSML's fork does: --pause 1 --iteration best\n" in told
+    assert list(newest(state).command) == ["nsml", "fork", "kim/mnist/1", "-c", "best"]
+    # The newest one by its name; of a fork those of another checkpoint take their place.
+    source.spec.args[:] = ["--pause=1", "--iteration", "best", "--lr", "0.1"]
+    nsml("resume", "1")
+    made = newest(state).spec
+    assert list(made.args) == ["--lr", "0.1", "--pause", "1", "--iteration", "last"]
+    assert made.initial_checkpoint.name == "last"
+    nsml("fork", "1", "-c", "best", "--", "--iteration", "7")
+    assert list(newest(state).spec.args) == ["--iteration", "7"], "what is typed stands"
+    for words in (["rerun", "1"], ["fork", "1"]):
+        nsml(*words)
+        assert newest(state).spec.args == source.spec.args
+    source.progress.resumable = False
+    nsml("fork", "1", "-c", "best")
+    assert newest(state).spec.args == source.spec.args
+
+
+def test_other_programs_do_not_get_them(nsml, state, source, tmp_path):
+    """They would end with "unrecognized arguments"."""
+    set_code(state, source, tmp_path / "other", main=OF_NSML.replace("--iteration", "--iterations"))
+    told = nsml("fork", "1", "-c", "best").stderr
+    assert list(newest(state).spec.args) == ["--lr", "0.1"]
+    assert "arguments added" not in told
 
 
 def test_of_somebody_else_secrets_are_ones_own(nsml, state, source):
