@@ -412,7 +412,8 @@ class Runner:
         """Have what its program left sent, once: an agent that comes later finds its folders moved, sent or removed."""
         if await self.place.run(self.folder.left.exists):
             return
-        await uploads.add(*await self._left(end))
+        if not await uploads.add_found(*await self._left(end)):
+            return
         try:
             noting = partial(write_atomically, self.folder.left, b"", is_durable=True)
             await self.place.run(noting)

@@ -226,6 +226,16 @@ class Uploads:
                     found[folder] = error
         return found
 
+    async def add_found(self, *checkpoints: SavedCheckpoint) -> bool:
+        """Add what another agent would find again, whether or not it can be noted, as on a full disk; whether it was."""
+        try:
+            await self.add(*checkpoints)
+        except OSError as error:
+            log.warning("uploads.not_noted", replica=str(self._replica_id), error=str(error))
+            self._tell()
+            return False
+        return True
+
     async def add(self, *checkpoints: SavedCheckpoint) -> None:
         """Note checkpoints; on return the next agent knows of them, whatever ends this one.
 

@@ -61,7 +61,8 @@ def keep_files(
 
     Links, special files, what belongs to others, and what begins with a dot, as tokens and caches do, are not kept. Files
     are taken in the order of their paths, those of a folder before its subfolders, and one that does not fit any more is
-    passed by. `is_asked`: else nobody asked for them, and they are given up where its owner has no room for them.
+    passed by. `is_asked`: else nobody asked for them, and they are given up where its owner has no room for them, and never are
+    more than what the disk has free: it may be what the platform needs to take them.
     """
     owner = folder.run.stat().st_uid
     lost, left_out = "", ""
@@ -69,6 +70,8 @@ def keep_files(
     entry = KEPT_ENTRY if is_asked else KEPT_BY_DEFAULT_ENTRY
     try:
         with open_folder(folder.run, ["checkpoints", entry, _MODEL], create=True) as target:
+            if not is_asked:
+                most_bytes = min(most_bytes, _free_bytes(target))
             chosen, over = _chosen(folder, target, _since_ns(folder), owner, most_bytes)
             for parts in chosen:
                 _move_file(folder, parts, target)
@@ -92,6 +95,11 @@ def keep_files(
     )
 
 
+def _free_bytes(folder: int) -> int:
+    space = os.fstatvfs(folder)
+    return space.f_bavail * space.f_frsize
+
+
 def _since_ns(folder: ReplicaFolder) -> int:
     """When all was there for the program. Not by shim.json: its shim writes that again, while the program runs already."""
     return folder.spec.stat().st_ctime_ns
@@ -105,6 +113,8 @@ def _chosen(
     bytes_left, files_left = most_bytes - sum(there), _KEPT_FILES - len(there)
     chosen: list[list[str]] = []
     over: list[tuple[str, int]] = []
+    if not folder.app.exists():  # an earlier agent took what was there, and removed the rest
+        return [], []
     with open_folder(folder.app, []) as app:
         for parts, facts in _new_files(app, since_ns, owner):
             if facts.st_size <= bytes_left and files_left > 0:

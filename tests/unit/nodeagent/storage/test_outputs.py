@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,8 @@ def test_what_was_made_or_changed_is_kept_and_nothing_else(
     assert (kept.lost, kept.left_out) == ("", "")
     assert keep_files(folder, at=5.0) == kept, "after a kill"
     assert (folder.app / "code").read_text() == "1"
+    shutil.rmtree(folder.app)
+    assert keep_files(folder, at=5.0) == kept, "and where its working folder is removed already"
 
 
 def test_what_is_over_the_limits_is_named(
@@ -137,3 +140,16 @@ def test_what_nobody_asked_for_is_kept_apart_and_may_be_given_up(folder: Replica
     assert kept is not None
     assert (kept.name, kept.folder, kept.is_optional) == ("/app", "08-%artifact/model", True)
     assert files_of(folder, kept) == ["a"]
+
+
+def test_what_nobody_asked_for_is_no_more_than_the_disk_has_free(
+    folder: ReplicaFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may be that of the platform, which takes nothing until there is room."""
+    started(folder)
+    write(folder, a="1" * 9, b="1" * 3)
+    monkeypatch.setattr(outputs, "_free_bytes", lambda _: 5)
+    kept = keep_files(folder, at=5.0, is_asked=False)
+    assert kept is not None
+    assert files_of(folder, kept) == ["b"]
+    assert kept.left_out == "left out: 9 Bytes over the limits of 5 Bytes and 10,000 files: a"
