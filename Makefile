@@ -11,7 +11,7 @@ SHARE ?= 1/1
 TURN ?= $(shell $(BIN)/python -m tests.shares 4 2>/dev/null || echo 1/4)
 PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup azurite demo test-fast test soak simulate durations check dev generate captures format bench clean
+.PHONY: help setup azurite torch demo test-fast test soak simulate durations check dev generate captures format bench clean
 
 help:            ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -29,6 +29,17 @@ setup: .venv/.complete  ## Make the environment in .venv
 
 azurite: setup   ## Install the emulator of Azure Blob Storage for its tests (needs npm)
 	@npm install --prefix .venv/azurite --no-save --no-fund --no-audit --ignore-scripts azurite@3.35.0
+
+torch: .torch/.complete  ## Make the environment in .torch: torch for CPUs, and readers of S3, for their tests
+
+# pip, not uv: it finds packages as this machine is configured to. Bytecode only of what the tests load.
+.torch/.complete: tests/torch-requirements.txt | .venv/.complete
+	@rm -rf .torch
+	@$(BIN)/python -m venv --without-pip .torch
+	@$(BIN)/python -m pip --python .torch/bin/python install --quiet --disable-pip-version-check --no-deps --no-compile -r tests/torch-requirements.txt
+	@$(BIN)/python -m pip --python .torch/bin/python install --quiet --disable-pip-version-check --no-deps --no-compile --target .torch/newer-litdata litdata==0.2.76
+	@.torch/bin/python -W ignore -c 'import duckdb, litdata, polars, pytest, s3fs, streaming, torchdata, webdataset'
+	@touch $@
 
 demo: setup      ## Start a one-machine platform, train on real data, show the result, stop
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
@@ -102,4 +113,4 @@ bench: setup     ## Run the benchmarks and print JSON (the second and the last n
 	$(BIN)/python -m bench.failover --json --rounds 10
 
 clean:           ## Remove the environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv .torch .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -426,18 +426,6 @@ class TestObjects:
         session.load("x")
         assert (module.state, plain.depth, table) == ({"w": 1}, 1, {"a": 1})
 
-    def test_torch(self, session: Session) -> None:
-        torch = pytest.importorskip("torch")
-        model = torch.nn.Linear(2, 2)
-        optimizer = torch.optim.Adam(model.parameters())
-        session.bind(model=model, optimizer=optimizer)
-        before = model.weight.detach().clone()
-        session.save(1)
-        with torch.no_grad():
-            model.weight.zero_()
-        session.load(1)
-        assert torch.equal(model.weight, before)
-
     def test_copy(self) -> None:
         target = TestObjects.Anything()
         source = TestObjects.Anything()

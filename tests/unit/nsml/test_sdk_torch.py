@@ -1,7 +1,11 @@
-"""Learning rates that people change, with torch itself: they stay changed, whichever schedule they follow."""
+"""The SDK with torch itself: tensors that are reported, drawn and saved, and learning rates that people change.
+
+They stay changed, whichever schedule they follow. `test_sdk_with_torch.py` runs this file where torch is.
+"""
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from nsml._frames import parse
+from nsml._pictures import pictures_of
 from nsml._session import Session
 from tests.support.orders_agent import OrdersAgent, change
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="test_sdk_with_torch.py runs it where torch is")
 
 
 def sequential(optimizer: Any) -> Any:
@@ -166,3 +172,49 @@ def test_steps_of_optimizers_are_counted_from_bind_on(run: Run) -> None:
         optimizer.step()
     assert found == [0.1, 0.1, 0.1, 0.5, 0.5]
     assert run.agent.reports[-1]["counters"]["optimizer"] >= 4
+
+
+def recorded(folder: Path, kind: str) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(folder.glob("spool/*.records")):
+        found += [json.loads(payload) for _, payload in parse(path.read_bytes())[0]]
+    return [one for one in found if one["kind"] == kind]
+
+
+def test_models_are_saved_and_filled_in_place(tmp_path: Path) -> None:
+    session = Session(str(tmp_path), "kim/mnist/3")
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    session.bind(model=model, optimizer=optimizer)
+    before = model.weight.detach().clone()
+    session.save(1)
+    with torch.no_grad():
+        model.weight.zero_()
+    session.load(1)
+    assert torch.equal(model.weight, before)
+
+
+def test_tensors_are_reported_as_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = Session(str(tmp_path), "kim/mnist/3")
+    weight = torch.nn.Parameter(torch.tensor([0.5, 1.5]))
+    session.reporter.report(
+        step=torch.tensor(3),
+        loss=(weight**2).sum(),  # with a graph behind it
+        weight=weight,
+        half=torch.tensor(0.5, dtype=torch.bfloat16),
+        right=torch.tensor(True),
+        nowhere=torch.tensor(1.0, device="meta"),
+    )
+    (record,) = recorded(tmp_path, "metric")
+    assert record["step"] == 3
+    assert record["values"] == {"loss": 2.5, "weight": [0.5, 1.5], "half": 0.5, "right": 1}
+    assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
+def test_pictures_of_tensors_have_their_channels_in_front(kind: str) -> None:
+    tensor = torch.zeros((2, 3, 4, 5), dtype=getattr(torch, kind), requires_grad=True)
+    expected = torch.zeros((2, 3, 4, 5)).permute(0, 2, 3, 1).numpy()
+    assert pictures_of(tensor) == pictures_of(expected)

@@ -1,0 +1,26 @@
+"""An environment with torch and readers of S3 that train with it, apart from the one that the tests run in.
+
+Torch is large, loads for seconds and would change what other tests of a worker see: programs of tests run in it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_FOLDER: Final = Path(__file__).parents[2] / ".torch"
+NEWER_LITDATA: Final = _FOLDER / "newer-litdata"
+"""A folder for `sys.path` with a version of litdata that reads with obstore."""
+
+
+def require_torch() -> str:
+    """Return its interpreter. NSML_REQUIRE_TORCH=1 makes a missing one a failure."""
+    if not (_FOLDER / ".complete").exists():
+        reason = "no torch: make torch (needs a build for CPUs, 1.3 GB)"
+        if os.environ.get("NSML_REQUIRE_TORCH") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return str(_FOLDER / "bin/python")
