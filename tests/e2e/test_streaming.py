@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import io
 import json
 import os
 import sys
-import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +50,9 @@ else:
     store = S3Store("data")
     listed = [one["path"] for some in obstore.list(store) for one in some]
     found["obstore"] = {path: sha256(bytes(obstore.get(store, path).bytes())) for path in listed}
+    from pyarrow.fs import FileSystem
+    s3, _ = FileSystem.from_uri("s3://data")
+    found["pyarrow"] = {path: sha256(s3.open_input_file(f"data/{path}").read()) for path in paths}
 print(json.dumps([found, os.environ["NSML_ISOLATION"]]), flush=True)
 """
 
@@ -129,81 +129,9 @@ def test_it_is_read_at_each_level(tmp_path, level, flags):
         ).stdout.strip()
         found, where = printed(running, name, 1)[0]
         expected = {name: digest(name) for name in FILES}
-        assert found == dict.fromkeys(["nsml", *(["obstore"] if level == "none" else [])], expected)
+        clients = ["nsml", *(["obstore", "pyarrow"] if level == "none" else [])]
+        assert found == dict.fromkeys(clients, expected)
         assert where == level
-
-
-CACHE_BYTES = 64 << 20
-SHARDS, SAMPLES = 10, 8
-LIBRARIES = {
-    "webdataset": """\
-import webdataset
-webdataset.gopen_schemes["s3"] = lambda url, mode="rb", bufsize=0, **_: nsml.open(url, mode)
-urls = [f"s3://data/{shard}.tar" for shard in range(SHARDS)]
-seen = [int(one["__key__"]) for one in webdataset.WebDataset(urls, shardshuffle=False)]
-""",
-    "webdataset presigned": """\
-import boto3, webdataset
-from botocore.config import Config
-client = boto3.client("s3", config=Config(signature_version="s3v4"))
-urls = [
-    client.generate_presigned_url("get_object", Params={"Bucket": "data", "Key": f"{shard}.tar"})
-    for shard in range(SHARDS)
-]
-seen = [int(one["__key__"]) for one in webdataset.WebDataset(urls, shardshuffle=False)]
-""",
-    "streaming": """\
-from streaming import StreamingDataset
-found = StreamingDataset(remote="s3://data/mds", local="/tmp/local", batch_size=1, shuffle=False)
-seen = sorted(int(one["i"]) for one in found)
-""",
-}
-"""Programs that read samples 0, 1, ... with a library that reads S3, and what they need."""
-
-
-def shards(folder: Path) -> None:
-    """More than the cache of the node may have, in tars of samples."""
-    for shard in range(SHARDS):
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
-            for number in range(shard * SAMPLES, (shard + 1) * SAMPLES):
-                data = Random(number).randbytes(1 << 20)
-                facts = tarfile.TarInfo(f"{number:04}.bin")
-                facts.size = len(data)
-                tar.addfile(facts, io.BytesIO(data))
-
-
-@pytest.mark.long("pushes more than a node keeps, and loads what trains on it")
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_what_trains_on_s3_reads_more_than_the_node_keeps(tmp_path, library):
-    name = library.partition(" ")[0]
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"no package {name}, which needs torch: pip install mosaicml-streaming torch")
-    pushed = tmp_path / "pushed"
-    pushed.mkdir()
-    if name == "streaming":
-        from streaming import MDSWriter  # noqa: PLC0415
-
-        with MDSWriter(out=str(pushed / "mds"), columns={"i": "int", "b": "bytes"}) as writer:
-            for number in range(SHARDS * SAMPLES):
-                writer.write({"i": number, "b": Random(number).randbytes(1 << 20)})
-    else:
-        shards(pushed)
-    text = f"import json, nsml\nSHARDS = {SHARDS}\n{LIBRARIES[library]}print(json.dumps([seen]), flush=True)\n"
-    code = write_program(tmp_path / "code", text.replace("/tmp/local", str(tmp_path / "local")))
-    settings = {"NSML_AGENT_STREAM_CACHE_BYTES": str(CACHE_BYTES)}
-    with Platform(
-        simulate_gpus=1, options=["--isolation", "none"], environment=settings
-    ) as running:
-        running.nsml("dataset", "push", "data", str(pushed), timeout_s=120)
-        command = ("--argv", "--", sys.executable, "main.py")
-        name = running.nsml(
-            "run", "-g", "0", "-o", "name", "--stream", "data", *command, cwd=code, timeout_s=120
-        ).stdout.strip()
-        assert printed(running, name, 1) == [[list(range(SHARDS * SAMPLES))]]
-        chunks = running.folder / "data/agent/streamed/chunks"
-        kept = sum(one.stat().st_size for one in chunks.glob("*/*"))
-        assert CACHE_BYTES // 2 < kept <= CACHE_BYTES
-        assert os.listdir(running.folder / "data/agent/datasets") == []  # noqa: PTH208
 
 
 LOOKS = """\
