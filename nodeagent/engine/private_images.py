@@ -72,15 +72,21 @@ def begun(engine: Engine, mark: str) -> set[str]:
     return {name.removeprefix(f"{PRIVATE}-").partition("-")[2] for name in names}
 
 
-def remove_private(engine: Engine, reference: str, *, work: str, mark: str) -> bool:
-    """As `remove_image`, of one that may be private: it stays that as long as it is here by another name."""
+def remove_private(
+    engine: Engine, reference: str, image_id: str = "", *, work: str, mark: str
+) -> bool:
+    """As `remove_image`, of one that may be private: it stays that as long as it is here by another name.
+
+    `image_id`: of what had that name, where somebody else may have removed it.
+    """
     image = find_image(engine, reference)
-    if image is None or find_image(engine, _tag(image.id)) is None:
+    private = _tag(image_id if image is None else image.id)
+    if (image is None and not image_id) or find_image(engine, private) is None:
         return remove_image(engine, reference)
     begin(engine, full_name(reference), work, mark)
-    remove_image(engine, _tag(image.id))  # else no container would keep the image
-    is_gone = remove_image(engine, reference)
-    make_private(engine, image.id)
+    # first, else no container would keep the image
+    is_gone = remove_image(engine, private) and remove_image(engine, reference)
+    make_private(engine, image_id if image is None else image.id)
     end(engine, work, mark)
     return is_gone
 

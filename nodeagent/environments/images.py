@@ -322,11 +322,13 @@ class Images:
             are_free = all(held.enter_context(self._builds.unused(turn)) for turn in turns)
             if not are_free or is_used() or self._records.is_anothers(key):
                 return False
+            reference = self._records.reference(key)
+            image_id = self._records.read(key).get("id", "")
             if not self._records.is_renamed(key) and not remove_private(
-                self._engine, self._records.reference(key), work=key, mark=self._mark
+                self._engine, reference, image_id, work=key, mark=self._mark
             ):
                 return False
-            if image_id := self._records.read(key).get("id"):
+            if image_id:
                 self._forget_rights(image_id)
             self._records.forget(key)
             for turn in turns:

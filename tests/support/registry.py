@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from nodeagent.engine.client import Engine
 from nodeagent.engine.images import remove_image
+from nodeagent.engine.private_images import PRIVATE
 
 _KIND = "application/vnd.docker.distribution.manifest.v2+json"
 
@@ -87,9 +88,9 @@ def private_registry(engine: Engine, base: str, *, password: str) -> Iterator[Re
         remove_image(engine, f"{name}:1")
         yield running
     host = running.reference.partition("/")[0]
-    for one in api.images():
+    for one in api.images(filters={"label": f"test={name}"}):
         for known in (*(one.get("RepoTags") or ()), *(one.get("RepoDigests") or ())):
-            if known.startswith(f"{host}/"):
+            if known.startswith((f"{host}/", f"{PRIVATE}:")):
                 remove_image(engine, known)
 
 

@@ -60,7 +60,7 @@ class Engines:
 def removing(removed: list[str]) -> Callable[..., bool]:
     """Removes images as far as a list says."""
 
-    def remove(_engine: Engine, reference: str, **_: str) -> bool:
+    def remove(_engine: Engine, reference: str, *_: str, **__: str) -> bool:
         removed.append(reference)
         return True
 
