@@ -59,7 +59,8 @@ _CONTACT_LOOKS = 20
 _LOOK_S = 1.0
 """How often the program is asked whether it was ended for a limit."""
 
-
+_WARN_AGAIN_S = 1.0
+"""How often a program near its time limit is asked whether it can save, until it can."""
 _TOGETHER_S = 0.05
 """What is due so soon is done with what is due now: each time that a shim wakes up costs more than a look."""
 
@@ -307,12 +308,14 @@ class Shim:
             self._program.terminate()
 
     def _warn(self) -> None:
-        """The time limit is near: what is saved now is not lost."""
+        """The time limit is near: what is saved now is not lost. A program that cannot save yet is told once it can."""
         self._warn_at, words = None, self._limit_words()
         if self._terminate_at is not None:
             return
         goes = bool(self.spec.get("leaves_at_limit"))
-        if save_notice.post(self._run, goes=goes, reason=words) and goes:
+        if not save_notice.post(self._run, goes=goes, reason=words):
+            self._warn_at = time.monotonic() + _WARN_AGAIN_S
+        elif goes:
             self.why, self.message, self._grace_s = "TIME_LIMIT", words, self.spec["grace_s"]
             self._terminate_at = self._limit_at
 
