@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -90,16 +91,25 @@ class DockerDriver(ShimDriver):
         )
         self._place = place
         self._images: dict[ReplicaId, StoredImage] = {}
+        self._sweeping: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         """Also remove the containers of this agent that belong to nothing any more."""
         await super().__aenter__()
-        try:
-            await self._run_long(self._sweep)
-        except EngineError as error:
-            # Of containers that have ended or are nobody's: the next start removes them.
-            log.warning("containers.not_swept", error=str(error))
+        if left := await self._run_long(self._sweep):
+            # A busy engine refuses it now and then. What is nobody's must not run on until the next start.
+            log.warning("containers.not_swept", left=left)
+            self._sweeping = asyncio.create_task(
+                self._insist("containers.not_swept", self._sweep), name="containers.sweep"
+            )
         return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """See `ShimDriver`."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await super().__aexit__(*exception)
 
     async def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
         if spec.isolation is not Isolation.CONTAINER:
@@ -126,7 +136,9 @@ class DockerDriver(ShimDriver):
             return  # whatever the engine still has of it has not run since the machine restarted
         name = container_name(replica_id, self._place.container.mark)
         engine = self._place.engine
-        await self._insist("container.not_ended", replica_id, lambda: _unended(engine, name))
+        await self._insist(
+            "container.not_ended", lambda: _unended(engine, name), replica=str(replica_id)
+        )
 
     def _is_enclosed(self, group: Group | None) -> bool:  # noqa: ARG002 - all of them are
         """A container's processes end with its first."""
@@ -161,13 +173,24 @@ class DockerDriver(ShimDriver):
         except EngineError as error:
             raise StartRefused(str(error)) from error
 
-    def _sweep(self) -> None:
-        for found in containers_of(self._place.engine, self._place.container.mark):
+    def _sweep(self) -> list[str]:
+        """Remove the containers that belong to nothing; those that are left, and why."""
+        left = []
+        try:
+            every = containers_of(self._place.engine, self._place.container.mark)
+        except EngineError as error:
+            return [str(error)]
+        for found in every:
             replica_id = ReplicaId.parse(found.replica)
             if replica_id is not None and self._is_wanted(self._folders.of(replica_id)):
                 continue
-            log.info("container.swept", container=found.name)
-            remove_container(self._place.engine, found.name)
+            try:
+                remove_container(self._place.engine, found.name)
+            except EngineError as error:
+                left.append(f"{found.name}: {error}")
+            else:
+                log.info("container.swept", container=found.name)
+        return left
 
     def _is_wanted(self, folder: ReplicaFolder) -> bool:
         """Whether its shim lives, or its end has still to be settled."""

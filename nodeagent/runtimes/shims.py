@@ -231,24 +231,24 @@ class ShimDriver(ABC):
         """
         strays = await self._run(lambda: self._strays(replica_id, folder))
         await self._insist(
-            "replica.cannot_be_killed", replica_id, lambda: [words_of(pid) for pid in strays.kill()]
+            "replica.cannot_be_killed",
+            lambda: [words_of(pid) for pid in strays.kill()],
+            replica=str(replica_id),
         )
         if strays.group is not None:
             await self._run(strays.group.remove)
 
-    async def _insist(
-        self, event: str, replica_id: ReplicaId, work: Callable[[], Sequence[str]]
-    ) -> None:
+    async def _insist(self, event: str, work: Callable[[], Sequence[str]], **facts: str) -> None:
         """Repeat `work`, in a thread that nobody else waits for, until it names nothing that is left.
 
-        What is left goes to the log as `event`, ever more rarely.
+        What is left goes to the log as `event` with these facts, ever more rarely.
         """
         began, said_after_s, pause_s = self._clock.monotonic(), _SAID_AFTER_S, _SHORTEST_PAUSE_S
         while left := await self._run_long(work):
             waited_s = self._clock.monotonic() - began
             if waited_s >= said_after_s:
                 said_after_s = 4 * waited_s
-                log.warning(event, replica=str(replica_id), left=left, waited_s=round(waited_s))
+                log.warning(event, left=left, waited_s=round(waited_s), **facts)
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -27,7 +27,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from nodeagent import folders
-from nodeagent.engine.client import Engine
+from nodeagent.engine.client import Engine, EngineRefused
 from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.machine.accounts import barrier
@@ -828,6 +828,10 @@ def parent_of(pid: int) -> int:
     return int(text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
 
 
+def state_of(pid: int) -> str:
+    return text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
+
+
 def marked(replica_id: ReplicaId) -> list[int]:
     """Live processes that carry the replica's mark."""
     mark = f"NSML_REPLICA={replica_id}".encode()
@@ -1033,9 +1037,20 @@ async def test_an_image_whose_shell_reads_nothing_is_told(
     assert docker.output(spec) == b""
 
 
-async def test_containers_without_a_folder_are_removed(docker: Bench) -> None:
+async def test_containers_without_a_folder_are_removed(
+    docker: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by an engine that refuses it first, as busy ones do: "did not receive an exit event"."""
     spec = docker.spec(RUNS_ON)
     engine, _ = required_engine()
+    asked: list[str] = []
+
+    def remove(engine: Engine, name: str) -> None:
+        asked.append(name)
+        if len(asked) == 1:
+            raise EngineRefused("tried to kill container, but did not receive an exit event")
+        remove_container(engine, name)
+
     async with docker.new_driver() as driver:
         await driver.start(spec)
         await docker.ready(spec)
@@ -1045,9 +1060,13 @@ async def test_containers_without_a_folder_are_removed(docker: Bench) -> None:
         (keeper,) = [pid for pid in processes() if is_child(pid, shim)]
         for pid in (keeper, shim):
             os.kill(pid, signal.SIGSTOP)
+        # Until then they may be writing to the folder.
+        await until(lambda: {state_of(pid) for pid in (keeper, shim)} == {"T"})
         docker.folders.of(spec.replica_id).remove()
+        monkeypatch.setattr("nodeagent.runtimes.docker.remove_container", remove)
         async with docker.new_driver():
-            assert containers_of(engine, MARK) == []
+            await until(lambda: containers_of(engine, MARK) == [])
+        assert len(asked) >= 2
         for pid in (keeper, shim):
             os.kill(pid, signal.SIGKILL)
         assert (await soon(driver.wait(spec.replica_id))).why is ExitWhy.SHIM_LOST
