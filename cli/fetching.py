@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from cli.exits import CommandError, ExitCode
 from cli.progress import Progress
 from nsml.common.shell import shell_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Awaitable, Iterator
 
     from cli.app import App
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def fetched(app: App, fetch: Callable[[Client, Callable[[Transfer], None]], Awaitable[T]]) -> T:
@@ -45,6 +51,52 @@ def fetched(app: App, fetch: Callable[[Client, Callable[[Transfer], None]], Awai
         progress.close()
 
 
+def pull_options(function: F) -> F:
+    """What all commands that fetch a folder have: -f and -v, as in NSML."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="List the files, with their sizes."),
+        click.option(
+            "-f", "--force", is_flag=True, help="Replace an existing folder, once all is fetched."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@contextmanager
+def fetching_to(path: Path, target: Path, *, replaces: bool) -> Iterator[Path]:
+    """Where to fetch to, in place of `path`, so that what is fetched becomes `target`, which is below `path`.
+
+    An existing target is left alone, or replaced at the end: a fetch that fails leaves it as it was. Raises CommandError as
+    `target_errors`.
+    """
+    with target_errors(target):
+        if not (replaces and os.path.lexists(target)):
+            yield path
+            return
+        with TemporaryDirectory(prefix=".nsml-", dir=path, ignore_cleanup_errors=True) as staging:
+            yield Path(staging)
+            before = Path(staging, "replaced")
+            target.rename(before)
+            try:
+                Path(staging, target.relative_to(path)).rename(target)
+            except OSError:
+                before.rename(target)
+                raise
+
+
+def tell_files(app: App, folder: Path) -> None:
+    """List what was fetched: sizes and paths, in order."""
+    from nsml.common.text import visible
+    from nsml.common.units import size_text
+
+    for base, folders, names in os.walk(folder):
+        folders.sort()
+        for file in (Path(base, name) for name in sorted(names)):
+            shown = visible(str(file.relative_to(folder)))
+            app.say(f"{size_text(file.lstat().st_size):>10}  {shown}")
+
+
 @contextmanager
 def target_errors(target: Path) -> Iterator[None]:
     """Raises CommandError for a target that is there, or that cannot be written."""
@@ -57,7 +109,7 @@ def target_errors(target: Path) -> Iterator[None]:
             str(error),
             code=ExitCode.CONFLICT,
             reason="TARGET_EXISTS",
-            advice="remove it, or give another PATH",
+            advice="add -f to replace it, or give another PATH",
         ) from error
     except OSError as error:
         raise CommandError(f"cannot write {target}", why=error.strerror or "") from error

@@ -23,7 +23,7 @@ from cli.data.dataset_parts import (
 from cli.data.dataset_versions import diff, search, versions
 from cli.data.in_place import add, copy_in_place
 from cli.exits import CommandError, ExitCode
-from cli.fetching import fetched, target_errors
+from cli.fetching import fetched, fetching_to, pull_options, tell_files
 from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
 from cli.sessions.file_names import files_text
@@ -386,11 +386,15 @@ def info(app: App, *, name: str) -> None:
 @click.option(
     "--only", multiple=True, metavar="PATH", help="Only this file or folder of it; may be repeated."
 )
+@pull_options
 @pass_app
-def pull(app: App, *, name: str, path: Path, only: tuple[str, ...]) -> int:
+def pull(
+    app: App, *, name: str, path: Path, only: tuple[str, ...], force: bool, verbose: bool
+) -> int:
     """Fetch a dataset to PATH/NAME.
 
-    Without @N or @TAG its newest version. Every file is verified by its digest. An existing folder is left alone.
+    Without @N or @TAG its newest version. Every file is verified by its digest. An existing folder is left alone, unless
+    -f replaces it.
     Hidden parts come with it for the owner and administrators alone. Files keep their paths with --only; exit code 9
     if only some of its paths are there.
     """
@@ -410,15 +414,16 @@ def pull(app: App, *, name: str, path: Path, only: tuple[str, ...]) -> int:
         found = await client.datasets.get(*wanted)
         full = f"{found.owner}/{found.name}"
         target = path / folder_name(found.name)
-        if found.in_place:
-            files, size, missing = await copy_in_place(client, found, target, paths)
-            absent.extend(missing)
-            return found, target, files, size
-        with target_errors(target):
+        with fetching_to(path, target, replaces=force) as root:
+            place = root / target.name
+            if found.in_place:
+                files, size, missing = await copy_in_place(client, found, place, paths)
+                absent.extend(missing)
+                return found, target, files, size
             extent = await download(
                 client,
                 found.digest,
-                target,
+                place,
                 progress=progress,
                 shown_by=lambda: client.datasets.get(full, found.version),
                 below=paths,
@@ -430,6 +435,8 @@ def pull(app: App, *, name: str, path: Path, only: tuple[str, ...]) -> int:
 
     found, target, files, size = fetched(app, fetch)
     remember_pushed(app, target)
+    if verbose:
+        tell_files(app, target)
     app.say(
         f"{'part of ' if paths else ''}version {found.version} of {found.owner}/{found.name}:"
         f" {files_text(files)} ({size_text(size)})"

@@ -12,7 +12,7 @@ from cli.app import App
 from cli.arguments import session_argument
 from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
-from cli.fetching import fetched, target_errors
+from cli.fetching import fetched, fetching_to, pull_options, tell_files
 from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
 from cli.sessions.written_files import remember
@@ -69,11 +69,13 @@ def ls(app: App, *, session: str) -> None:
 @session_argument()
 @click.argument("artifact", metavar="NAME[@N]")
 @click.argument("path", type=click.Path(file_okay=False, path_type=Path), default=".")
+@pull_options
 @pass_app
-def pull(app: App, *, session: str, artifact: str, path: Path) -> None:
+def pull(app: App, *, session: str, artifact: str, path: Path, force: bool, verbose: bool) -> None:
     """Fetch an artifact to PATH/USER_DATASET_N/artifacts/NAME@N.
 
-    Without @N it is the newest version. Every file is verified by its digest. An existing folder is left alone.
+    Without @N it is the newest version. Every file is verified by its digest. An existing folder is left alone,
+    unless -f replaces it.
     """
     from nsml.client import artifacts
     from nsml.common.units import size_text
@@ -81,11 +83,15 @@ def pull(app: App, *, session: str, artifact: str, path: Path) -> None:
 
     async def fetch(client: Client, progress: Callable[[Transfer], None]) -> tuple[Artifact, Path]:
         found = await _readable(client, session, artifact)
-        with target_errors(artifacts.folder_of(found, path)):
-            return found, await artifacts.pull(client, found, path, progress=progress)
+        target = artifacts.folder_of(found, path)
+        with fetching_to(path, target, replaces=force) as place:
+            await artifacts.pull(client, found, place, progress=progress)
+        return found, target
 
     found, target = fetched(app, fetch)
     remember(app, [target.parent.parent])
+    if verbose:
+        tell_files(app, target)
     text = f"artifact {label(found)} of {found.session}: {size_text(found.size_bytes)}"
     app.say(visible(text))
     record = {

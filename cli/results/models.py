@@ -12,7 +12,7 @@ from cli.app import App
 from cli.arguments import session_argument
 from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
-from cli.fetching import fetched, target_errors
+from cli.fetching import fetched, fetching_to, pull_options, tell_files
 from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
 from cli.sessions.written_files import remember
@@ -77,12 +77,22 @@ def ls(app: App, *, session: str) -> None:
     is_flag=True,
     help="If the last save of that name is lost or not durable yet, take the durable one before it.",
 )
+@pull_options
 @pass_app
-def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) -> None:
+def pull(
+    app: App,
+    *,
+    session: str,
+    checkpoint: str,
+    path: Path,
+    earlier: bool,
+    force: bool,
+    verbose: bool,
+) -> None:
     """Fetch a checkpoint to PATH/USER_DATASET_N/CHECKPOINT/model.
 
     CHECKPOINT is a name or a tag; @last is the newest that is not lost. Every file is verified by its digest. An existing folder
-    is left alone.
+    is left alone, unless -f replaces it.
     """
     from nsml.client import checkpoints
     from nsml.common.units import size_text
@@ -91,11 +101,15 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) 
         client: Client, progress: Callable[[Transfer], None]
     ) -> tuple[Checkpoint, Path]:
         found = await _find(client, session, checkpoint, earlier=earlier)
-        with target_errors(checkpoints.folder_of(found, path)):
-            return found, await checkpoints.pull(client, found, path, progress=progress)
+        target = checkpoints.folder_of(found, path)
+        with fetching_to(path, target, replaces=force) as place:
+            await checkpoints.pull(client, found, place, progress=progress)
+        return found, target
 
     found, target = fetched(app, fetch)
     remember(app, [target.parent.parent])
+    if verbose:
+        tell_files(app, target)
     app.say(f"checkpoint {found.name} of {found.session}: {size_text(found.size_bytes)}")
     record = {"name": found.name, "session": found.session, "path": str(target)}
     write_one(app, record, [str(target)], name="path")

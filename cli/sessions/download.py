@@ -11,7 +11,7 @@ import click
 from cli.app import App
 from cli.arguments import session_argument
 from cli.exits import CommandError, ExitCode
-from cli.fetching import fetched, target_errors
+from cli.fetching import fetched, fetching_to, pull_options, target_errors, tell_files
 from cli.group import command, pass_app
 from cli.output import write_one
 from cli.sessions.file_names import files_text
@@ -56,14 +56,15 @@ def _below(_context: click.Context, _parameter: click.Parameter, text: str) -> s
     callback=_below,
     help="Only this file or folder.",
 )
+@pull_options
 @pass_app
-def download(app: App, *, session: str, path: Path, below: str) -> int:
+def download(app: App, *, session: str, path: Path, below: str, force: bool, verbose: bool) -> int:
     """Fetch the files that a session made to PATH/USER_DATASET_N/files.
 
     Of an ended session: what its last attempt made or changed in its working folder, without links, __pycache__ and names
     that begin with a dot. 100 MiB of it are kept, for 14 days; of a session with --keep-files 1 GiB, as long as the
     session (the platform may say otherwise). What was left out is named. If the files are lost, those of an earlier attempt
-    are fetched. nsml artifact rm SESSION /app removes them.
+    are fetched. An existing folder is left alone, unless -f replaces it. nsml artifact rm SESSION /app removes the files.
 
     Of a running session of yours, to PATH/USER_DATASET_N/live: its working folder on rank 0 as it is now, code included, as
     nsml cp copies it. The same command again fetches what has changed, and once it has ended its kept files.
@@ -79,16 +80,21 @@ def download(app: App, *, session: str, path: Path, below: str) -> int:
         if of.state in {SESSION_STATE_RUNNING, SESSION_STATE_PAUSED}:
             return of
         found, lost = await _kept(client, of)
-        with target_errors(artifacts.files_of(found.session, path)):
-            extent = await artifacts.pull_files(client, found, path, below=below, progress=progress)
+        target = artifacts.files_of(found.session, path)
+        with fetching_to(path, target, replaces=force) as place:
+            extent = await artifacts.pull_files(
+                client, found, place, below=below, progress=progress
+            )
         return found, lost, extent.files, extent.size
 
     answer = fetched(app, fetch)
     if not isinstance(answer, tuple):
-        return _copy(app, answer, path, below)
+        return _copy(app, answer, path, below, is_listed=verbose)
     found, lost, count, size = answer
     target = artifacts.files_of(found.session, path)
     remember(app, [target.parent])
+    if verbose:
+        tell_files(app, target)
     of = f"{visible(found.session)}, attempt {found.attempt}"
     app.say(f"files of {of}: {files_text(count)} ({size_text(size)})")
     for text in filter(None, (lost, found.note, expiry_words(found))):
@@ -111,7 +117,7 @@ def expiry_words(found: Artifact) -> str:
     return text and f"kept {text}: then the platform removes them"
 
 
-def _copy(app: App, of: Session, path: Path, below: str) -> int:
+def _copy(app: App, of: Session, path: Path, below: str, *, is_listed: bool) -> int:
     """Copy the working folder of a running session, or what is `below` in it, as it is now."""
     from cli.sessions.cp import carried_out, judged
     from nsml.client import artifacts
@@ -137,6 +143,8 @@ def _copy(app: App, of: Session, path: Path, below: str) -> int:
                 one.rmdir()
         raise
     remember(app, [target.parent])
+    if is_listed:
+        tell_files(app, target)
     app.say(f"files of {visible(of.name)}, which is running, as they are now")
     record = {"session": of.name, "attempt": of.attempt, "path": str(target)}
     files = report.files + report.skipped

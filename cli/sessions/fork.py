@@ -80,6 +80,16 @@ fork.params.insert(
 )
 
 
+fork.params.append(
+    click.Option(
+        ["-v", "--verbose"],
+        is_flag=True,
+        expose_value=False,
+        help="Accepted for NSML: what is changed, and not pinned, is always shown.",
+    )
+)
+
+
 @command(
     "resume",
     reads=True,

@@ -135,6 +135,11 @@ def test_what_is_given_is_told_and_changes_nothing_else(nsml, state, source):
     assert nsml("fork", "1", "-c", "", check=False).code == 2
 
 
+def test_nsmls_verbose_is_accepted(nsml, state, source):
+    nsml("fork", "-v", "-c", "best", "1")
+    assert newest(state).spec.initial_checkpoint.name == "best"
+
+
 def test_programs_get_what_could_not_be_pinned(nsml, state, source):
     found = json.loads(nsml("fork", "1", "--gpu-model", "A100", "-j").stdout)
     assert found["origin"]["kind"] == "FORK"

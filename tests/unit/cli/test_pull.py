@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cli.exits import ExitCode
+from nsml.v1 import sessions_pb2 as pb
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,36 @@ def test_it_is_fetched_and_said_where(nsml, everything, project, words, target, 
     assert again.code == ExitCode.CONFLICT
     assert "give another PATH" in again.stderr
     assert (project / target / "weights.npy").read_bytes() == b"changed"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pull", "mnist/1"],
+        ["download", "mnist/1"],
+        ["model", "pull", "mnist/1", "best"],
+        ["artifact", "pull", "mnist/1", "report"],
+        ["dataset", "pull", "mnist"],
+    ],
+)
+def test_an_existing_folder_is_replaced_with_f_once_all_is_fetched(
+    nsml, state, everything, project, words
+):
+    everything.state = pb.SESSION_STATE_SUCCEEDED
+    target = project / nsml(*words, "x").stdout.strip()
+    (target / "weights.npy").write_bytes(b"changed")
+    (target / "mine").mkdir()
+    there = sorted(project.rglob("*"))
+    kept = {name: data for name, data in state.blobs.items() if data == b"weights"}
+    state.blobs |= dict.fromkeys(kept, b"another")
+    assert nsml(*words, "x", "-f", check=False).code not in (0, 2)
+    assert sorted(project.rglob("*")) == there, "what is not whole replaces nothing"
+    state.blobs |= kept
+    done = nsml(*words, "x", "-f", "-v")
+    assert (target / "weights.npy").read_bytes() == b"weights"
+    assert [file.name for file in target.iterdir()] == ["weights.npy"]
+    assert "   7 Bytes  weights.npy\n" in done.stderr
+    assert sorted(project.rglob("*")) == [one for one in there if one.name != "mine"]
 
 
 @pytest.mark.parametrize("words", [["pull", "mnist/1"], ["dataset", "pull", "mnist"]])
