@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -9,15 +10,16 @@ import click
 
 from cli.app import App
 from cli.arguments import DATASET, WholeRange, split_dataset
+from cli.data.in_place import list_of
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.output import write_list, write_one
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator, Iterable
 
     from nsml.client.calls import Client
-    from nsml.content.stored_manifest import StoredManifest
+    from nsml.content.manifest import EntryLike
     from nsml.content.tree_diff import TreeDiff
     from nsml.v1.datasets_pb2 import Dataset
 
@@ -127,7 +129,7 @@ def diff(app: App, *, before: str, after: str | None, limit: int) -> None:
 
     Lists added, removed, changed and renamed files.
     Without AFTER the newest version of the same dataset; NAME alone shows what its last push
-    changed. The files themselves are not fetched.
+    changed. The files themselves are not fetched: versions in place are compared as they were when they were added.
     """
     from nsml.view import datasets as view
 
@@ -140,21 +142,32 @@ async def _compare(
     client: Client, before: str, after: str | None, limit: int
 ) -> tuple[Dataset, Dataset, TreeDiff]:
     """The two versions, and what differs; their manifests are read from files, so that they take no memory."""
-    from nsml.client.content import open_tree
     from nsml.content.tree_diff import tree_diff
 
-    def tree(one: Dataset) -> AbstractAsyncContextManager[StoredManifest]:
-        again = partial(client.datasets.get, f"{one.owner}/{one.name}", one.version)
-        return open_tree(client, one.digest, shown_by=again)
-
     old, new = await _pair(client, before, after)
-    if old.in_place or new.in_place:
+    if bool(old.in_place) != bool(new.in_place):
         raise CommandError(
-            "versions in place cannot be compared: what is kept of them is the list of their files",
+            "a version in place cannot be compared with one that is not",
+            why="the digests of its list are of whole files, and those of others of parts of files",
             advice=f"nsml dataset versions {new.owner}/{new.name}",
         )
-    async with tree(old) as one, tree(new) as other:
-        return old, new, tree_diff(one.entries, other.entries, most=limit)
+    async with _files(client, old) as one, _files(client, new) as other:
+        return old, new, tree_diff(one, other, most=limit)
+
+
+@asynccontextmanager
+async def _files(client: Client, one: Dataset) -> AsyncIterator[Iterable[EntryLike]]:
+    """The files of a version, by path; of one in place as they were when it was added."""
+    from nsml.client.content import open_tree
+    from nsml.content.in_place import entries_of, read_list
+
+    if one.in_place:
+        async with list_of(client, one) as file:
+            yield entries_of(read_list(file))
+        return
+    again = partial(client.datasets.get, f"{one.owner}/{one.name}", one.version)
+    async with open_tree(client, one.digest, shown_by=again) as tree:
+        yield tree.entries
 
 
 async def _pair(client: Client, before: str, after: str | None) -> tuple[Dataset, Dataset]:

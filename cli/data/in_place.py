@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from cli.progress import Progress
 from cli.sessions.file_names import files_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from nsml.client.calls import Client
     from nsml.content.in_place import Changes, ListedFile
@@ -112,9 +113,18 @@ def add(app: App, *, name: str, path: Path, visibility: str | None, message: str
 
 async def listed_files(client: Client, found: Dataset) -> list[ListedFile]:
     """The files of a version in place, as they were when it was added."""
-    from nsml.client.content import download
     from nsml.common.clock import in_thread
-    from nsml.content.in_place import LIST_NAME, read_list
+    from nsml.content.in_place import read_list
+
+    async with list_of(client, found) as file:
+        return await in_thread(lambda: list(read_list(file)))
+
+
+@asynccontextmanager
+async def list_of(client: Client, found: Dataset) -> AsyncIterator[Path]:
+    """The list of the files of a version in place, as a file while the context lasts."""
+    from nsml.client.content import download
+    from nsml.content.in_place import LIST_NAME
 
     full = f"{found.owner}/{found.name}"
     with TemporaryDirectory(prefix="nsml-list-") as folder:
@@ -125,7 +135,7 @@ async def listed_files(client: Client, found: Dataset) -> list[ListedFile]:
             place,
             shown_by=lambda: client.datasets.get(full, found.version),
         )
-        return await in_thread(lambda: list(read_list(place / LIST_NAME)))
+        yield place / LIST_NAME
 
 
 async def copy_in_place(

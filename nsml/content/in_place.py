@@ -19,6 +19,7 @@ from blake3 import blake3
 from nsml.content.digests import is_digest
 from nsml.content.errors import ContentError, EmptyFolder, PackRefused, TargetExists
 from nsml.content.listing import open_root
+from nsml.content.manifest import ChunkRef, Entry
 from nsml.content.ordered_listing import OrderedListing
 from nsml.content.paths import native_parts, split_path
 
@@ -111,6 +112,13 @@ def read_list(file: Path) -> Iterator[ListedFile]:
                 raise ContentError("the list of the dataset's files cannot be read")
             last = one.path
             yield one
+
+
+def entries_of(listed: Iterable[ListedFile]) -> Iterator[Entry]:
+    """The files as entries of a tree, each of one chunk, so that two lists can be compared."""
+    for one in listed:
+        chunk = ChunkRef(digest=one.digest, size=one.size)
+        yield Entry(path=one.path, mode=0o644, size=one.size, chunks=(chunk,))
 
 
 def _listed(line: bytes) -> ListedFile | None:

@@ -331,7 +331,18 @@ def test_a_dataset_in_place_is_a_list_of_its_files_and_is_copied_where_they_are(
     (tmp_path / "away").rename(shared)
     told = nsml("dataset", "pull", "big", "there", check=False)
     assert (told.code, "labels is not what it was" in told.stderr) == (1, True)
-    assert "cannot be compared" in nsml("dataset", "diff", "big@1", "big", check=False).stderr
+    nsml("dataset", "push", "other", str(shared))
+    told = nsml("dataset", "diff", "big@1", "other", check=False)
+    assert (told.code, "in place cannot be compared with one that is not" in told.stderr) == (
+        1,
+        True,
+    )
+    (shared / "train/2").rename(shared / "train/3")
+    nsml("dataset", "add", "big", "--in-place", str(shared))
+    found = json.loads(nsml("dataset", "diff", "big", "-j").stdout)
+    differ = [(one["change"], one["path"], one["path_before"]) for one in found["files"]]
+    assert differ == [("changed", "labels", None), ("renamed", "train/3", "train/2")]
+    assert (found["unchanged"], found["removed_bytes"], found["added_bytes"]) == (1, 6_000, 5)
     (tmp_path / "link").symlink_to(shared)
     told = nsml("dataset", "add", "big", "--in-place", str(tmp_path / "link"), check=False)
     assert (told.code, f"  try: nsml dataset add big --in-place {shared}\n" in told.stderr) == (
