@@ -27,6 +27,7 @@ from controlplane.domain.values import (
     Usage,
     Visibility,
 )
+from controlplane.projects.projects import check_keep
 from controlplane.sessions.convert import CAUSES, to_submission
 from controlplane.sessions.validation import validated
 from controlplane.wire.times import time_of
@@ -148,6 +149,7 @@ def _asked(message: pb.RestoredSession, owner: User) -> tuple[SessionSpec, Submi
     if source.HasField("git"):
         request.git.CopyFrom(source.git)
     spec = request.spec
+    check_keep(spec.keep_checkpoints)  # of an answer, which leaves no metric to a project
     # Of another platform, or not of use to a session that has ended.
     for field in ("datasets", "after", "initial_checkpoint", "no_queue"):
         spec.ClearField(field)

@@ -41,7 +41,7 @@ from controlplane.store.interface import (
 from controlplane.stored import etcd_codec
 from nsml.common.shell import shell_word
 from nsml.common.units import moment
-from nsml.spec.checkpoint_retention import EXAMPLE, canonical
+from nsml.spec.checkpoint_retention import EXAMPLE, canonical, canonical_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -397,10 +397,14 @@ def _check_keep_files(text: str) -> str:
     return text
 
 
-def check_keep(text: str) -> str:
-    """Which checkpoints are kept, as it is stored; "" where nothing is named; raises InvalidRequest."""
+def check_keep(text: str, *, of_session: bool = False) -> str:
+    """Which checkpoints are kept, as it is stored; "" where nothing is named; raises InvalidRequest.
+
+    `of_session`: `best:N` may leave the metric to the project.
+    """
     try:
-        return canonical(text) if text else ""
+        read = canonical_request if of_session else canonical
+        return read(text) if text else ""
     except ValueError as error:
         raise InvalidRequest(
             "invalid retention rules for checkpoints",

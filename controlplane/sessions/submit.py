@@ -53,7 +53,9 @@ from controlplane.store.interface import (
     StoreUnavailable,
 )
 from controlplane.stored import etcd_codec
+from nsml.common.shell import shell_line
 from nsml.common.units import size_text
+from nsml.spec.checkpoint_retention import EXAMPLE, with_metric
 from nsml.spec.request_limits import LEAST_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -217,6 +219,7 @@ class Submitter:
     async def check(self, submission: Submission) -> None:
         """Raise what `submit` would raise now, except for an earlier request and missing code."""
         spec = validated(submission, self._time_limits)
+        self._kept(submission)
         source = await self._source(submission)
         self._admitted(submission, spec, _origin(submission, source))
         await self._check_initial(submission.owner, await self._initial(submission, source))
@@ -232,13 +235,19 @@ class Submitter:
 
     def _kept(self, submission: Submission) -> str:
         """Which of its checkpoints it keeps: its own word, its project's, the platform's."""
-        project = self._state.project(submission.project or submission.owner.name)
-        words = (
-            check_keep(submission.spec.keep_checkpoints),
-            project.keep_checkpoints if project is not None else "",
-            self._keep_checkpoints,
-        )
-        return next(filter(None, words), "")
+        name = submission.project or submission.owner.name
+        project = self._state.project(name)
+        asked = check_keep(submission.spec.keep_checkpoints, of_session=True)
+        above = (project.keep_checkpoints if project is not None else "", self._keep_checkpoints)
+        try:
+            return next(filter(None, (with_metric(asked, above), *above)), "")
+        except ValueError as error:
+            of_project = ["nsml", "project", "set", name, "--keep", "best:1:val/acc:max"]
+            raise InvalidRequest(
+                "invalid retention rules for checkpoints",
+                why=str(error),
+                attempt=f"{shell_line(['--keep', EXAMPLE])}\n{shell_line(of_project)}",
+            ) from None
 
     def _keeps_files(self, submission: Submission) -> bool:
         """Whether it keeps files where it asks for nothing: its project's word, else the platform's."""

@@ -165,7 +165,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
         grace_s=check_grace(spec.grace_s),
         lost_after_s=_check_span(lost_after_s, "lost_after", LONGEST_S, "{}, or leave it out"),
         gpu_model=" ".join(spec.gpu_model.split()),
-        keep_checkpoints=check_keep(spec.keep_checkpoints),
+        keep_checkpoints=check_keep(spec.keep_checkpoints, of_session=True),
         output_datasets=_check_outputs(spec.output_datasets),
     )
 

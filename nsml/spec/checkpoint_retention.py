@@ -1,9 +1,15 @@
-"""Which checkpoints of a session are kept, as a text: `best:3:val/acc:max last:2`. Both ends hold to these rules."""
+"""Which checkpoints of a session are kept, as a text: `best:3:val/acc:max last:2`. Both ends hold to these rules.
+
+A session may ask for `best:3 last:2`: the metric is that of its project's rules, else of the platform's.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 KEEP_ALL: Final = "all"
 EXAMPLE: Final = "best:3:val/acc:max last:2"
@@ -12,6 +18,7 @@ MOST_RULES: Final = 8
 MOST_CHARACTERS: Final = 1_000
 RULE: Final = "it has words such as last:2 and best:3:METRIC:max (or :min), or is the word all"
 _LAST: Final = re.compile(r"last:([0-9]{1,6})", re.ASCII)
+_BEST_OF_PROJECT: Final = re.compile(r"best:([0-9]{1,6})", re.ASCII)
 _BEST: Final = re.compile(r"best:([0-9]{1,6}):(.+):(max|min)", re.ASCII)
 
 
@@ -67,6 +74,40 @@ def canonical(text: str) -> str:
     """The text with which rules are stored; ValueError as `retention_of`."""
     rules = retention_of(text)
     return KEEP_ALL if rules is None else rules.text
+
+
+def canonical_request(text: str) -> str:
+    """As `canonical`, for what a session asks for: `best:N` may leave the metric to its project (`with_metric`)."""
+    words = text.split()
+    found = [one for one in map(_BEST_OF_PROJECT.fullmatch, words) if one]
+    if not found:
+        return canonical(text)
+    _words(text)
+    if found[1:]:
+        raise ValueError("best: is there twice without a metric")
+    rest = " ".join(word for word in words if word != found[0][0])
+    if rest == KEEP_ALL:
+        raise ValueError(_why_not(KEEP_ALL))
+    number = _number(found[0][0], found[0][1])
+    return f"best:{number} {canonical(rest or 'last:1')}"
+
+
+def with_metric(text: str, declared: Iterable[str]) -> str:
+    """The canonical request, with the metric of the first `best` among the rules in `declared` where it names none.
+
+    Raises ValueError: none of them has a `best`, or the request names that metric, too.
+    """
+    words = text.split()
+    if not any(map(_BEST_OF_PROJECT.fullmatch, words)):
+        return text
+    rules = [retention_of(one) for one in declared if one]
+    best = next((one for rule in rules if rule is not None for one in rule.best), None)
+    if best is None:
+        raise ValueError("best names no metric, and no rule of its project or the platform does")
+    of = f"{best.metric}:{'max' if best.is_max else 'min'}"
+    return canonical(
+        " ".join(f"{one}:{of}" if _BEST_OF_PROJECT.fullmatch(one) else one for one in words)
+    )
 
 
 def _words(text: str) -> list[str]:

@@ -458,15 +458,23 @@ class _Labels(_Pairs):
 class _Keep(Kind):
     """Which checkpoints are kept, by the rules of `nsml.spec.checkpoint_retention`."""
 
+    _canonical = staticmethod(checkpoint_retention.canonical)
+
     def read(self, text: str) -> Any:
         try:
-            return checkpoint_retention.canonical(text)
+            return self._canonical(text)
         except ValueError as error:
             raise Unreadable(
                 "invalid retention rules",
                 why=str(error),
                 advice=shell_line(option_words("--keep", checkpoint_retention.EXAMPLE)),
             ) from None
+
+
+class _KeepAsked(_Keep):
+    """The same of a session, whose project may have the metric."""
+
+    _canonical = staticmethod(checkpoint_retention.canonical_request)
 
 
 class _OutputDatasets(Kind):
@@ -850,8 +858,9 @@ FLAGS: Final = (
     ),
     Flag(
         ("--keep",),
-        KEEP,
-        "Durable checkpoints to keep: 'best:3:val/acc:max last:2', or all. Default: the project's setting.",
+        _KeepAsked("checkpoints"),
+        "Durable checkpoints to keep: 'best:3:val/acc:max last:2', or all. Default: the project's setting, which also has the"
+        " metric of 'best:3'.",
         field="spec.keep_checkpoints",
         metavar="RULES",
         record="keep_checkpoints",

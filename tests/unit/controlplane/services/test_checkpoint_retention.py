@@ -252,6 +252,15 @@ async def test_its_own_word_goes_before_its_projects_and_the_platforms(rig: Rig)
         "best:2:a:min last:1"
     )
     assert await kept(project="vision", keep_checkpoints="all") == "all"
+    for text, word in (("best:1:val/acc:max", "best:3:val/acc:max last:2"), ("last:2", "")):
+        settings = projects_pb2.ProjectSettings(keep_checkpoints=text)
+        update = projects_pb2.UpdateProjectRequest(name="vision", settings=settings)
+        await root.projects.UpdateProject(update)
+        asked = kept(project="vision", keep_checkpoints="best:3 last:2")
+        if word:
+            assert await asked == word, "the metric is the project's"
+        else:
+            assert (await refused(asked))[0] == "INVALID_ARGUMENT"
     settings = projects_pb2.ProjectSettings(keep_checkpoints="")
     await root.projects.UpdateProject(
         projects_pb2.UpdateProjectRequest(name="vision", settings=settings)
