@@ -174,3 +174,11 @@ def test_a_block_says_what_it_is_and_why_it_is_not_run(block: Block) -> None:
     if block.reason:
         assert block.language == "sh"
         assert re.search(REASONS[block.reason], "\n".join(block.lines)), "the reason is not so"
+
+
+def test_the_changelog_says_each_thing_once() -> None:
+    """Releases that are merged, and lines that are moved, leave copies."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    lines = [" ".join(one.split()) for one in re.split(r"\n(?:- |#+ .*\n|\n)", text)]
+    said = [one for one in lines if one and not one.startswith("#")]
+    assert [one for one in said if said.count(one) > 1] == []
