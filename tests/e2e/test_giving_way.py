@@ -365,3 +365,37 @@ def test_another_session_goes_on_from_its_checkpoints_also_once_it_is_removed(
     assert re.findall("(?:begins|ends) at .", log) == ["begins at 1", "ends at 3"]
     own = [one["name"] for one in platform.json("model", "ls", fork)["items"]]
     assert own == ["e0", "e1", "last"]
+
+
+OF_NSML = """\
+import argparse, os
+import nsml
+
+weight = {"n": 0}
+def save(path):
+    with open(os.path.join(path, "w"), "w") as file:
+        file.write(str(weight["n"]))
+def load(path):
+    with open(os.path.join(path, "w")) as file:
+        weight["n"] = int(file.read())
+nsml.bind(save=save, load=load)
+parser = argparse.ArgumentParser()
+parser.add_argument("--pause", type=int, default=0)
+parser.add_argument("--iteration", default="0")
+config = parser.parse_args()
+if config.pause:
+    nsml.paused(scope=locals())
+else:
+    weight["n"] = 100  # initialized, as only new runs are
+print("begins at", weight["n"], "of", config.iteration, flush=True)
+weight["n"] += 1
+nsml.save("best")
+"""
+
+
+def test_a_fork_of_a_program_written_for_nsml_is_one_as_there(platform: Platform, tmp_path) -> None:
+    code = write_program(tmp_path / "code", OF_NSML)
+    platform.nsml("run", "-g", "0", "--wait", cwd=code)
+    log = platform.nsml("fork", "@last", "-c", "@last", "-g", "0", "-f").stdout
+    assert "Paused.\n" in log
+    assert "begins at 101 of best\n" in log
