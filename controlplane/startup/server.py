@@ -108,6 +108,8 @@ GRPC_OPTIONS: Final = (
     # connection, and then takes whole messages of all its streams.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 128 << 10),
+    # By itself 16 KiB: a message would be put together from a hundred pieces, each with a cost of its own.
+    ("grpc.http2.max_frame_size", 1 << 20),
     # For each connection, so that one client cannot lock out the others.
     ("grpc.max_concurrent_streams", 1_000),
     # One without calls is closed: its client opens another one when it has something to ask.
