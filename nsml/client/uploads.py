@@ -40,7 +40,8 @@ T = TypeVar("T")
 
 PART_BYTES: Final = 1 << 20
 """Most bytes of one blob in one message, by contract."""
-_MESSAGE_BYTES: Final = (1 << 20) - (64 << 10)
+_MESSAGE_BYTES: Final = (2 << 20) - (64 << 10)
+"""Of blobs in one message. Each message costs both ends processor time, however small it is."""
 _ASKED_AT_ONCE: Final = 10_000
 _WINDOW_BYTES: Final = 16 << 20
 """Bytes in memory about which the platform is asked together."""
@@ -398,6 +399,7 @@ class _Sending:
     async def _requests(self, pieces: Sequence[Piece]) -> AsyncIterator[PutBlobsRequest]:
         batches = batches_of(self._folder, pieces, max_bytes=_MESSAGE_BYTES)
         run = inline if all(piece.data is not None for piece in pieces) else self._run
+        yield PutBlobsRequest(())  # the first message of a call has a minute, on the slowest line
         while batch := await run(partial(next, batches, ())):
             for message in _messages(batch):
                 yield message
@@ -467,15 +469,15 @@ async def _in_messages(blobs: Batch) -> AsyncIterator[PutBlobsRequest]:
 
 def _messages(batch: Batch) -> Iterator[PutBlobsRequest]:
     """A batch of small blobs as one message; a large blob as parts of at most PART_BYTES."""
-    small = [Blob(digest, data, last=True) for digest, data in batch if len(data) <= _MESSAGE_BYTES]
+    small = [Blob(digest, data, last=True) for digest, data in batch if len(data) <= PART_BYTES]
     if small:
         yield PutBlobsRequest(small)
     for digest, data in batch:
-        if len(data) <= _MESSAGE_BYTES:
+        if len(data) <= PART_BYTES:
             continue
-        for start in range(0, len(data), _MESSAGE_BYTES):
-            part = data[start : start + _MESSAGE_BYTES]
-            last = start + _MESSAGE_BYTES >= len(data)
+        for start in range(0, len(data), PART_BYTES):
+            part = data[start : start + PART_BYTES]
+            last = start + PART_BYTES >= len(data)
             yield PutBlobsRequest([Blob(digest, part, last)])
 
 

@@ -247,7 +247,7 @@ class State:
         self.join_address = self.login_address = ""
         self.calls: list[str] = []
         self.piece = 7
-        self.largest_message = 0
+        self.largest_message = self.largest_first_message = 0
         self.is_away = 0
         self.refuses: dict[str, int] = {}
         """How often calls are refused with a word on when to come again."""
@@ -933,8 +933,11 @@ class Content(content_pb2_grpc.ContentServiceServicer):
 
     def PutBlobs(self, requests, context):
         stored, parts = 0, []
-        for request in requests:
-            self.state.largest_message = max(self.state.largest_message, request.ByteSize())
+        for number, request in enumerate(requests):
+            size = request.ByteSize()
+            self.state.largest_message = max(self.state.largest_message, size)
+            if not number:
+                self.state.largest_first_message = max(self.state.largest_first_message, size)
             for blob in request.blobs:
                 parts.append(blob.data)
                 if not blob.last:
