@@ -88,13 +88,15 @@ Files that control a run
   setup.py          install_requires: more of them; read, never executed
   uv.lock, pyproject.toml    the packages where those two list none
   # /// script      packages in the program itself; these count first
+  environment.yml   packages of conda, where no other file lists any; needs
+                    nodes with micromamba
   nsml_package.txt  Debian packages, one a line; needs nodes with containers
   #nsml: IMAGE      container image, at the head of setup.py or
                     requirements.txt; --image wins; needs nodes with containers
   .env              never sent; --env-file .env passes its variables
 
-Not read: .gitignore, setup.cfg, Pipfile, environment.yml, pixi.toml, other
-locks (poetry.lock, ...), requirements in other folders (-r reads them).
+Not read: .gitignore, setup.cfg, Pipfile, pixi.toml, other locks
+(poetry.lock, ...), requirements in other folders (-r reads them).
 Built when you ask for it: nsml run --dockerfile Dockerfile, on the node.
 Not built: compose.yaml, Singularity, .devcontainer.
 nsml run warns of packages that these list or the program imports, and

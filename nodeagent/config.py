@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from nodeagent.environments.allowed import ANY, is_pattern
+from nodeagent.environments.conda import CHANNELS_RULE, are_channels
 from nodeagent.environments.defaults import NAMES
 from nodeagent.network.gang_network import is_mode
 from nodeagent.shim.namespaces import FIRST_OWNER
@@ -162,6 +163,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     default_requirements: str = ""
     """Without containers: the requirements file (a path, or `cpu` or `cuda`, which are maintained with nsml) of
     the packages of sessions that name none. Those of sessions that name some are added to them."""
+
+    micromamba: Path | None = None
+    """Without containers: the program micromamba (2.1 or newer), which builds the environment of sessions with an
+    `environment.yml`; absent: that on the PATH of the agent, if there is one."""
+
+    conda_channels: dict[str, str] = {}
+    """The channels that `environment.yml` may name, and where this node fetches each: an https URL (a mirror, for example)
+    or `file:///FOLDER`, without user and password. Empty: `conda-forge` alone, from conda.anaconda.org."""
 
     image_aliases: dict[str, str] = {}
     """In containers: names of images that are retired, and those that take their place."""
@@ -329,6 +338,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 or Path(self.default_requirements).is_absolute(),
                 f"{', '.join(NAMES)} or an absolute path",
             ),
+            (
+                "micromamba",
+                self.micromamba is None or self.micromamba.is_absolute(),
+                "an absolute path",
+            ),
+            ("conda_channels", are_channels(self.conda_channels), CHANNELS_RULE),
             (
                 "image_aliases",
                 all(map(is_reference, (*self.image_aliases, *self.image_aliases.values()))),

@@ -121,7 +121,7 @@ class Dependencies:
     `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
     where it cannot become so.
     `engine` watches the engine of containers, where programs run in some.
-    `peers` is how other nodes are met; None where they are not.
+    `builds_conda`: environments of conda packages are built here. `peers` is how other nodes are met; None where they are not.
     `writes` tells when programs have written; without, their files are looked at now and then.
     Without `has_sockets` user code cannot make requests (the simulation).
     """
@@ -149,6 +149,7 @@ class Dependencies:
     image_orders: MakeImageOrders | None = None
     environment_orders: MakeEnvironmentOrders | None = None
     has_grown: Callable[[], Awaitable[bool]] | None = None
+    builds_conda: bool = False
     peers: PeerNetwork | None = None
     engine: EngineWatch | None = None
     load: Callable[[Mapping[str, float]], object] = lambda _: None

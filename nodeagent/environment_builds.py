@@ -132,6 +132,7 @@ class InImages:
 
     def __call__(self, wanted: Requirements, asked: Asked) -> Built:
         """See Provide."""
+        wanted = wanted.without_conda()
         reference, note = self._images.resolve("", wanted.image)
         for one in (*wanted.notes, *([note] if note else [])):
             asked.say(f"note: {one}\n".encode())

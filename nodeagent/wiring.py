@@ -27,6 +27,7 @@ from nodeagent.engine.client import Engine, EngineError
 from nodeagent.engine.watch import ANSWERS_WITHIN_S, EngineWatch
 from nodeagent.environment_builds import EnvironmentBuilds, InImages, OnMachine, Provide
 from nodeagent.environment_orders import EnvironmentOrders
+from nodeagent.environments.conda import DEFAULT_CHANNELS, Conda, Unusable, find_conda
 from nodeagent.environments.defaults import Defaults, read_defaults
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
@@ -180,7 +181,12 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
         downloads = Downloads(settings.data / "downloads")
         defaults = await in_thread(lambda: _defaults(settings))
         environments = Environments(
-            settings.data / "environments", sandbox, downloads, accounts, defaults.lines
+            settings.data / "environments",
+            sandbox,
+            downloads,
+            accounts,
+            defaults.lines,
+            conda=await in_thread(lambda: _conda(settings, sandbox.level)),
         )
         stores = [
             Store(kind="downloads", cache=downloads, place=settings.data),
@@ -240,6 +246,7 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
                 ),
                 writes=writes,
                 engine=watch,
+                builds_conda=environments.builds_conda and images is None,
                 peers=_peers(settings),
                 has_grown=_has_containers_now(containers, pull)
                 if engine_place is None and settings.isolation == "auto"
@@ -418,6 +425,23 @@ def _defaults(settings: Settings) -> Defaults:
         return read_defaults(settings.default_requirements)
     except (RequirementsRefused, OSError) as error:
         raise SettingsError(f"default_requirements: {error}") from error
+
+
+def _conda(settings: Settings, level: Isolation) -> Conda | None:
+    """What builds packages of conda; None: nothing, or only with less than a root of their own, which their scripts get."""
+    try:
+        found = find_conda(
+            str(settings.micromamba or ""), settings.conda_channels or DEFAULT_CHANNELS
+        )
+    except Unusable as error:
+        if settings.micromamba is not None:
+            raise SettingsError(f"micromamba: {error}") from error
+        log.warning("conda.unusable", reason=str(error))
+        return None
+    if found is not None and level is not Isolation.NAMESPACE:
+        log.warning("conda.unusable", reason="builds have no root of their own here")
+        return None
+    return found
 
 
 def build_limits(settings: Settings, memory_bytes: int) -> BuildLimits:

@@ -158,7 +158,7 @@ def _files(app: App, folder: Path, entry: str) -> EnvironmentFiles:
     for note in required.notes:
         app.say(f"note: {note}")
     warn_of_unread(app, code, [entry] if entry in code.files else [], required)
-    count = counted(sum(not line.startswith("-") for line in required.lines), "package")
+    count = counted(required.count, "package")
     source = (
         f"from {visible(required.source)} ({count})"
         if required.source

@@ -38,9 +38,11 @@ def env() -> None:
 def lock(app: App, *, session: str) -> None:
     """Print the packages of a session, with hashes.
 
-    They are the packages that it ran with, in the format of requirements.txt. The lock is kept as
-    long as the session, and nsml fork, resume and rerun install the same packages.
+    They are the packages that it ran with, in the format of requirements.txt; of conda packages in that
+    of conda create --file. The lock is kept as long as the session, and nsml fork, resume and rerun
+    install the same packages.
     """
+    from nsml.common.text import visible
     from nsml.packages.locks import LockRefused
     from nsml.view.environments import LOCK_COLUMNS, lock_record, locked_lines
 
@@ -52,8 +54,8 @@ def lock(app: App, *, session: str) -> None:
             f"the lock of {session} cannot be read", code=ExitCode.FAILED, why=str(error)
         ) from error
     if app.is_for_people:
-        for line in lines:
-            app.write(line.text)
+        for text in found.content.splitlines():
+            app.write(visible(text))
         return
     beside = {"digest": found.digest}
     write_list(app, lines, columns=LOCK_COLUMNS, record=lock_record, beside=beside)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cli.exits import CommandError, ExitCode
 from cli.sessions.preflight import no_entry
 from nsml._path_text import native_path, path_text
+from nsml.spec import labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,6 +71,8 @@ def check_code(app: App, code: Code, options: RunOptions) -> list[str]:
         check_dockerfile(app, code, options)
         return []
     required = _check_requirements(app, code, options)
+    if required.conda:
+        options.spec.labels[labels.NEEDS] = labels.CONDA
     _tell_source(app, required)
     _warn_of_packages(app, code, options, required)
     needs = [f"the image {required.image}"] if required.image and not options.spec.image else []
@@ -235,6 +238,8 @@ def _check_requirements(app: App, code: Code, options: RunOptions) -> Requiremen
             why=error.why,
             advice=error.advice,
         ) from error
+    if options.spec.image:
+        required = required.without_conda()
     for note in required.notes:
         app.say(f"note: {note}")
     has_image = options.spec.image or required.image
@@ -259,8 +264,9 @@ def _tell_source(app: App, required: Requirements) -> None:
     from nsml.common.units import counted
 
     if not required.is_of_lists:
-        count = counted(sum(not line.startswith("-") for line in required.lines), "package")
-        app.say(f"environment: from {visible(required.source)} ({count})")
+        count = counted(required.count, "package")
+        what = ", with conda" if required.conda else ""
+        app.say(f"environment: from {visible(required.source)} ({count}{what})")
 
 
 def warn_of_unread(

@@ -108,7 +108,7 @@ async def _package_rows(
         app.say(f"(no lock of {names} is kept: packages are compared as the code asks for them)")
     if len(required) < len(sessions):
         return []
-    asked = {name: [*one.lines, *of_system[name]] for name, one in required.items()}
+    asked = {name: [*one.lines, *one.specs, *of_system[name]] for name, one in required.items()}
     return compare.packages(asked)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import CannotEverFit, InvalidRequest
 from controlplane.domain.values import WHOLE_DEVICE, Isolation, Network
 from controlplane.scheduler import keep_to_owners, runs_nowhere
-from controlplane.scheduler.explain import describe, never_words, no_such_network
+from controlplane.scheduler.explain import describe, lacking_conda, never_words, no_such_network
 from nsml.common.shell import shell_word
 from nsml.common.units import exact_size_text, thousandths
 from nsml.spec.gpu_models import model_word
@@ -136,6 +136,14 @@ def _never(nearest: Alternatives, request: Request, image: str) -> NsmlError:
             f"{_NEVER}: image {image} needs a node that runs containers",
             why="no node runs containers: programs run in the nodes' own environments",
             attempt=_lines(nearest.words(request), _LOOK),
+        )
+    if words := lacking_conda(nodes, request):
+        return CannotEverFit(
+            f"{_NEVER}: it needs a node that installs packages of conda",
+            why=words,
+            attempt="list the packages in requirements.txt\n"
+            "nsml run --image NAME    with an image that has them\n"
+            "echo environment.yml >> .nsmlignore    and run without them",
         )
     if shut := extent.without_network(request):
         return _no_network(nearest, shut, request)

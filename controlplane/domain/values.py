@@ -741,6 +741,11 @@ class Node:
             return "drained"
         return "not ready" if self.not_ready else ""
 
+    @property
+    def builds_conda(self) -> bool:
+        """Whether packages of conda can be installed there."""
+        return "CONDA" in self.abilities
+
     def shares(self, path: str) -> bool:
         """Whether it can mount a dataset in place there."""
         return any(f"{path}/".startswith(f"{root.rstrip('/')}/") for root in self.shared_roots)

@@ -11,6 +11,7 @@ from controlplane.domain.plan import Explanation, Shortage
 from controlplane.domain.values import WHOLE_DEVICE, Cause, Network
 from controlplane.scheduler.fit import (
     AVOIDED,
+    NO_CONDA,
     NO_CONTAINERS,
     NO_GANGS,
     NO_HOST_NETWORK,
@@ -73,6 +74,7 @@ _HAS_ROOM = "has room for it"
 _HAS_ROOM_FOR_SOME = "has room for some of its replicas"
 OF_ONE_AND_OF_SEVERAL = {
     NO_CONTAINERS: (NO_CONTAINERS, "run no containers"),
+    NO_CONDA: (NO_CONDA, "have no micromamba"),
     NO_GANGS: (NO_GANGS, "give gangs no network"),
     NO_SUCH_GPU: (NO_SUCH_GPU, "have no such GPU"),
     OTHER_POD: (OTHER_POD, "are in other pods"),
@@ -192,6 +194,7 @@ def never_words(extent: MaxCapacity, request: Request) -> str:
         keep_to_owners(nodes, request)
         or _avoided(extent, request)
         or ("no node runs containers" if runs_nowhere(nodes, request) else "")
+        or lacking_conda(nodes, request)
         or _none_such(extent, request)
         or no_such_network(extent, request)
         or _too_large(extent, request if is_single else one, _giving(request) if is_single else "")
@@ -221,6 +224,13 @@ def _none_such(extent: MaxCapacity, request: Request) -> str:
         return ""
     others = f"there are: {_names(models)}" if models else "there are no GPUs"
     return f"no node{_pod(request)} has GPU model {request.gpu_model}; {others}"
+
+
+def lacking_conda(nodes: Iterable[Node], request: Request) -> str:
+    """That no node installs the packages of conda that it needs; "" where one does, or it needs none."""
+    if not request.with_conda or any(one.builds_conda for one in nodes):
+        return ""
+    return "no node has micromamba, which installs the packages of environment.yml"
 
 
 def lacking_paths(nodes: Iterable[Node], request: Request) -> str:

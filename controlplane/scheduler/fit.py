@@ -49,6 +49,8 @@ class Request(NamedTuple):
     """Devices, by uuid, and nodes that it is not to have: they failed it."""
     paths: tuple[str, ...] = ()
     """Folders of its datasets in place, which its nodes have."""
+    with_conda: bool = False
+    """Whether its nodes install packages of conda."""
 
     @property
     def whole_devices(self) -> int:
@@ -76,6 +78,7 @@ def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozen
         network=spec.network,
         avoids=avoids,
         paths=tuple(sorted({one.in_place for one in spec.datasets if one.in_place})),
+        with_conda=spec.labels.get(NEEDS_LABEL) == CONDA_LABEL and not spec.image,
     )
 
 
@@ -104,10 +107,15 @@ def resources_on(node: Node, request: Request) -> Resources:
     )
 
 
+NEEDS_LABEL = "nsml/needs"
+CONDA_LABEL = "conda"
+"""The label by which `nsml run` says that packages of conda are needed: NEEDS and CONDA of nsml.spec.labels."""
+
 OWNERS_ONLY = "takes its owner's sessions only"
 """The refusal of a node that does not keep users apart."""
 
 NO_CONTAINERS = "runs no containers"
+NO_CONDA = "has no micromamba"
 NO_GANGS = "gives gangs no network"
 NO_SUCH_GPU = "has no such GPU"
 OTHER_POD = "is in another pod"
@@ -123,6 +131,8 @@ def refusal(node: Node, request: Request) -> str:
         return OWNERS_ONLY
     if request.in_container and node.isolation is not Isolation.CONTAINER:
         return NO_CONTAINERS
+    if request.with_conda and not node.builds_conda:
+        return NO_CONDA
     if (request.replica_count > 1 or request.network) and (words := _unconnected(node, request)):
         return words
     if request.gpu_model and not any(

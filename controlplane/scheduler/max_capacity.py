@@ -252,6 +252,7 @@ def _kind_of(node: Node) -> tuple[object, ...]:
         node.gang_network,
         node.networks,
         node.shared_roots,
+        node.builds_conda,
         node.pod,
         node.owner if owner_words(node) else None,
     )

@@ -254,6 +254,7 @@ class NodeIndex:
             node.gang_network,
             node.networks,
             node.shared_roots,
+            node.builds_conda,
             node.owner if owner_words(node) else "",
         )
         kind = self._kinds.setdefault(key, len(self._kinds))

@@ -52,6 +52,7 @@ class Ability(enum.Enum):
     REPAIRS = "copies of what the object store has lost"
     ENVIRONMENT_BUILDS = "builds of environments before a session needs them"
     DOCKERFILES = "Dockerfiles of sessions"
+    CONDA = "environments of conda packages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ _UNPACKED = "archive-v*"
 _COMPILERS = 4
 _FEW = 100
 """Modules that are compiled before another process has begun."""
-_HASH = re.compile(r"\s--hash[= ](\w+:[0-9a-fA-F]+)")
+HASH = re.compile(r"\s--hash[= ](\w+:[0-9a-fA-F]+)")
 _BY_URL = re.compile(
     r"Package `([^`]+)` was included as a URL dependency.*?`[^`@]+@ ([^`]+)`", re.DOTALL
 )
@@ -83,12 +83,9 @@ def _install(
     """Resolve, write the lock, and install from it. Raises Refused."""
     before = _unpacked()
     try:
-        _check_named_by_url(folder, lines)
-        content = "".join(f"{line}\n" for line in _locked(folder, lines, base, preferred))
-        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as listed:
-            listed.write(content)
-            listed.flush()
-            _uv(["install", "--no-deps", "--require-hashes", "-r", listed.name], folder)
+        check_named_by_url(folder, lines)
+        content = "".join(f"{line}\n" for line in locked(folder, lines, base, preferred))
+        install_locked(folder, content)
     finally:
         # also of a build that fails: the next one only reads what this one unpacked
         new = _unpacked() - before
@@ -98,6 +95,14 @@ def _install(
     lock = Path(folder, LOCK)
     lock.unlink(missing_ok=True)  # no wheel may have put a link there
     lock.write_text(content, encoding="utf-8")
+
+
+def install_locked(folder: str, content: str) -> None:
+    """Install the packages of a lock, and no others. Raises Refused."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as listed:
+        listed.write(content)
+        listed.flush()
+        uv(["install", "--no-deps", "--require-hashes", "-r", listed.name], folder)
 
 
 class _Builder(venv.EnvBuilder):
@@ -113,23 +118,27 @@ class _Builder(venv.EnvBuilder):
         return context
 
 
-def _locked(
-    folder: str, lines: Sequence[str], base: Sequence[str], preferred: Sequence[str]
+def locked(
+    folder: str,
+    lines: Sequence[str],
+    base: Sequence[str] = (),
+    preferred: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> list[str]:
-    """The packages that the lines lead to, a line with hashes each.
+    """The packages that the lines lead to, a line with hashes each; `options` are further ones of `uv pip compile`.
 
     Raises Refused, also where its writer's own hashes do not name all of them.
     """
     given: dict[str, list[str]] = {}
     for line in lines:
-        if found := _HASH.findall(line):  # a package may be there once for each of its markers
-            given.setdefault(_canonical(line), []).extend(found)
+        if found := HASH.findall(line):  # a package may be there once for each of its markers
+            given.setdefault(canonical(line), []).extend(found)
     is_hashed = bool(given) or bool(os.environ.get(ALL_HASHED))
-    resolved = _resolved(folder, lines, () if is_hashed else base, preferred)
+    resolved = _resolved(folder, lines, () if is_hashed else base, preferred, options)
     named = {_url(line) for line in (*lines, *base)}
     locked = []
     for line in resolved:
-        name, url = _canonical(line), _url(line)
+        name, url = canonical(line), _url(line)
         if url and url not in named:
             _refuse_link(name, url)
         if is_hashed and name not in given:
@@ -137,45 +146,49 @@ def _locked(
                 f"{name} is required, and listed without --hash: where one package has hashes, all must"
                 " have them"
             )
-        what = _HASH.sub("", line).strip()
-        hashes = given.get(name) or _HASH.findall(line)
+        what = HASH.sub("", line).strip()
+        hashes = given.get(name) or HASH.findall(line)
         locked.append(" ".join([what, *(f"--hash={one}" for one in hashes)]))
     return locked
 
 
 def _resolved(
-    folder: str, lines: Sequence[str], base: Sequence[str], preferred: Sequence[str]
+    folder: str,
+    lines: Sequence[str],
+    base: Sequence[str],
+    preferred: Sequence[str],
+    options: Sequence[str],
 ) -> list[str]:
     """The packages with hashes that `lines` lead to, with those of `base` if both can be had."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as lock:
-        command = ["compile", "--generate-hashes", "--no-header", "--no-annotate", "-"]
+        command = ["compile", "--generate-hashes", "--no-header", "--no-annotate", *options, "-"]
         if base:
             lock.write("".join(f"{line}\n" for line in preferred))
             lock.flush()
             try:
-                said = _uv([*command, "-o", lock.name], folder, [*lines, *base])
+                said = uv([*command, "-o", lock.name], folder, [*lines, *base])
             except Refused as refused:
                 print(f"note: without the node's default packages: {refused}", flush=True)  # noqa: T201
-                said = _uv(command, folder, lines)
+                said = uv(command, folder, lines)
         else:
-            said = _uv(command, folder, lines)
+            said = uv(command, folder, lines)
     return said.replace("\\\n", "").splitlines()
 
 
-def _check_named_by_url(folder: str, lines: Sequence[str]) -> None:
+def check_named_by_url(folder: str, lines: Sequence[str]) -> None:
     """Raises Refused where a wheel that is named by a URL requires what is not named so itself."""
     direct = [line for line in lines if "://" in line.partition(";")[0]]
     if not direct:
         return
     named = {_url(line) for line in direct}
     with tempfile.TemporaryDirectory() as target:
-        _uv(["install", "--no-deps", "--target", target, "--quiet", "-r", "-"], folder, direct)
+        uv(["install", "--no-deps", "--target", target, "--quiet", "-r", "-"], folder, direct)
         for path in Path(target).glob("*.dist-info/METADATA"):
             metadata = BytesHeaderParser().parsebytes(path.read_bytes())
             for required in metadata.get_all("Requires-Dist", []):
                 asked, _, condition = required.partition(";")
                 name, at, url = asked.partition("@")
-                if at and _bare(url.strip()) not in named and "extra" not in condition:
+                if at and bare(url.strip()) not in named and "extra" not in condition:
                     _refuse_link(name.strip(), url.strip())
 
 
@@ -210,8 +223,15 @@ def _unpacked() -> set[Path]:
     return set(Path(os.environ["UV_CACHE_DIR"]).glob(f"{_UNPACKED}/*"))
 
 
-def _uv(command: Sequence[str], folder: str, lines: Sequence[str] = ()) -> str:
+def uv(command: Sequence[str], folder: str, lines: Sequence[str] = ()) -> str:
     """The output of `uv pip`, whose messages go to the log. Raises Refused."""
+    return uv_run(command, folder, lines).stdout
+
+
+def uv_run(
+    command: Sequence[str], folder: str, lines: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """The same with its messages (`stderr`)."""
     uv = str(Path(__file__).with_name("uv"))
     python = f"{folder}/bin/python"
     options = [
@@ -232,7 +252,7 @@ def _uv(command: Sequence[str], folder: str, lines: Sequence[str] = ()) -> str:
     print("\n".join(shown), end="\n" if shown else "", flush=True)  # noqa: T201 - the build's log
     if done.returncode:
         raise Refused(_why(said, folder, lines))
-    return done.stdout
+    return done
 
 
 def _why(said: str, folder: str, lines: Sequence[str]) -> str:
@@ -254,12 +274,12 @@ def _why(said: str, folder: str, lines: Sequence[str]) -> str:
 
 def _only_source(name: str, folder: str, lines: Sequence[str]) -> str:
     """Why a package that has no wheels cannot be had."""
-    asked = next((line.partition(";")[0] for line in lines if _canonical(line) == name), name)
-    asked = "".join(_HASH.sub("", asked).split())
+    asked = next((line.partition(";")[0] for line in lines if canonical(line) == name), name)
+    asked = "".join(HASH.sub("", asked).split())
     instead = "no version of it has wheels: ask for"
     if asked != name:
         with contextlib.suppress(Refused):
-            found = _uv(
+            found = uv(
                 ["compile", "--no-deps", "--no-header", "--no-annotate", "-q", "-"], folder, [name]
             )
             version = found.strip().rpartition("==")[2]
@@ -277,7 +297,7 @@ def _refuse_link(name: str, url: str) -> NoReturn:
 
 def _of_link(name: str, url: str) -> str:
     """Why what a package requires by a URL is not installed."""
-    link = _bare(url)
+    link = bare(url)
     if link.startswith("https://") and urlsplit(link).path.endswith(".whl"):
         return (
             f"{name} is required from {link} by another package: to install it, add the line"
@@ -292,15 +312,15 @@ def _of_link(name: str, url: str) -> str:
 def _url(line: str) -> str:
     """The URL in a line, without hashes and conditions."""
     found = re.search(r"\w+://\S+", line)
-    return _bare(found[0].rstrip(";")) if found else ""
+    return bare(found[0].rstrip(";")) if found else ""
 
 
-def _bare(url: object) -> str:
+def bare(url: object) -> str:
     """A URL for people: without a user's name and password, and not too long."""
     return re.sub(r"://[^/@\s]*@", "://", str(url)).partition("#")[0][:200]
 
 
-def _canonical(line: str) -> str:
+def canonical(line: str) -> str:
     """The name of the package of a line, in its one form; "" where it names none."""
     found = _NAMED.match(line)
     if found is None or line.startswith("http"):

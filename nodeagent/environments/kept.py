@@ -1,8 +1,8 @@
-"""What a build leaves for the next one of its user: uv's cache, and the wheels that it unpacked.
+"""What a build leaves for the next one of its user: uv's cache, and the wheels that it unpacked. So of conda's packages.
 
 ```
 <downloads>/<user>/cache/                     uv's own files, the agent's alone between builds
-<downloads>/<user>/archives/<bucket>/<id>/    an unpacked wheel, the agent's and read-only
+<downloads>/<user>/archives/<bucket>/<id>/    an unpacked wheel or package, the agent's and read-only
 ```
 
 Environments share the files of unpacked wheels by hard links (`sealing.py`). So nothing that runs for a user may
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
 IN_TMP = "kept"
 """What uv's cache is called in a build's temporary folder."""
-_BUCKET = re.compile(r"archive-v[0-9]{1,4}")
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+CONDA = "conda"
+"""The folder in uv's cache with the unpacked packages of conda."""
+_BUCKET = re.compile(rf"archive-v[0-9]{{1,4}}|{CONDA}")
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.+!-]{0,254}")
 _RECORD = "RECORD"
 """What a wheel says of its files, which each environment has a changed copy of."""
 _NOWHERE = Path("/nowhere")
@@ -139,7 +141,7 @@ class Kept:
             self.refusal = "its cache is no folder"
             return
         try:
-            for bucket in self._made.glob("archive-*"):
+            for bucket in [*self._made.glob("archive-*"), *self._made.glob(CONDA)]:
                 self._collect_bucket(bucket)
             if self._made.is_dir():
                 seal(self._made, replace(self._rules, is_private=True))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.runtimes.interface import Mount
-from nsml.packages import project_reader, setup_reader
+from nsml.packages import conda_reader, project_reader, setup_reader
+from nsml.packages.conda_reader import CondaFile
 from nsml.packages.project_reader import Listed
 from nsml.packages.requirements import Readers
 
@@ -56,7 +57,9 @@ class Setups:
         """Reads files of a user; `waits` is told why that waits. What it returns raises as `Sandbox.ask`."""
         who = _Asker(owner, waits, cancelled)
         return Readers(
-            setup=partial(self._read_setup, who), project=partial(self._read_project, who)
+            setup=partial(self._read_setup, who),
+            project=partial(self._read_project, who),
+            conda=partial(self._read_conda, who),
         )
 
     def _read_setup(self, who: _Asker, text: str) -> tuple[list[str], list[str]]:
@@ -74,6 +77,21 @@ class Setups:
             lines, notes, python, refused = json.loads(said)
             if all(isinstance(one, str) for one in (*lines, *notes, python, refused)):
                 return Listed(tuple(lines), tuple(notes), python, refused)
+        except (ValueError, TypeError, RecursionError):
+            pass
+        raise _cannot_be_read(name)
+
+    def _read_conda(self, who: _Asker, text: str) -> CondaFile:
+        """See `conda_reader.read`."""
+        name = "the file of conda"
+        said = self._told(who, name, conda_reader, (), (text,))
+        try:
+            *lists, refused = json.loads(said)
+            if all(
+                isinstance(one, str) for one in (*(one for some in lists for one in some), refused)
+            ):
+                channels, specs, pip, notes = map(tuple, lists)
+                return CondaFile(channels, specs, pip, notes, refused)
         except (ValueError, TypeError, RecursionError):
             pass
         raise _cannot_be_read(name)

@@ -30,8 +30,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.environments import installer
+from nodeagent.environments import conda_installer, installer
 from nodeagent.environments.builds import Builds
+from nodeagent.environments.conda import MISSING, environ_without_secrets
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.generations import last_of, next_of
 from nodeagent.environments.hostconfig import (
@@ -43,12 +44,13 @@ from nodeagent.environments.hostconfig import (
     with_options_of,
     without_secrets,
 )
+from nodeagent.environments.kept import CONDA
 from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.runtimes.interface import Mount, PythonEnvironment
 from nodeagent.safe_paths import remove_tree
 from nsml.common.units import counted
-from nsml.packages.locks import MOST_LOCK_BYTES, LockRefused, locked, read_lock
+from nsml.packages.locks import MOST_LOCK_BYTES, LockRefused, count_packages, locked, read_lock
 from nsml.packages.requirements import name_of
 
 if TYPE_CHECKING:
@@ -57,10 +59,11 @@ if TYPE_CHECKING:
 
     from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
+    from nodeagent.environments.conda import Conda
     from nodeagent.environments.downloads import Downloads
     from nodeagent.environments.sandbox import Sandbox
     from nodeagent.machine.accounts import Accounts
-    from nsml.packages.requirements import Requirements
+    from nsml.packages.requirements import CondaPackages, Requirements
 
 _FORMAT = 6
 _BARE_DISK_BYTES = 8 << 20
@@ -74,12 +77,18 @@ _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "
 class _Wanted:
     """What an environment is to have: `lines`, and of `base` what they do not name and can be had beside them.
 
-    `owner`: the id of the user whose it is; "": everybody's.
+    `owner`: the id of the user whose it is; "": everybody's. `conda`: packages of conda, which `lines` are added to.
     """
 
     lines: Sequence[str] = ()
+    conda: CondaPackages | None = None
     base: Sequence[str] = ()
     owner: str = ""
+
+    @property
+    def has_packages(self) -> bool:
+        """Whether anything is installed into it."""
+        return bool(self.lines or self.conda)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +110,8 @@ class Environments:
     """The node's environments below `folder`, built in `sandbox`. Blocking; safe from several threads and processes.
 
     `accounts` keeps those of one user from the programs of others, where users have accounts here. `default` are
-    the lines of what code has that names no packages, and which others are added to.
+    the lines of what code has that names no packages, and which others are added to. `conda` builds packages of conda;
+    without, they are refused.
     """
 
     def __init__(
@@ -111,8 +121,11 @@ class Environments:
         downloads: Downloads,
         accounts: Accounts | None = None,
         default: Sequence[str] = (),
+        *,
+        conda: Conda | None = None,
     ) -> None:
         self.folder = folder
+        self._conda = conda
         self._default = default
         self._sandbox = sandbox
         self._downloads = downloads
@@ -120,11 +133,18 @@ class Environments:
         self._builds = Builds(folder)
         self._measured: dict[str, Facts] = {}
 
+    @property
+    def builds_conda(self) -> bool:
+        """Whether packages of conda can be installed."""
+        return self._conda is not None
+
     def key(self, requirements: Requirements, owner: str) -> str:
         """Names the environment: the interpreter, where pip looks, the lines in their order, and whose they are."""
         return _key(self._wanted(requirements, owner))
 
     def _wanted(self, requirements: Requirements, owner: str) -> _Wanted:
+        if requirements.conda:
+            return _Wanted(lines=requirements.lines, conda=requirements.conda, owner=owner)
         if requirements.lines:
             return _Wanted(lines=requirements.lines, base=self._default, owner=owner)
         return _Wanted(lines=self._default)
@@ -167,7 +187,7 @@ class Environments:
                 if lock_of(found.folder) == lock:  # it was not removed meanwhile
                     return found
             return provide(self._locked(requirements, lock, owner), built_after=built_after)
-        if requirements.lines or not self._default:
+        if requirements.lines or requirements.conda or not self._default:
             return provide(self._wanted(requirements, owner), built_after=built_after)
         try:
             # which no user has made anew for all others
@@ -205,7 +225,7 @@ class Environments:
         place = self.folder / key
         ready = self._ready(key)
         limits = self._sandbox.limits
-        disk_bytes = limits.disk_bytes if wanted.lines else _BARE_DISK_BYTES
+        disk_bytes = limits.disk_bytes if wanted.has_packages else _BARE_DISK_BYTES
         with self._sandbox.queue.ticket(
             asks, memory_bytes=limits.memory_bytes, disk_bytes=disk_bytes, waits=waits
         ) as ticket:
@@ -234,7 +254,8 @@ class Environments:
     def _locked(self, requirements: Requirements, lock: str, owner: str) -> _Wanted:
         """Raises EnvironmentFailed where it cannot be the lock of these requirements."""
         try:
-            return _Wanted(lines=locked(requirements, lock, self._default).lines, owner=owner)
+            found = locked(requirements, lock, self._default)
+            return _Wanted(lines=found.lines, conda=found.conda, owner=owner)
         except LockRefused as error:
             raise EnvironmentFailed(f"the lock of its packages cannot be used: {error}") from None
 
@@ -292,7 +313,7 @@ class Environments:
                     shared += found.st_blocks * _BLOCK if found.st_nlink > 1 else 0
         return Facts(
             owner=self.owner(key),
-            package_count=lock_of(self.folder / key).count("\n"),
+            package_count=count_packages(lock_of(self.folder / key)),
             size=size,
             shared=shared,
             built_at=built_at,
@@ -336,8 +357,10 @@ class Environments:
         *,
         turn: Turn,
     ) -> None:
-        if wanted.lines:
-            say(f"Installing {counted(len(wanted.lines), 'requirement')}\n".encode())
+        if wanted.has_packages:
+            specs = wanted.conda.specs if wanted.conda else ()
+            count = len(wanted.lines) + len(specs)
+            say(f"Installing {counted(count, 'requirement')}\n".encode())
         try:
             task = self._task(place, wanted)
             self._sandbox.make(
@@ -357,7 +380,50 @@ class Environments:
                 remove_tree(place)
             raise
 
+    def _conda_task(self, place: Path, wanted: _Wanted, packages: CondaPackages) -> Task:
+        """Scripts of packages run in it: it gets no credentials of the machine."""
+        if self._conda is None:
+            raise EnvironmentFailed(MISSING)
+        programs = {
+            "conda_installer.py": Path(conda_installer.__file__),
+            "installer.py": Path(installer.__file__),
+            "micromamba": self._conda.program,
+            "uv": uv_program(),
+        }
+        kit = shared_copy(self._sandbox.folder, "conda", programs)
+        environ = environ_without_secrets(os.environ)
+        of_host = without_secrets(pip_options(os.environ))
+        of_host.pop("client-cert", None)
+        options = with_options_of(_options(wanted.lines), of_host)
+        variables, files = fetching_variables(options, environ, folder="{run}")
+        if is_on(options.get("no-index", "")):
+            variables[installer.NO_INDEX] = "1"
+        if "SSL_CERT_FILE" in variables:
+            variables["REQUESTS_CA_BUNDLE"] = variables["SSL_CERT_FILE"]  # micromamba's word for it
+        folders = [*shareable(of_host, hides=_hides), *self._conda.folders()]
+        return Task(
+            argv=[str(base_python()), "-I", str(kit / "conda_installer.py"), str(place), "{run}"],
+            mounts=[
+                Mount(source=kit, target=str(kit)),
+                *(Mount(source=one, target=str(one)) for one in dict.fromkeys(folders)),
+            ],
+            kept=self._downloads.of(wanted.owner),
+            files={
+                **files,
+                **self._conda.files(packages),
+                "requirements.txt": _packages(wanted.lines),
+            },
+            variables={
+                **variables,
+                "UV_CACHE_DIR": "{kept}",
+                "UV_COMPILE_BYTECODE": "1",
+                conda_installer.PACKAGES: f"{{kept}}/{CONDA}",
+            },
+        )
+
     def _task(self, place: Path, wanted: _Wanted) -> Task:
+        if wanted.conda:
+            return self._conda_task(place, wanted, wanted.conda)
         programs = {"installer.py": Path(installer.__file__)}
         if wanted.lines:
             kit = shared_copy(self._sandbox.folder, "uv", programs | {"uv": uv_program()})
@@ -414,10 +480,12 @@ def lock_of(environment: Path) -> str:
 
 def _key(wanted: _Wanted) -> str:
     host = without_secrets(pip_options(os.environ))
-    content = [
+    content: list[object] = [
         *(_FORMAT, platform.python_version(), sys.base_prefix, host),
         *(wanted.owner, list(wanted.lines), list(wanted.base)),
     ]
+    if wanted.conda:
+        content += [list(wanted.conda.channels), list(wanted.conda.specs), wanted.conda.lock]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 

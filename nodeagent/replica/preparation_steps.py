@@ -327,7 +327,7 @@ class PythonHook:
             if draft.python is None:
                 for note in (*wanted.notes, *not_honoured(wanted)):
                     await self._run(partial(draft.log.note, f"note: {note}"))
-            if wanted.lines or draft.lock or _calls_python(draft.assignment.spec):
+            if wanted.lines or wanted.conda or draft.lock or _calls_python(draft.assignment.spec):
                 provide = partial(self._environments.provide, wanted)
                 draft.python = await _provided(self._run, provide, draft, "environment", wanted)
                 draft.installed = await self._run(partial(lock_of, draft.python.folder))
@@ -389,6 +389,7 @@ class ImageHook:
     async def _named_by(self, draft: Draft) -> tuple[Requirements, Callable[..., str]]:
         """What the code requires, and what provides an image with that upon the one that the session or its code names."""
         wanted = await _required(self._run, self._reader, draft, may_build=True)
+        wanted = wanted.without_conda()
         asked = draft.assignment.spec.image
         reference, note = self._images.resolve(asked, wanted.image)
         draft.image_name = asked or wanted.image or reference

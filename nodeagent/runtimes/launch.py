@@ -128,6 +128,8 @@ def whole_environment(
     if spec.python and spec.isolation is not Isolation.CONTAINER:
         path.insert(0, str(spec.python.folder / "bin"))
         env["VIRTUAL_ENV"] = str(spec.python.folder)
+        if (spec.python.folder / "conda-meta").is_dir():
+            env["CONDA_PREFIX"] = str(spec.python.folder)
     real = [device.uuid for device in spec.devices if not device.simulated]
     python_path = [layout.sdk, env.get("PYTHONPATH")]
     env.update(

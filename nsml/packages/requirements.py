@@ -15,13 +15,14 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from nsml.common.text_files import decoded
-from nsml.packages import project_reader
+from nsml.packages import conda_reader, project_reader
+from nsml.packages.conda_reader import name_of_spec
 from nsml.packages.retired_names import renamed
 from nsml.packages.setup_reader import install_requires
 from nsml.spec.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
@@ -29,8 +30,11 @@ from nsml.spec.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from nsml.packages.conda_reader import CondaFile
     from nsml.packages.project_reader import Listed
 
+    ReadConda = Callable[[str], CondaFile]
+    """See `conda_reader.read`."""
     ReadProject = Callable[..., Listed]
     """See `project_reader.read`."""
     ReadSetup = Callable[[str], tuple[list[str], list[str]]]
@@ -45,10 +49,17 @@ _MOST_LOCK_BYTES = 4 << 20
 _LOCK: Final = "uv.lock"
 _PROJECT: Final = "pyproject.toml"
 _LISTS: Final = ("setup.py", "requirements.txt")
+CONDA_FILES: Final = ("environment.yml", "environment.yaml")
+"""What lists packages of conda; the first that is there."""
 _BLOCK: Final = "# /// script"
 OTHER_LISTS: Final = re.compile(r"(?:requirements/[\w.-]+|[\w.-]*requirements[\w.-]*)\.(?:txt|in)")
 BESIDE: Final = re.compile(r"dev|test|doc|lint|build|ci\b|constraint|optional|extra", re.IGNORECASE)
 """What names lists of packages that a program does not need to run."""
+OF_CONDA: Final = {
+    "pytorch": "torch",
+    **dict.fromkeys(("pytorch-cuda", "cudatoolkit", "nodefaults", "python", "pip"), ""),
+}
+"""Names that are others on PyPI, or belong to no package there."""
 _MAX_DEPTH = 5
 _MAX_LINES = 10_000
 _MAX_FILES = 100
@@ -110,15 +121,29 @@ _NOT_INSTALLED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CondaPackages:
+    """Packages of conda: specs as conda writes them, from channels by their names or URLs.
+
+    `lock`: the lock (`nsml.packages.locks`) that they are installed from, exactly; "": the specs are resolved.
+    """
+
+    channels: Sequence[str]
+    specs: Sequence[str]
+    lock: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
     """What a code folder asks for.
 
     `lines` are pip's, `packages` apt's, `image` is that of a `#nsml:` line, `notes` say what was
     found and is not honoured, each a sentence for the session's log. `source` says which file `lines` are of, and
-    `python` which versions of Python that requires; "": none, and any.
+    `python` which versions of Python that requires; "": none, and any. `conda` are packages of conda, which `lines` are
+    added to.
     """
 
     lines: Sequence[str] = ()
+    conda: CondaPackages | None = None
     packages: Sequence[str] = ()
     image: str | None = None
     notes: Sequence[str] = field(default_factory=tuple)
@@ -129,6 +154,23 @@ class Requirements:
     def is_of_lists(self) -> bool:
         """Whether its packages are those of requirements.txt and setup.py, or there are none."""
         return set(self.source.split(" and ")) <= {"", *_LISTS}
+
+    @property
+    def specs(self) -> Sequence[str]:
+        """The packages of conda."""
+        return self.conda.specs if self.conda else ()
+
+    @property
+    def count(self) -> int:
+        """How many packages they name, system packages aside."""
+        return len(self.specs) + sum(not line.startswith("-") for line in self.lines)
+
+    def without_conda(self) -> Requirements:
+        """What is left where an image has the packages: nothing is added to it from a file of conda."""
+        if self.conda is None:
+            return self
+        note = f"{self.source} is not built: containers have the packages of their image"
+        return replace(self, lines=(), conda=None, source="", notes=(*self.notes, note))
 
     def refuses_python(self, *versions: str) -> bool:
         """Whether it can be used with none of these versions of Python."""
@@ -154,6 +196,7 @@ class Requirements:
         return [
             *(line for line in named if not _is_pinned(line)),
             *(one for one in self.packages if "=" not in one),
+            *(one for one in self.specs if "==" not in one),
         ]
 
     @property
@@ -165,7 +208,9 @@ class Requirements:
     @property
     def names(self) -> frozenset[str]:
         """The names of the packages in their one form, without versions: `scikit-learn`."""
-        return frozenset(name for line in self.lines if (name := name_of(line)))
+        specs = (conda_name(name_of_spec(one)) for one in self.specs)
+        named = [*map(name_of, self.lines), *specs]
+        return frozenset(filter(None, named))
 
 
 class RequirementsRefused(ValueError):
@@ -199,6 +244,7 @@ class Readers(NamedTuple):
 
     setup: ReadSetup = install_requires
     project: ReadProject = project_reader.read
+    conda: ReadConda = conda_reader.read
 
 
 HERE: Final = Readers()
@@ -223,7 +269,10 @@ def read_requirements(
         readers: of what is more than lines.
     """
     setup, listed = text("setup.py"), text("requirements.txt")
-    found = _Sources(text, may_build=may_build, readers=readers).first(entry, setup, listed, files)
+    image = _image({"setup.py": setup, "requirements.txt": listed})
+    found = _Sources(text, may_build=may_build, readers=readers).first(
+        entry, setup, listed, files, has_image=image is not None
+    )
     lines, notes = list(found.lines), list(found.notes)
     if len(lines) > _MAX_LINES:
         raise RequirementsRefused(f"over {_MAX_LINES:,} requirements are not installed")
@@ -233,10 +282,11 @@ def read_requirements(
     return Requirements(
         lines=tuple(dict.fromkeys(lines)),
         packages=_packages(text("nsml_package.txt") or ""),
-        image=_image({"setup.py": setup, "requirements.txt": listed}),
+        image=image,
         notes=tuple(notes),
         source=found.source,
         python=found.python,
+        conda=found.conda,
     )
 
 
@@ -247,6 +297,7 @@ class _Found(NamedTuple):
     lines: Sequence[str] = ()
     notes: Sequence[str] = ()
     python: str = ""
+    conda: CondaPackages | None = None
 
 
 class _Sources:
@@ -258,7 +309,13 @@ class _Sources:
         self._readers = readers
 
     def first(
-        self, entry: str, setup: str | None, listed: str | None, files: Iterable[str]
+        self,
+        entry: str,
+        setup: str | None,
+        listed: str | None,
+        files: Iterable[str],
+        *,
+        has_image: bool,
     ) -> _Found:
         """The first source with packages; nothing but notes where there is none."""
         notes: list[str] = []
@@ -268,11 +325,13 @@ class _Sources:
             self._of_lock,
             self._of_project,
             lambda: self._of_other_list(files),
+            # what names an image has its packages there
+            *([] if has_image else [self._of_conda]),
         )
         for read in readers:
             found = read()
             notes += found.notes
-            if found.lines:
+            if found.lines or found.conda:
                 return found._replace(notes=notes)
         return _Found(notes=notes)
 
@@ -324,6 +383,27 @@ class _Sources:
         listed = _Listed(self._text, may_build=self._may_build)
         return _Found(some[0], listed.lines(some[0], text, _MAX_DEPTH))
 
+    def _of_conda(self) -> _Found:
+        name, text = next(
+            ((one, text) for one in CONDA_FILES if (text := self._text(one)) is not None), ("", "")
+        )
+        if not name:
+            return _Found()
+        found = self._readers.conda(text)
+        if found.refused:
+            raise RequirementsRefused(
+                f"the packages of {name} cannot be read",
+                found.refused,
+                f"list the packages in requirements.txt, or leave the file out: echo {name} >> .nsmlignore",
+            )
+        # never in containers, which alone build packages of pip from source
+        lines = [_checked(line, name, may_build=False) for line in found.pip]
+        if len(found.specs) > _MAX_LINES:
+            raise RequirementsRefused(f"over {_MAX_LINES:,} packages of conda are not installed")
+        conda = CondaPackages(channels=found.channels, specs=found.specs) if found.specs else None
+        notes = found.notes if lines or conda else ()
+        return _Found(name, lines, notes, conda=conda)
+
     def _checked(self, source: str, found: Listed) -> _Found:
         if found.refused:
             raise RequirementsRefused(f"the packages of {source} cannot be read", found.refused)
@@ -342,6 +422,11 @@ def is_other_list(name: str) -> bool:
         and OTHER_LISTS.fullmatch(name) is not None
         and not BESIDE.search(name.removesuffix(".txt"))
     )
+
+
+def conda_name(name: str) -> str:
+    """What a package of conda is called on PyPI, by its name in conda; "" where it is none of Python there."""
+    return OF_CONDA.get(name, canonical(name))
 
 
 def _is_range(python: str) -> bool:

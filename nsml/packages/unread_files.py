@@ -8,7 +8,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsml.packages.project_reader import SCRIPT
-from nsml.packages.requirements import RequirementsRefused, is_other_list, name_of
+from nsml.packages.requirements import OF_CONDA, RequirementsRefused, is_other_list, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _CONDA: Final = re.compile(r"(?:environments?/[^/]+|(?:conda|env|environment)[^/]*)\.ya?ml")
 _NOT_PACKAGES: Final = {"python", "pip"}
-_OF_CONDA: Final = {"pytorch": "torch", "pytorch-cuda": "", "cudatoolkit": "", "nodefaults": ""}
-"""Names that are others on PyPI, or belong to no package there."""
 
 
 class Unread(NamedTuple):
@@ -48,7 +46,8 @@ def unread_files(
     found = [
         Unread(file, lines)
         for file, listed in readers.items()
-        if not (is_project and file == "pyproject.toml")
+        if file != source
+        and not (is_project and file == "pyproject.toml")
         and (content := _content(text, file)) is not None
         and (lines := _tried(listed, content))
     ]
@@ -114,7 +113,7 @@ def _pixi(content: str) -> list[str]:
 
 def _of_pixi(tree: dict[str, Any]) -> list[str]:
     names = [*tree.get("dependencies", {}), *tree.get("pypi-dependencies", {})]
-    return [_OF_CONDA.get(name, name) for name in names]
+    return [OF_CONDA.get(name, name) for name in names]
 
 
 def _locked(content: str) -> list[str]:
@@ -164,7 +163,7 @@ def _environment(content: str) -> list[str]:
                 return _environment("\n- ".join(["dependencies:", *flow[1].split(",")]))
         elif is_listed and (found := re.fullmatch(r"\s*-\s+[\"']?([^\"']*[^\"':])[\"']?", line)):
             line = re.sub(r"(?<![=<>!~])=(?!=).*", "", found[1].rpartition("::")[2]).strip()
-            lines.append(_OF_CONDA.get(line, line))
+            lines.append(OF_CONDA.get(line, line))
     return lines
 
 

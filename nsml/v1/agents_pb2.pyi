@@ -34,6 +34,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_REPAIRS: _ClassVar[AgentAbility]
     AGENT_ABILITY_ENVIRONMENT_BUILDS: _ClassVar[AgentAbility]
     AGENT_ABILITY_DOCKERFILES: _ClassVar[AgentAbility]
+    AGENT_ABILITY_CONDA: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -75,6 +76,7 @@ AGENT_ABILITY_OUTPUTS: AgentAbility
 AGENT_ABILITY_REPAIRS: AgentAbility
 AGENT_ABILITY_ENVIRONMENT_BUILDS: AgentAbility
 AGENT_ABILITY_DOCKERFILES: AgentAbility
+AGENT_ABILITY_CONDA: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsml.common.text import visible
 from nsml.common.units import ago, counted, memory_text
-from nsml.packages.locks import LockedPackage, read_lock
+from nsml.packages.locks import LockedPackage, count_packages, is_of_conda, read_lock
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
 
@@ -26,18 +26,23 @@ class LockLine(NamedTuple):
 
 
 def locked_lines(content: str) -> list[LockLine]:
-    """The lines of a lock. Raises LockRefused."""
+    """The packages of a lock, in its order. Raises LockRefused."""
+    packages = read_lock(content)
     lines = content.split("\n")[:-1]
-    return [
-        LockLine(visible(text), one) for text, one in zip(lines, read_lock(content), strict=True)
-    ]
+    if is_of_conda(content):
+        lines = lines[2:]
+    return [LockLine(visible(text), one) for text, one in zip(lines, packages, strict=True)]
 
 
 def lock_record(line: LockLine) -> dict[str, Any]:
     """A package for programs."""
-    name, version, url = line.package
+    name, version, url, channel = line.package
     hashes = [word.removeprefix("--hash=") for word in line.text.split() if "--hash=" in word]
-    return {"name": name, "version": version or None, "url": url or None, "hashes": hashes}
+    if channel:
+        url, _, digest = line.text.partition("#")
+        hashes = [digest]
+    what = {"name": name, "version": version or None, "url": url or None}
+    return {**what, "hashes": hashes, "channel": channel or None}
 
 
 LOCK_COLUMNS: tuple[Column[LockLine], ...] = (
@@ -200,7 +205,7 @@ def build_record(one: BuildOnNode) -> dict[str, Any]:
         "node": one.node,
         "outcome": one.outcome,
         "key": one.build.key or None if one.build is not None else None,
-        "package_count": one.lock.count("\n") if one.lock else None,
+        "package_count": count_packages(one.lock) if one.lock else None,
         "lock": one.lock or None,
         "why": one.reason or None,
     }

@@ -20,6 +20,7 @@ from tests.e2e.platforms import contained_platform
 from tests.e2e.programs import wait_for, write_program
 from tests.engines import SOCKET
 from tests.support.in_process import Platform
+from tests.support.micromamba import make_micromamba, make_package, make_python
 from tests.support.wheels import make_wheel
 
 INSTALLED = re.compile(r"^ \+ [\w-]+==1\.0$|^Successfully installed", re.MULTILINE)
@@ -309,3 +310,37 @@ def test_builds_of_one_user_wait_for_each_other_and_leave_when_stopped(mirror):
             platform.nsml("stop", endless)
             wait_for(lambda: "user code says hello" in log(waiting), what="the next is built")
     (mirror / "endless-1.0-py3-none-any.whl").unlink()
+
+
+@pytest.mark.long("two starts of a platform, and two builds of an environment between them")
+def test_packages_of_conda_on_a_node_that_gets_micromamba(mirror):
+    with Platform(simulate_gpus=1, options=["--isolation", "namespace"]) as running:
+        code = code_with(running, USES)
+        (code / "environment.yml").write_text("dependencies:\n- greeting\n- pip:\n  - other\n")
+        refused = running.nsml("run", "-f", cwd=code, check=False)
+        assert "no node has micromamba" in refused.stderr
+        channel = running.folder / "channel"
+        make_python(channel)
+        facts = b"Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n"
+        files = {
+            "site-packages/greeting.py": b"TEXT = 'conda'\n",
+            "site-packages/greeting-1.0.dist-info/METADATA": facts,
+        }
+        make_package(channel, "greeting", files=files, depends=["python"])
+        make_wheel(mirror, "other", needs="Requires-Dist: greeting\n")
+        program = make_micromamba(running.folder / "micromamba")
+        (running.folder / "data" / "agent.site.toml").write_text(
+            f'micromamba = "{program}"\n[conda_channels]\nconda-forge = "{channel.as_uri()}"\n'
+        )
+        running.nsml("down", "--keep-sessions")
+        running.nsml("up", "--simulate-gpus", "1", "--isolation", "namespace")
+        said = running.nsml("run", "-f", cwd=code).stdout
+        assert said.splitlines()[-1] == "user code says conda"
+        lock = running.nsml("env", "lock", "@last").stdout
+        assert "\n@EXPLICIT\nhttps://conda.anaconda.org/conda-forge/" in lock
+        assert "\n# pip other==1.0 --hash=sha256:" in lock
+        newer = {**files, "site-packages/greeting.py": b"TEXT = 'newer'\n"}
+        make_package(channel, "greeting", "2.0", newer, depends=["python"])
+        again = running.nsml("fork", "@last", "-f").stdout
+        assert again.splitlines()[-1] == "user code says conda"
+        assert running.nsml("env", "lock", "@last").stdout == lock

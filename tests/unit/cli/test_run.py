@@ -856,6 +856,31 @@ def test_without_a_platform_and_without_the_program_both_are_named(nsml, tmp_pat
     assert none.stderr.startswith("error: no platform is chosen yet\n")
 
 
+CONDA = "dependencies:\n- python=3.11\n- numpy\n- pip:\n  - six\n"
+
+
+def test_packages_of_conda_are_for_nodes_that_install_them(nsml, state, project):
+    (project / "main.py").write_text("import numpy, six")
+    (project / "environment.yml").write_text(CONDA)
+    said = nsml("run").stderr
+    assert "environment: from environment.yml (3 packages, with conda)\n" in said
+    assert "warning" not in said
+    nsml("run", "--image", "python")
+    (project / "requirements.txt").write_text("numpy\nsix\n")
+    nsml("run")
+    labels = [dict(one.spec.labels) for one in state.sessions.values()]
+    assert labels == [{"nsml/needs": "conda"}, {}, {}]
+
+
+def test_a_file_of_conda_that_no_node_reads_is_refused(nsml, state, project):
+    (project / "environment.yml").write_text("dependencies:\n- &a numpy\n- *a\n")
+    result = nsml("run", check=False)
+    assert (result.code, state.sessions) == (2, {})
+    assert "the packages of environment.yml cannot be read\n" in result.stderr
+    assert "line 2: '&a numpy' is not read" in result.stderr
+    assert "echo environment.yml >> .nsmlignore" in result.stderr
+
+
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])
 def test_what_only_containers_have_is_warned_of_where_no_node_runs_them(
     nsml, state, project, words

@@ -170,6 +170,16 @@ def test_a_session_with_an_image_goes_where_containers_run() -> None:
     assert shortages == {"GPUs": 1, "runs no containers": 1}
 
 
+def test_a_session_with_packages_of_conda_goes_where_they_are_installed() -> None:
+    wanted = session(spec={"labels": {"nsml/needs": "conda"}})
+    nodes = (node("plain", 8), node("able", 1, abilities=("CONDA",)))
+    assert places(schedule(cluster(*nodes, wanted), NOW)) == {wanted.id: ["able"]}
+    plan = schedule(cluster(*nodes, held("able", ("able-0", 1000)), wanted), NOW)
+    assert not plan.placements
+    shortages = {one.what: one.nodes for one in plan.deferrals[0].explanation.shortages}
+    assert shortages == {"GPUs": 1, "has no micromamba": 1}
+
+
 def test_an_image_where_no_node_runs_containers() -> None:
     torch = session(spec={"image": "torch:2"})
     plan = schedule(cluster(node(), torch), NOW)

@@ -1,0 +1,130 @@
+"""Builds of conda packages, by micromamba where the machine has it: which program, from which channels, and what a build is given."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.environments.hostconfig import text_without_secrets
+from nsml.packages.conda_reader import ALIAS, CHANNEL
+from nsml.packages.locks import read_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsml.packages.requirements import CondaPackages
+
+CHANNELS_RULE: Final = "names of channels, such as conda-forge, each with an https URL without user and password, or file:///FOLDER"
+MISSING: Final = (
+    "this node has no micromamba, which environment.yml needs: list the packages in requirements.txt, or ask an"
+    " administrator (the agent's setting micromamba)"
+)
+_OLDEST: Final = (2, 1)
+"""The first version that holds files to SHA-256; others leave those of a lock unchecked."""
+_PLACE: Final = re.compile(r"https://[^\s@]+|file:///[^\s@]+")
+_ANSWERS_WITHIN_S: Final = 10.0
+
+
+class Unusable(Exception):
+    """A micromamba that is not used; the text says why, for an administrator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conda:
+    """What builds packages of conda here: `channels` are the URLs of those that may be named, by name."""
+
+    program: Path
+    channels: Mapping[str, str]
+
+    def places(self, wanted: CondaPackages) -> dict[str, str]:
+        """The URLs of the channels that are wanted, by name, those that count first at the front.
+
+        Raises EnvironmentFailed for others than this node allows.
+        """
+        names = {place.rstrip("/"): name for name, place in self.channels.items()}
+        found = {}
+        for one in (*wanted.channels, *(_channel(spec) for spec in wanted.specs)):
+            name = names.get(one, one)
+            if one and name not in self.channels:
+                raise EnvironmentFailed(
+                    f"channel {one} is not allowed on this node, whose administrator allows"
+                    f" {', '.join(self.channels) or 'none'} (the agent's setting conda_channels)"
+                )
+            if one:
+                found[name] = self.channels[name].rstrip("/")
+        for package in read_lock(wanted.lock) if wanted.lock else ():
+            if package.channel and package.channel not in found:
+                raise EnvironmentFailed(
+                    f"the lock names channel {package.channel}, and the code does not"
+                )
+        return found
+
+    def files(self, wanted: CondaPackages) -> dict[str, bytes]:
+        """What the installer reads. Raises EnvironmentFailed."""
+        places = self.places(wanted)
+        urls = {**{place: place for place in places.values()}, **places}
+        specs = [
+            spec.replace(f"{channel}::", f"{urls[channel]}::", 1)
+            if (channel := _channel(spec))
+            else spec
+            for spec in wanted.specs
+        ]
+        return {
+            "channels.json": json.dumps(places).encode(),
+            "specs.txt": "".join(f"{one}\n" for one in specs).encode(),
+            "lock.txt": wanted.lock.encode(),
+        }
+
+    def folders(self) -> list[Path]:
+        """Folders of this machine that are channels."""
+        urls = map(urlsplit, self.channels.values())
+        return [Path(url.path) for url in urls if url.scheme == "file"]
+
+
+def find_conda(setting: str, channels: Mapping[str, str]) -> Conda | None:
+    """The micromamba that the agent's setting names, else that on the PATH; None: there is none. Raises Unusable."""
+    program = setting or shutil.which("micromamba")
+    if not program:
+        return None
+    try:
+        said = subprocess.run(
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_ANSWERS_WITHIN_S,
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Unusable(f"{program} does not run: {error}") from None
+    found = re.match(r"([0-9]+)\.([0-9]+)", said)
+    if found is None or (int(found[1]), int(found[2])) < _OLDEST:
+        raise Unusable(f"{program} is of version {said.strip()[:40]!r}: 2.1 or newer is needed")
+    return Conda(program=Path(program).resolve(), channels=channels)
+
+
+def are_channels(setting: Mapping[str, str]) -> bool:
+    """Whether a setting holds to CHANNELS_RULE."""
+    return all(
+        CHANNEL.fullmatch(name) and ".." not in name and _PLACE.fullmatch(place)
+        for name, place in setting.items()
+    )
+
+
+def environ_without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables without user names and passwords in URLs: scripts of packages read what a build is given."""
+    return {name: text_without_secrets(value) for name, value in environ.items()}
+
+
+DEFAULT_CHANNELS: Final = {"conda-forge": f"{ALIAS}conda-forge"}
+
+
+def _channel(spec: str) -> str:
+    """The channel in a spec; "" where it names none."""
+    return spec.rpartition("::")[0]

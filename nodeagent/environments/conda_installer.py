@@ -1,0 +1,265 @@
+"""Makes an environment of conda packages with micromamba, and adds those of pip with uv. Runs in a build's sandbox, never in the agent.
+
+`conda_installer.py FOLDER RUN`, with the programs `micromamba` and `uv` and `installer.py` beside this file. RUN has
+`channels.json` (names and where they are), `specs.txt`, `requirements.txt` and `lock.txt`, which is empty where the specs are resolved.
+
+Scripts of packages run here. So a build has nothing that its user may not have: no credentials of the machine.
+
+micromamba copies, since links between mounts cannot be made, and since what scripts change must not be what others have.
+What is in the package cache unchanged becomes a link to it at the end, and the agent makes a hard link of that
+(`sealing.py`). The lock is `installer.LOCK` in the environment.
+
+Standard library only. A last line that begins with `nsml: ` is the reason of a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nodeagent.environments import installer
+else:
+    sys.path.insert(0, str(Path(__file__).parent))
+    import installer
+
+PACKAGES = "CONDA_PKGS_DIRS"
+"""Variable with the folder of the package cache, which micromamba knows, too."""
+ALIAS = "https://conda.anaconda.org/"
+EXPLICIT = "@EXPLICIT"
+PIP = "# pip "
+"""As in `nsml.packages.locks`."""
+_INDEXES = "cache"
+"""Where micromamba keeps what channels list, in its package cache; it lies beside that between builds."""
+_INFO = Path("info", "repodata_record.json")
+"""What is written last into an unpacked package."""
+_REASON = re.compile(r"(?:critical|error)\s+libmamba (.*)")
+_ADDED = re.compile(r" \+ (?P<name>\S+?)==(?P<version>[^\s(]+)(?: \(from (?P<url>\S+)\))?")
+
+
+def main() -> int:
+    """Do what the arguments say; the exit status."""
+    folder, run = Path(sys.argv[1]), Path(sys.argv[2])
+    packages = Path(os.environ[PACKAGES])
+    packages.mkdir(parents=True, exist_ok=True)
+    indexes = packages.with_name(f"{packages.name}-{_INDEXES}")
+    with contextlib.suppress(OSError):
+        indexes.rename(packages / _INDEXES)
+    before = {one.name for one in _unpacked(packages)}
+    try:
+        _install(folder, run)
+        _link_shared(folder, packages)
+    except installer.Refused as refused:
+        print(f"nsml: {refused}", flush=True)  # noqa: T201 - the build's log
+        return 1
+    finally:
+        # also of a build that fails: the next one only reads what this one unpacked
+        with contextlib.suppress(OSError):
+            (packages / _INDEXES).rename(indexes)
+        _tidy(packages, before)
+    return 0
+
+
+def _install(folder: Path, run: Path) -> None:
+    channels = json.loads((run / "channels.json").read_text(encoding="utf-8"))
+    given = (run / "lock.txt").read_text(encoding="utf-8")
+    listed = run / "specs.txt"
+    if given:
+        files = [one for one in given.splitlines() if one.startswith(ALIAS)]
+        fetched = [_place(one, channels) for one in files]
+        listed.write_text("\n".join([EXPLICIT, *fetched, ""]), encoding="utf-8")
+    options = [word for url in channels.values() for word in ("-c", url)]
+    _micromamba(
+        "create",
+        *("--yes", "--no-rc", "--always-copy", "--override-channels", *options),
+        *("--prefix", str(folder), "--file", str(listed)),
+    )
+    if not os.access(folder / "bin" / "python", os.X_OK):
+        raise installer.Refused("no package has Python: add python to the list of packages")
+    conda = _explicit(folder, channels)
+    if given and sorted(conda[2:]) != sorted(files):
+        raise installer.Refused("micromamba installed other packages than those of the lock")
+    lines = (run / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    pip = lines if given or not lines else _resolved(str(folder), lines)
+    if pip:
+        installer.install_locked(str(folder), "".join(f"{one}\n" for one in pip))
+    content = given or "".join(f"{one}\n" for one in (*conda, *(f"{PIP}{one}" for one in pip)))
+    lock = folder / installer.LOCK
+    lock.unlink(missing_ok=True)
+    lock.write_text(content, encoding="utf-8")
+
+
+def _micromamba(*words: str) -> str:
+    """Its output; what it says of errors goes to the log. Raises Refused."""
+    program = Path(__file__).with_name("micromamba")
+    root = Path(os.environ["TMPDIR"], "micromamba")
+    done = subprocess.run(
+        [str(program), *words, "--root-prefix", str(root)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    is_read = words[0] == "env"
+    said = done.stderr if is_read else done.stdout + done.stderr
+    print(said, end="" if said.endswith("\n") or not said else "\n", flush=True)  # noqa: T201 - the build's log
+    if done.returncode:
+        raise installer.Refused(_why(done.stderr))
+    return done.stdout
+
+
+def _why(said: str) -> str:
+    """On one line, why micromamba failed: the first error, with what explains it."""
+    lines = said.splitlines()
+    found = [place for place, line in enumerate(lines) if _REASON.match(line)]
+    if not found:
+        return "micromamba failed"
+    reasons: list[str] = []
+    for line in lines[found[0] :]:
+        another = _REASON.match(line)
+        if another and reasons:
+            break
+        reasons.append(another[1] if another else line.strip())
+    return " ".join(filter(None, reasons))[:1_000]
+
+
+def _explicit(folder: Path, channels: Mapping[str, str]) -> list[str]:
+    """The lines of an explicit file: what was installed, in the order in which it can be, by its SHA-256."""
+    records = {}
+    for path in (folder / "conda-meta").glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        records[_file(record["url"])] = record
+    exported = _micromamba("env", "export", "--explicit", "--prefix", str(folder)).splitlines()
+    platforms = [one for one in exported if one.startswith("# platform: ")]
+    lines = [*platforms[:1], EXPLICIT]
+    for line in exported[exported.index(EXPLICIT) + 1 :]:
+        record = records.pop(_file(line.partition("#")[0]), None)
+        if record is None:
+            raise installer.Refused(f"micromamba lists {line[:200]}, which is not installed")
+        if not record.get("sha256"):
+            raise installer.Refused(f"the channel of {record['name']} gives no SHA-256 of it")
+        lines.append(f"{_alias(record['url'], channels)}#sha256:{record['sha256']}")
+    return lines
+
+
+def _file(url: str) -> str:
+    """The end of a URL by which a file of an environment is known: its platform and its name."""
+    return "/".join(url.split("/")[-2:])
+
+
+def _alias(url: str, channels: Mapping[str, str]) -> str:
+    """The URL of a file as a lock has it, by the name of its channel. Raises Refused."""
+    for name, place in channels.items():
+        if url.startswith(f"{place}/"):
+            return f"{ALIAS}{name}{url.removeprefix(place)}"
+    raise installer.Refused(f"{installer.bare(url)} is of no channel that is named")
+
+
+def _place(line: str, channels: Mapping[str, str]) -> str:
+    """Where this node fetches a file of a lock. Raises Refused."""
+    for name, place in channels.items():
+        rest = line.removeprefix(f"{ALIAS}{name}/")
+        if rest != line and rest.count("/") == 1:
+            return f"{place}/{rest}"
+    raise installer.Refused(f"{line[:200]} is of no channel that the code names")
+
+
+def _resolved(folder: str, lines: Sequence[str]) -> list[str]:
+    """The packages of pip, a line with hashes each: what the lines lead to, but for what conda has that fits."""
+    installer.check_named_by_url(folder, lines)
+    said = installer.uv_run(["install", "--dry-run", "-r", "-"], folder, lines).stderr
+    hashes = {installer.canonical(line): installer.HASH.findall(line) for line in lines}
+    added = []
+    for line in said.splitlines():
+        if found := _ADDED.fullmatch(line):
+            what = (
+                f"{found['name']} @ {found['url']}"
+                if found["url"]
+                else f"{found['name']}=={found['version']}"
+            )
+            given = hashes.get(installer.canonical(found["name"]), [])
+            added.append(" ".join([what, *(f"--hash={one}" for one in given)]))
+    if not added:
+        return []
+    of_conda = Path(folder).glob("lib/python3*/site-packages/*.*-info")
+    kept = {installer.canonical(one.name.partition("-")[0]) for one in of_conda}
+    kept -= {installer.canonical(one) for one in added}
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as excluded:
+        excluded.write("".join(f"{one}\n" for one in sorted(filter(None, kept))))
+        excluded.flush()
+        return installer.locked(folder, added, options=["--excludes", excluded.name])
+
+
+def _link_shared(folder: Path, packages: Path) -> None:
+    """Replace files of the environment by links to the same ones in the package cache."""
+    unpacked = {one.name: one for one in _unpacked(packages)}
+    sites = next(iter(folder.glob("lib/python3*/site-packages")), folder / "site-packages")
+    for record in (folder / "conda-meta").glob("*.json"):
+        package = unpacked.get(record.stem)
+        if package is None:
+            continue
+        for file in package.rglob("*"):
+            place = file.relative_to(package)
+            if place.parts[0] == "info" or file.name == "RECORD" or not _is_plain(file):
+                continue
+            if place.parts[0] == "site-packages":  # of packages for every Python
+                here = sites.joinpath(*place.parts[1:])
+            elif place.parts[0] == "python-scripts":
+                here = folder.joinpath("bin", *place.parts[1:])
+            else:
+                here = folder / place
+            if _is_plain(here) and filecmp.cmp(here, file, shallow=False):
+                here.unlink()
+                here.symlink_to(packages / package.name / place)
+
+
+def _is_plain(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink() and file.stat().st_size > 0
+
+
+def _unpacked(folder: Path) -> Iterator[Path]:
+    """The unpacked packages of a cache: micromamba has folders for channels there, too."""
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            if (entry / _INFO).is_file():
+                yield entry
+            elif entry.name != _INDEXES:
+                yield from _unpacked(entry)
+
+
+def _tidy(packages: Path, before: set[str]) -> None:
+    """Leave unpacked packages in the cache, side by side, where micromamba finds them, too, and nothing else."""
+    for package in list(_unpacked(packages)):
+        target = packages / package.name
+        if package != target and not target.exists():
+            package.rename(target)
+        if package.name not in before:
+            _part(target)
+    for entry in packages.iterdir():
+        if not (entry / _INFO).is_file():
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def _part(package: Path) -> None:
+    """Give each name in a new package a file of its own: archives may have several names of one."""
+    for file in package.rglob("*"):
+        if not file.is_symlink() and file.is_file() and file.stat().st_nlink > 1:
+            copy = file.with_name(f"{file.name}.nsml")
+            shutil.copy2(file, copy)
+            copy.replace(file)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
