@@ -165,7 +165,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     the packages of sessions that name none. Those of sessions that name some are added to them."""
 
     micromamba: Path | None = None
-    """Without containers: the program micromamba (2.1 or newer), which builds the environment of sessions with an
+    """Without containers: the program micromamba (2.2 or newer), which builds the environment of sessions with an
     `environment.yml`; absent: that on the PATH of the agent, if there is one."""
 
     conda_channels: dict[str, str] = {}

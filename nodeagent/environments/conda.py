@@ -26,8 +26,8 @@ MISSING: Final = (
     "this node has no micromamba, which environment.yml needs: list the packages in requirements.txt, or ask an"
     " administrator (the agent's setting micromamba)"
 )
-_OLDEST: Final = (2, 1)
-"""The first version that holds files to SHA-256; others leave those of a lock unchecked."""
+_OLDEST: Final = (2, 2)
+"""2.1 is the first version that holds files of a lock to SHA-256, 2.2 the first that fills an empty folder."""
 _PLACE: Final = re.compile(r"https://[^\s@]+|file:///[^\s@]+")
 _ANSWERS_WITHIN_S: Final = 10.0
 
@@ -105,7 +105,7 @@ def find_conda(setting: str, channels: Mapping[str, str]) -> Conda | None:
         raise Unusable(f"{program} does not run: {error}") from None
     found = re.match(r"([0-9]+)\.([0-9]+)", said)
     if found is None or (int(found[1]), int(found[2])) < _OLDEST:
-        raise Unusable(f"{program} is of version {said.strip()[:40]!r}: 2.1 or newer is needed")
+        raise Unusable(f"{program} is of version {said.strip()[:40]!r}: 2.2 or newer is needed")
     return Conda(program=Path(program).resolve(), channels=channels)
 
 

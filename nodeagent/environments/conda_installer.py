@@ -14,8 +14,10 @@ Standard library only. A last line that begins with `nsml: ` is the reason of a 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import filecmp
+import importlib
 import json
 import os
 import re
@@ -27,12 +29,13 @@ from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+if __name__ != "__main__":
     from nodeagent.environments import installer
 else:
     sys.path.insert(0, str(Path(__file__).parent))
-    import installer
+    installer = importlib.import_module("installer")
 
 PACKAGES = "CONDA_PKGS_DIRS"
 """Variable with the folder of the package cache, which micromamba knows, too."""
@@ -44,6 +47,8 @@ _INDEXES = "cache"
 """Where micromamba keeps what channels list, in its package cache; it lies beside that between builds."""
 _INFO = Path("info", "repodata_record.json")
 """What is written last into an unpacked package."""
+_MOST_LINES = 20_000
+"""Of what micromamba says: an environment has fewer packages."""
 _REASON = re.compile(r"(?:critical|error)\s+libmamba (.*)")
 _ADDED = re.compile(r" \+ (?P<name>\S+?)==(?P<version>[^\s(]+)(?: \(from (?P<url>\S+)\))?")
 
@@ -100,29 +105,31 @@ def _install(folder: Path, run: Path) -> None:
     lock.write_text(content, encoding="utf-8")
 
 
-def _micromamba(*words: str) -> str:
-    """Its output; what it says of errors goes to the log. Raises Refused."""
+def _micromamba(*words: str, is_shown: bool = True) -> list[str]:
+    """The last lines that it says, which go to the log as they come where they are shown. Raises Refused."""
     program = Path(__file__).with_name("micromamba")
     root = Path(os.environ["TMPDIR"], "micromamba")
-    done = subprocess.run(
+    said: collections.deque[str] = collections.deque(maxlen=_MOST_LINES)
+    with subprocess.Popen(
         [str(program), *words, "--root-prefix", str(root)],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        check=False,
-    )
-    is_read = words[0] == "env"
-    said = done.stderr if is_read else done.stdout + done.stderr
-    print(said, end="" if said.endswith("\n") or not said else "\n", flush=True)  # noqa: T201 - the build's log
-    if done.returncode:
-        raise installer.Refused(_why(done.stderr))
-    return done.stdout
+    ) as running:
+        for line in running.stdout or ():
+            said.append(line.rstrip("\n"))
+            if is_shown:
+                print(said[-1], flush=True)  # noqa: T201 - the build's log
+    if running.returncode:
+        raise installer.Refused(_why(said))
+    return [*said]
 
 
-def _why(said: str) -> str:
+def _why(said: Iterable[str]) -> str:
     """On one line, why micromamba failed: the first error, with what explains it."""
-    lines = said.splitlines()
+    lines = [*said]
     found = [place for place, line in enumerate(lines) if _REASON.match(line)]
     if not found:
         return "micromamba failed"
@@ -141,10 +148,12 @@ def _explicit(folder: Path, channels: Mapping[str, str]) -> list[str]:
     for path in (folder / "conda-meta").glob("*.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
         records[_file(record["url"])] = record
-    exported = _micromamba("env", "export", "--explicit", "--prefix", str(folder)).splitlines()
+    exported = _micromamba("env", "export", "--explicit", "--prefix", str(folder), is_shown=False)
     platforms = [one for one in exported if one.startswith("# platform: ")]
     lines = [*platforms[:1], EXPLICIT]
-    for line in exported[exported.index(EXPLICIT) + 1 :]:
+    for line in exported:
+        if not line.startswith(("https://", "file://")):
+            continue
         record = records.pop(_file(line.partition("#")[0]), None)
         if record is None:
             raise installer.Refused(f"micromamba lists {line[:200]}, which is not installed")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nodeagent.environments.sandbox import base_python
 
-VERSION = "2.1.0"
+VERSION = "2.2.0"
 PLATFORM = "linux-64"
 
 

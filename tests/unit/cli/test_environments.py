@@ -139,11 +139,16 @@ def test_what_no_node_could_build_is_not_sent(nsml, two_nodes, project):
 
 
 def test_files_with_packages_that_no_node_reads_are_named(nsml, two_nodes, project):
-    (project / "environment.yml").write_text("dependencies:\n  - python=3.11\n  - numpy=1.26\n")
+    text = "dependencies:\n  - python=3.11\n  - numpy=1.26\n"
+    (project / "conda.yml").write_text(text)
     built = nsml("env", "build", "--node", "gpu-1")
-    assert "warning: environment.yml is not read, and there is no requirements.txt" in built.stderr
+    assert "warning: conda.yml is not read, and there is no requirements.txt" in built.stderr
     assert "  try: printf '%s\\n' numpy >> requirements.txt\n" in built.stderr
     assert dict(two_nodes.environment_files["gpu-1"].texts) == {}
+    (project / "conda.yml").rename(project / "environment.yml")
+    built = nsml("env", "build", "--node", "gpu-2")
+    assert "environment: from environment.yml (2 packages)\n" in built.stderr
+    assert dict(two_nodes.environment_files["gpu-2"].texts) == {"environment.yml": text}
 
 
 def test_nodes_build_a_dockerfile_from_the_files_that_a_session_would_have(

@@ -344,8 +344,17 @@ def test_a_lock_is_printed_as_requirements_and_for_programs(nsml, state, locked)
     assert len(found["digest"]) == 64
     hashes = [f"sha256:{'a' * 64}"]
     assert found["items"][0] == {
-        "name": "numpy", "version": "2.1.0", "url": None, "hashes": hashes
+        "name": "numpy", "version": "2.1.0", "url": None, "hashes": hashes, "channel": None
     }  # fmt: skip
+    conda = "https://conda.anaconda.org/conda-forge/noarch/greeting-1.0-py_0.conda"
+    text = f"# platform: linux-64\n@EXPLICIT\n{conda}#{hashes[0]}\n# pip a==1 --hash={hashes[0]}\n"
+    state.locks[locked.id] = text
+    assert nsml("env", "lock", "1").stdout == text
+    first, second = json.loads(nsml("env", "lock", "1", "-j").stdout)["items"]
+    assert first == {
+        "name": "greeting", "version": "1.0", "url": conda, "hashes": hashes, "channel": "conda-forge"
+    }  # fmt: skip
+    assert (second["name"], second["channel"], second["hashes"]) == ("a", None, hashes)
     state.locks[locked.id] = "--index-url https://evil\n"
     refused = nsml("env", "lock", "1", check=False)
     assert (refused.code, refused.stdout) == (1, "")

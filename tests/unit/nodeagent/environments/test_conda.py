@@ -203,7 +203,7 @@ def test_which_micromamba_is_used(
     found = find_conda("", {})
     assert found is not None
     assert found.program == micromamba
-    for content in ("#!/bin/sh\necho 2.0.8\n", "#!/bin/sh\nexit 1\n", "#!/bin/sh\n"):
+    for content in ("#!/bin/sh\necho 2.1.1\n", "#!/bin/sh\nexit 1\n", "#!/bin/sh\n"):
         program = tmp_path / "micromamba"
         program.write_text(content)
         program.chmod(0o755)

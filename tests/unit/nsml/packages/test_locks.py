@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nsml.packages.locks import LockedPackage, LockRefused, locked, read_lock
-from nsml.packages.requirements import Requirements
+from nsml.packages.requirements import CondaPackages, Requirements
 
 HASH = f"--hash=sha256:{'a' * 64}"
 WHEEL = "https://files.example/own-1.0-py3-none-any.whl"
@@ -49,3 +51,51 @@ def test_packages_come_from_where_code_and_site_say() -> None:
         locked(asked, lock)
     own = Requirements(lines=(f"a==1 {HASH}",))
     assert locked(own, lock, site) == own
+
+
+SHA = f"#sha256:{'b' * 64}"
+FORGE = "https://conda.anaconda.org/conda-forge"
+HEAD = "# platform: linux-64\n@EXPLICIT\n"
+CONDA = (
+    f"{HEAD}{FORGE}/linux-64/python-3.12.4-h194c7f8_0_cpython.conda{SHA}\n"
+    f"{FORGE}/noarch/pytorch-2.0_1-py_0.tar.bz2{SHA}\n# pip torch==2.1 {HASH}\n"
+)
+
+
+def test_packages_of_conda_are_files_of_channels_with_hashes() -> None:
+    assert read_lock(CONDA) == [
+        LockedPackage("python", "3.12.4", channel="conda-forge"),
+        LockedPackage("torch", "2.0_1", channel="conda-forge"),
+        LockedPackage("torch", "2.1"),
+    ]
+    conda = CondaPackages(channels=("conda-forge",), specs=("pytorch",))
+    asked = Requirements(lines=("--pre", "torch"), conda=conda)
+    found = locked(asked, CONDA, ("b",))
+    assert found.lines == ("--pre", f"torch==2.1 {HASH}")
+    assert found.conda == replace(conda, lock=CONDA)
+    for code, lock in ((Requirements(lines=("a",)), CONDA), (asked, f"a==1 {HASH}\n")):
+        with pytest.raises(LockRefused, match="the other way round"):
+            locked(code, lock)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{FORGE}/noarch/a-1-0.conda",
+        f"{FORGE}/noarch/a-1-0.conda#{'b' * 32}",
+        f"{FORGE}/noarch/a-1-0.conda{SHA[:-1]}",
+        f"{FORGE}/noarch/a-1-0.zip{SHA}",
+        f"{FORGE}/../x/noarch/a-1-0.conda{SHA}",
+        f"https://evil.example/conda-forge/noarch/a-1-0.conda{SHA}",
+        f"file:///srv/noarch/a-1-0.conda{SHA}",
+        f"{FORGE}/noarch/a-1-0.conda{SHA} -c x",
+        f"{FORGE}/noarch/python-1-0.conda{SHA}\n{FORGE}/noarch/python-2-0.conda{SHA}",
+        "# pip a==1",
+        f"# pip -e . {HASH}",
+        "# a comment",
+        "",
+    ],
+)
+def test_a_lock_of_conda_has_nothing_else(line: str) -> None:
+    with pytest.raises(LockRefused):
+        read_lock(f"{HEAD}{line}\n")
