@@ -73,7 +73,7 @@ def backup(
 
     given = given_references(app, references)
 
-    async def write(client: Client) -> tuple[Path, int, list[Backed]]:
+    async def write(client: Client) -> tuple[Path, int, int, list[Backed]]:
         # The oldest first, so that they can have their numbers again.
         found = await sessions_of(client, given)
         sessions = sorted(found, key=lambda one: one.created_at.ToNanoseconds())
@@ -104,14 +104,15 @@ def backup(
                     progress=lambda done: progress.update(min(done, total), total),
                 )
                 total = sum([await taking.size_of(one) for one in sessions])
+                dataset_files = await taking.add_datasets(sessions)
                 backed = [await taking.add(one) for one in sessions]
                 archive.finish()
             size = file.tell()
-        return place, size, backed
+        return place, size, dataset_files, backed
 
     progress = Progress(app, "writing")
     try:
-        place, size, backed = app.call(write)
+        place, size, dataset_files, backed = app.call(write)
     except KeyboardInterrupt:
         progress.close()
         raise CommandError(
@@ -128,7 +129,7 @@ def backup(
     record = {
         "path": str(place),
         "sessions": [one.session for one in backed],
-        "files": sum(one.files for one in backed),
+        "files": dataset_files + sum(one.files for one in backed),
         "size_bytes": size,
         "left_out": {one.session: one.left_out for one in backed if one.left_out},
     }
@@ -191,6 +192,7 @@ def _restored_record(one: Restored) -> dict[str, Any]:
         "was": one.was,
         "was_there": one.was_there,
         "left_out": list(one.left_out),
+        "datasets": dict(one.datasets),
     }
 
 
@@ -245,6 +247,8 @@ def restore(app: App, *, file: Path, is_check: bool) -> None:
         progress.close()
     for one in found:
         _say_left_out(app, one.session.name, one.left_out)
+        for was, now in one.datasets:
+            app.say(f"{visible(one.session.name)}: dataset {visible(was)} is {visible(now)} here")
     write_list(app, found, columns=_RESTORED, record=_restored_record, name="session")
 
 

@@ -203,6 +203,7 @@ class Repetition:
             _check_ended(session)
         known = pb.Session.FromString(session.SerializeToString())
         self._leave_out_foreign(session)
+        _leave_out_lost_start(session)
         _name_owner(session)
         put_again(request, session, self._given, self._typed)
         kind = f"ORIGIN_KIND_{source.kind.upper()}"
@@ -359,6 +360,13 @@ async def _checkpoint_name(client: Client, session: Session, given: str) -> str:
 
     newest = max(found, key=age, default=None)
     return newest.name if newest is not None else ""
+
+
+def _leave_out_lost_start(session: Session) -> None:
+    """Of a restored session do not ask for the checkpoint that it began with where that was not restored; see `not_pinned`."""
+    initial = session.spec.initial_checkpoint
+    if session.HasField("imported") and not initial.digest:
+        session.spec.ClearField("initial_checkpoint")
 
 
 async def _required(client: Client, session: Session) -> Requirements | None:

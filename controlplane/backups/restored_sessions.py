@@ -8,20 +8,27 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from controlplane.checkpoints.lost_uploads import plain
 from controlplane.domain.errors import InvalidRequest, TooLarge
+from controlplane.domain.idle import MOST_EPISODES
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.limits import NO_TIME_LIMITS
-from controlplane.domain.names import NO_DATASET, check_digest
+from controlplane.domain.names import MOST_CHECKPOINT_NAME, NO_DATASET, check_digest
+from controlplane.domain.program_changes import COUNTERS, ChangeKind, ChangePhase, ProgramChange
 from controlplane.domain.values import (
     Cause,
     DatasetVersion,
     Device,
     End,
     EndedAttempt,
+    Episode,
+    EpisodeKind,
     ImportedFrom,
+    InitialCheckpoint,
+    Progress,
     Replica,
     Session,
     Usage,
@@ -29,12 +36,16 @@ from controlplane.domain.values import (
 )
 from controlplane.projects.projects import check_keep
 from controlplane.sessions.convert import CAUSES, to_submission
+from controlplane.sessions.program_changes import MOST_CHANGES, MOST_HISTORY_BYTES
 from controlplane.sessions.validation import validated
-from controlplane.wire.times import time_of
+from controlplane.wire.times import seconds_of, time_of
+from nsml.spec import knobs
 from nsml.spec.dataset_names import is_dataset_name
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from controlplane.domain.identity import User
     from controlplane.domain.values import SessionSpec
     from controlplane.sessions.validation import Submission
@@ -51,6 +62,18 @@ _ENDED: Final = {
     sessions_pb2.SESSION_STATE_SUCCEEDED: SessionState.SUCCEEDED,
     sessions_pb2.SESSION_STATE_FAILED: SessionState.FAILED,
     sessions_pb2.SESSION_STATE_STOPPED: SessionState.STOPPED,
+}
+_MOST_NUMBER: Final = knobs.MOST_STEP
+_KINDS: Final = {
+    sessions_pb2.ProgramChangeKind.Value(f"PROGRAM_CHANGE_KIND_{one.value}"): one
+    for one in ChangeKind
+}
+_PHASES: Final = {
+    sessions_pb2.ProgramChangePhase.Value(f"PROGRAM_CHANGE_PHASE_{one.value}"): one
+    for one in ChangePhase
+}
+_EPISODES: Final = {
+    sessions_pb2.EpisodeKind.Value(f"EPISODE_KIND_{one.value}"): one for one in EpisodeKind
 }
 _CAUSES_BACK: Final = {sessions_pb2.Cause.Value(name): cause for cause, name in CAUSES.items()}
 
@@ -99,7 +122,12 @@ def restored(
         name=f"{owner.name}/{_dataset(source, datasets)}/0",
         owner=owner.name,
         owner_id="" if owner.id == owner.name else owner.id,
-        spec=replace(spec, datasets=datasets, keep_files_by_default=is_default),
+        spec=replace(
+            spec,
+            datasets=datasets,
+            keep_files_by_default=is_default,
+            initial_checkpoint=_initial(source, id, created_at),
+        ),
         created_at=created_at,
         project=owner.name,
         team=owner.team,
@@ -118,6 +146,12 @@ def restored(
         usage=_usage(source.usage),
         git=asked.git,
         imported=imported,
+        progress=Progress(
+            is_resumable=source.progress.resumable,
+            saved_at=_by(time_of(source.progress.saved_at), now),
+        ),
+        changes=tuple(_changes(source, now)),
+        episodes=tuple(_episodes(source, now)),
     )
 
 
@@ -161,6 +195,28 @@ def _asked(message: pb.RestoredSession, owner: User) -> tuple[SessionSpec, Submi
     spec.bundle_digest = code or _NO_CODE
     submission = to_submission(request, owner)
     return replace(validated(submission, NO_TIME_LIMITS), bundle_digest=code), submission
+
+
+def _initial(
+    source: sessions_pb2.Session, session_id: str, created_at: float
+) -> InitialCheckpoint | None:
+    """What it began with: as a checkpoint of its own, since the session that saved it is of another platform.
+
+    Its digest is still to be checked, as every content is that an archive names.
+    """
+    if not source.spec.HasField("initial_checkpoint"):
+        return None
+    asked = source.spec.initial_checkpoint
+    name = plain(asked.name)
+    if not 0 < len(name.encode()) <= MOST_CHECKPOINT_NAME:
+        raise InvalidRequest(f"a checkpoint's name has 1 to {MOST_CHECKPOINT_NAME} bytes")
+    return InitialCheckpoint(
+        session_id=session_id,
+        name=name,
+        digest=check_digest(asked.digest) if asked.digest else "",
+        session_name=_text(asked.session_name),
+        saved_at=created_at,
+    )
 
 
 def _dataset(source: sessions_pb2.Session, datasets: tuple[DatasetVersion, ...]) -> str:
@@ -208,6 +264,55 @@ def _attempt(message: sessions_pb2.EndedAttempt, now: float) -> EndedAttempt:
             for model, share in list(message.gpu_models.items())[:MOST_DEVICES]
         },
     )
+
+
+def _changes(source: sessions_pb2.Session, now: float) -> Iterator[ProgramChange]:
+    """What was changed in its programs, without what each process said of it: a fork says what it does not repeat."""
+    size = 0
+    for one in source.changes[-MOST_CHANGES:]:
+        kind, phase = _KINDS.get(one.kind), _PHASES.get(one.phase)
+        if kind is None or phase is None:
+            continue
+        values = {
+            name: value
+            for name, value in list(one.values.items())[: knobs.MOST_AT_ONCE]
+            if knobs.is_name(name) and not knobs.value_error(value)
+        }
+        if kind is ChangeKind.SET and not values:
+            continue
+        change = ProgramChange(
+            number=min(one.number, _MOST_NUMBER),
+            kind=kind,
+            attempt=one.attempt,
+            asked_by=_text(one.asked_by),
+            asked_at=_by(time_of(one.asked_at), now),
+            # An ended session changes nothing any more.
+            phase=ChangePhase.WITHDRAWN if phase.is_open else phase,
+            values=MappingProxyType(values),
+            checkpoint=_text(one.checkpoint),
+            checkpoint_session=_text(one.checkpoint_session),
+            limit_s=min(_amount(seconds_of(one.limit)), knobs.LONGEST_PAUSE_S),
+            asked_at_step=(
+                min(one.asked_at_step, _MOST_NUMBER) if one.HasField("asked_at_step") else None
+            ),
+            counter=one.counter if one.counter in COUNTERS else "",
+            at=min(one.at, _MOST_NUMBER) if one.HasField("at") else None,
+            reason=_text(one.reason, knobs.MOST_REASON_CHARS),
+            ended_at=_by(time_of(one.ended_at), now),
+        )
+        size += change.size
+        if size > MOST_HISTORY_BYTES:
+            return
+        yield change
+
+
+def _episodes(source: sessions_pb2.Session, now: float) -> Iterator[Episode]:
+    for one in source.episodes[-MOST_EPISODES:]:
+        if (kind := _EPISODES.get(one.kind)) is not None:
+            since = _by(time_of(one.since), now)
+            until = max(_by(time_of(one.until), now), since)
+            reason = _text(one.reason, _MOST_REASON)
+            yield Episode(kind=kind, since=since, until=until, reason=reason)
 
 
 def _end(message: sessions_pb2.SessionEnd) -> End:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from controlplane.content.content import Content
     from controlplane.datasets.lookup import DatasetLookup
     from controlplane.domain.identity import UserCaller
-    from controlplane.domain.values import DatasetVersion, Session
+    from controlplane.domain.values import DatasetVersion, InitialCheckpoint, Session
     from controlplane.environments.locks import EnvironmentLocks
     from controlplane.history.sql.history import History
     from controlplane.history.values import Artifact, Checkpoint, Media
@@ -187,12 +187,26 @@ class Restorer:
         restoring = Restoring(caller, message, session)
         if session.spec.bundle_digest:
             await self._extent(restoring, session.spec.bundle_digest, "the code")
+        await self._check_initial(restoring)
         self._admission.write(session.owner, record_size(session))
         async with self.given_up_if_it_fails(restoring):
             await self._history.restores.begin(session.id, self._clock.time())
             if message.environment_lock:
                 await self._locks.restore(session.id, message.environment_lock)
         return restoring
+
+    async def _check_initial(self, restoring: Restoring) -> None:
+        """Leave the content of the checkpoint that it began with out where the caller has not sent it.
+
+        So its name stays, and who forks the session is told.
+        """
+        initial = restoring.session.spec.initial_checkpoint
+        if initial is None or not initial.digest:
+            return
+        try:
+            await self._extent(restoring, initial.digest, _of_start(initial))
+        except MissingBlobs:
+            _set_initial(restoring, replace(initial, digest=""))
 
     async def add_checkpoint(
         self, restoring: Restoring, checkpoint: Checkpoint, tags: Sequence[str]
@@ -205,6 +219,9 @@ class Restorer:
             what = f"checkpoint {checkpoint.name[:80]!r}"
             size, count = await self._extent(restoring, checkpoint.digest, what)
             checkpoint = replace(checkpoint, size_bytes=size, file_count=count)
+            initial = restoring.session.spec.initial_checkpoint
+            if initial is not None and initial.digest == checkpoint.digest:
+                _set_initial(restoring, replace(initial, saved_at=checkpoint.saved_at))
         await self._history.catalogue.put_checkpoint(checkpoint)
         for tag in tags:
             await self._history.checkpoint_marks.tag(
@@ -313,7 +330,7 @@ class Restorer:
         raise Unavailable("too many sessions at the same moment", attempt="the same again")
 
     async def _found_again(self, restoring: Restoring) -> Session:
-        """The session, with its code and its datasets as they are now: nothing has kept them here while the rest was sent.
+        """The session, with its code, its initial checkpoint and its datasets as they are now: nothing has kept them here while the rest was sent.
 
         Where they are not here any more the restore is given up.
         """
@@ -321,6 +338,9 @@ class Restorer:
         async with self.given_up_if_it_fails(restoring):
             if session.spec.bundle_digest:
                 await self._extent(restoring, session.spec.bundle_digest, "the code")
+            initial = session.spec.initial_checkpoint
+            if initial is not None and initial.digest:
+                await self._extent(restoring, initial.digest, _of_start(initial))
             datasets = await self._datasets_of(restoring.caller, restoring.message)
         return replace(session, spec=replace(session.spec, datasets=datasets))
 
@@ -390,3 +410,12 @@ class Restorer:
             else:
                 await self._remove(session_id)
         return len(left)
+
+
+def _of_start(initial: InitialCheckpoint) -> str:
+    return f"checkpoint {initial.name[:80]!r}, with which the session began,"
+
+
+def _set_initial(restoring: Restoring, initial: InitialCheckpoint) -> None:
+    session = restoring.session
+    restoring.session = replace(session, spec=replace(session.spec, initial_checkpoint=initial))

@@ -273,7 +273,13 @@ class Submitter:
         if asked is None:
             return None
         inherited = source.spec.initial_checkpoint if source is not None else None
-        if inherited is not None and _key(asked) == _key(inherited):
+        if source is not None and inherited is not None and _key(asked) == _key(inherited):
+            if not inherited.digest:
+                raise StateConflict(
+                    f"{source.name} was restored without the checkpoint that it began with",
+                    why=f"it is {inherited.name!r} of {inherited.session_name}",
+                    attempt=f"nsml fork {source.name} -c CHECKPOINT    begins with another one",
+                )
             return inherited
         caller = UserCaller(user=submission.owner)
         session = await self._references.find(caller, asked.session_id)

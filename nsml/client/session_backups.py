@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from nsml.client.content import open_tree, tree_chunks
@@ -19,7 +19,7 @@ from nsml.spec.output_datasets import KEPT_FILES
 from nsml.v1 import session_backups_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from google.protobuf.message import Message
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsml.content.session_archives import ArchiveWriter
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.media_pb2 import Media
-    from nsml.v1.sessions_pb2 import DatasetReference, Session
+    from nsml.v1.sessions_pb2 import Session
 
 LOST: Final = "nsml.lost"
 """Kind of the line that stands for records that are lost: `first` and `last` are their positions."""
@@ -81,6 +81,10 @@ class SessionBackup:
         self._folders: set[str] = set()
         self._trees: dict[str, str] = {}
         """Folders of the archive by the digests of what they have: the same code is in it once."""
+        self._empty: set[str] = set()
+        """Those of them without files, which are not in the archive."""
+        self._no_datasets: dict[str, str] = {}
+        """Why a dataset is not in the archive, by its digest."""
 
     async def size_of(self, session: Session) -> int:
         """About how many bytes of files it has: checkpoints and artifacts."""
@@ -92,16 +96,37 @@ class SessionBackup:
         sizes.pop("", None)
         return sum(sizes.values())
 
+    async def add_datasets(self, sessions: Sequence[Session]) -> int:
+        """Add the datasets that sessions used, if they are wanted; how many files these have.
+
+        Before the sessions, and the versions of a name in their order: so they are made again in that order. Raises as
+        `add` does.
+        """
+        if not self._with_datasets:
+            return 0
+        found = {
+            one.digest: (f"{'' if '/' in one.name else f'{each.owner}/'}{one.name}", one.version)
+            for each in sessions
+            for one in each.spec.datasets
+            if one.digest
+        }
+        adding = Backed("")
+        for digest, (name, version) in sorted(found.items(), key=itemgetter(1)):
+            if why := await self._add_dataset(name, version, digest, adding):
+                self._no_datasets[digest] = why
+        return adding.files
+
     async def add(self, session: Session) -> Backed:
         """Add one that has ended. Raises ClientError, ContentError, OSError: the archive cannot be finished then."""
         backed = Backed(session.name)
         before = self._archive.bytes
-        if self._with_datasets:
-            for reference in session.spec.datasets:
-                await self._add_dataset(reference, backed)
+        for reference in session.spec.datasets:
+            if why := self._no_datasets.get(reference.digest):
+                backed.left_out.append(f"dataset {reference.name}@{reference.version}: {why}")
         folder = self._new_folder("sessions", session_folder(session.name))
         code = await self._add_code(session, folder, backed)
         checkpoints = await self._add_checkpoints(session, folder, backed)
+        initial = await self._add_initial(session, folder, backed)
         artifacts = await self._add_artifacts(session, folder, backed)
         media = await self._add_media(session, folder, backed)
         for name, rows in (
@@ -113,7 +138,12 @@ class SessionBackup:
                 self._archive.add(f"{folder}/{name}.jsonl", b"".join(map(_line, rows)))
         await self._add_lock(session, folder)
         await self._add_streams(session, folder)
-        record = {"session": message_dict(session), "code": code, "left_out": backed.left_out}
+        record = {
+            "session": message_dict(session),
+            "code": code,
+            "initial_checkpoint": initial,
+            "left_out": backed.left_out,
+        }
         self._archive.add(f"{folder}/session.json", json.dumps(record, indent=2).encode() + b"\n")
         backed.bytes = self._archive.bytes - before
         return backed
@@ -166,6 +196,8 @@ class SessionBackup:
                         data = await anext(chunks, b"")
                 backed.files += 1
         self._trees[root] = path
+        if not tree.entries:
+            self._empty.add(path)
         return path
 
     async def _add_code(self, session: Session, folder: str, backed: Backed) -> str | None:
@@ -205,6 +237,34 @@ class SessionBackup:
             return None
         place = f"{folder}/checkpoints/{folder_name(one.name)}"
         return await self._add_tree(place, found.digest, what, backed, shown_by)
+
+    async def _add_initial(self, session: Session, folder: str, backed: Backed) -> str | None:
+        """The folder with the checkpoint that it began with: mostly one of its own, unless it saved another one of that name.
+
+        "": it has no files. None: it is not in the archive.
+        """
+        if not session.spec.HasField("initial_checkpoint"):
+            return None
+        initial = session.spec.initial_checkpoint
+        if path := self._trees.get(initial.digest):
+            return "" if path in self._empty else path
+        what = f"checkpoint {initial.name} of {initial.session_name}, with which it began"
+        if not self._with_checkpoints:
+            backed.left_out.append(f"{what} (--no-checkpoints)")
+            return None
+        shown_by = partial(self._client.checkpoints.get, initial.session, initial.name)
+        try:
+            found = await shown_by()
+        except NotFound as error:
+            backed.left_out.append(_gone(what, error))
+            return None
+        if found.digest != initial.digest:
+            backed.left_out.append(f"{what}: its name was saved again")
+            return None
+        # No name of a checkpoint is this one: see `folder_name`.
+        place = f"{folder}/checkpoints/%start"
+        path = await self._add_tree(place, found.digest, what, backed, shown_by)
+        return "" if path in self._empty else path
 
     async def _add_artifacts(
         self, session: Session, folder: str, backed: Backed
@@ -281,32 +341,28 @@ class SessionBackup:
         if stream is not None:
             stream.add_to(self._archive, folder)
 
-    async def _add_dataset(self, reference: DatasetReference, backed: Backed) -> None:
-        """Add the version that a session used, where it can be read; once for all sessions."""
-        there = self._trees.get(reference.digest, "")
-        if not reference.digest or there.startswith("datasets/"):
-            return
-        label = f"dataset {reference.name}@{reference.version}"
-        shown_by = partial(self._client.datasets.get, reference.name, reference.version)
+    async def _add_dataset(self, name: str, version: int, digest: str, adding: Backed) -> str:
+        """Add a version that sessions used, where it can be read; else why it is not in the archive."""
+        label = f"dataset {name}@{version}"
+        shown_by = partial(self._client.datasets.get, name, version)
         try:
             found = await shown_by()
         except ClientError as error:
             if isinstance(error, Unavailable):
                 raise
-            backed.left_out.append(f"{label}: {error.message}")
-            return
-        if found.in_place or found.digest != reference.digest:
-            why = "it is in place" if found.in_place else "its content or its rights have changed"
-            backed.left_out.append(f"{label}: {why}")
-            return
-        name = folder_name(f"{found.owner}_{found.name}@{found.version}")
-        folder = self._new_folder("datasets", name)
-        # Where these are files of a session already, they are no dataset there.
-        self._trees.pop(found.digest, None)
-        if await self._add_tree(folder, found.digest, label, backed, shown_by) is None:
-            return
+            return error.message
+        if found.in_place:
+            return "it is in place"
+        if found.digest != digest:
+            return "its content or its rights have changed"
+        folder = self._new_folder(
+            "datasets", folder_name(f"{found.owner}_{found.name}@{found.version}")
+        )
+        if await self._add_tree(folder, found.digest, label, adding, shown_by) is None:
+            return adding.left_out.pop().removeprefix(f"{label}: ")
         record = {"dataset": message_dict(found), "path": folder}
         self._archive.add(f"{folder}.json", json.dumps(record, indent=2).encode() + b"\n")
+        return ""
 
 
 class _Stream:

@@ -79,6 +79,7 @@ class Inside:
     Attributes:
         folder: its folder there.
         code: the folder with its code; "": it is not in the archive.
+        initial: that of the checkpoint that it began with, which has files unless `is_initial_empty`; "": it is not in it.
         trees: the folders with its files, its code among them.
         left_out: what is not in the archive, a line each.
     """
@@ -86,6 +87,8 @@ class Inside:
     folder: str
     session: sessions_pb2.Session = field(default_factory=sessions_pb2.Session)
     code: str = ""
+    initial: str = ""
+    is_initial_empty: bool = False
     trees: set[str] = field(default_factory=set)
     left_out: tuple[str, ...] = ()
 
@@ -107,6 +110,8 @@ class Restored:
     was: str
     was_there: bool
     left_out: tuple[str, ...] = ()
+    datasets: tuple[tuple[str, str], ...] = ()
+    """Those that are another version, or have another name, than in the archive: there, and here."""
 
 
 def read_contents(file: Path, progress: Callable[[int], None] = lambda _: None) -> Contents:
@@ -126,6 +131,8 @@ class _Looking:
         self._tree = ""
         self.sessions: dict[str, Inside] = {}
         self._referring: dict[str, set[str]] = {}
+        self._began: dict[str, _Row] = {}
+        """Checkpoints of no attempt, by the folder of their session: older versions say in no other way what it began with."""
         self._held = 0
         self.bytes = 0
 
@@ -147,19 +154,27 @@ class _Looking:
                 raise ArchiveRefused(f"it has more than {MOST_SESSIONS:,} sessions")
             self._hold(member.size)
             inside = _inside(folder, member)
+            began = self._began.pop(folder, None)
+            if began is not None and not inside.initial and not inside.is_initial_empty:
+                _set_began(inside, began)
             inside.trees |= self._referring.pop(folder, set())
             self.sessions[folder] = inside
             return
         if folder in self.sessions:
             raise ArchiveRefused(f"{member.path!r} is behind the record of its session")
         if name in _ROWS:
-            trees = self._referring.setdefault(folder, set())
-            for row in _rows(member, *_ROWS[name]):
-                if row.path and not row.is_empty and row.path not in trees:
-                    self._hold(len(row.path))
-                    trees.add(row.path)
+            self._look_at_rows(folder, name, member)
         else:
             _check_size(name, member)
+
+    def _look_at_rows(self, folder: str, name: str, member: Member) -> None:
+        trees = self._referring.setdefault(folder, set())
+        for row in _rows(member, *_ROWS[name]):
+            if isinstance(row.message, checkpoints_pb2.Checkpoint) and not row.message.attempt:
+                self._began[folder] = row
+            if row.path and not row.is_empty and row.path not in trees:
+                self._hold(len(row.path))
+                trees.add(row.path)
 
     def _hold(self, size: int) -> None:
         self._held += size
@@ -244,6 +259,9 @@ class _Restoring:
         self._roots: dict[str, str] = {}
         self._datasets: dict[str, tuple[str, int, str]] = {}
         """Name, version and digest here by the digest there."""
+        self._mine: dict[tuple[str, str], set[str]] = {}
+        """Digests of the versions that the archive has of a dataset, by its owner and name."""
+        self._empty_root = ""
         self._streams: dict[str, _Kept] = {}
         self._tree: _Tree | None = None
         self._file = Path()
@@ -374,13 +392,16 @@ class _Restoring:
         if folder not in self._roots:
             return
         root = self._roots[folder]
+        mine = self._mine.setdefault((found.owner, found.name), set())
+        mine.add(root)
         for name in (found.name, f"{found.name}.restored"):
             try:
                 known = await self._client.datasets.versions(name)
             except NotFound:
                 known = []
             same = [one.version for one in known if one.digest == root]
-            if same or not known:
+            # A restore that broke off, or this one, made those of which all are in the archive.
+            if same or {one.digest for one in known} <= mine:
                 break
         if not same:
             made = await self._client.datasets.create_version(
@@ -393,12 +414,20 @@ class _Restoring:
 
     async def _make_session(self, inside: Inside) -> None:
         kept = self._streams.pop(inside.folder, None) or _Kept(self._scratch)
+        if inside.is_initial_empty:
+            self._empty_root = await self._pushed(self._empty(), [])
         try:
             answer = await self._made(inside, kept)
         finally:
             kept.close()
         self._restored(
-            Restored(answer.session, inside.session.name, answer.was_there, inside.left_out)
+            Restored(
+                answer.session,
+                inside.session.name,
+                answer.was_there,
+                inside.left_out,
+                self._renamed(inside),
+            )
         )
 
     async def _made(self, inside: Inside, kept: _Kept) -> pb.RestoreSessionResponse:
@@ -424,11 +453,29 @@ class _Restoring:
             environment_lock=lock,
             validate_only=is_check,
         )
-        made.session.spec.bundle_digest = "" if is_check else self._roots.get(inside.code, "")
-        for one in made.session.spec.datasets:
+        spec = made.session.spec
+        spec.bundle_digest = "" if is_check else self._roots.get(inside.code, "")
+        if spec.HasField("initial_checkpoint"):
+            empty = self._empty_root if inside.is_initial_empty else ""
+            root = self._roots.get(inside.initial, empty)
+            spec.initial_checkpoint.digest = "" if is_check else root
+        for one in spec.datasets:
             if one.digest in self._datasets:
+                # Its program reads it where it did.
+                one.folder = one.folder or one.name.rpartition("/")[2]
                 one.name, one.version, one.digest = self._datasets[one.digest]
+                if one.folder == one.name:
+                    one.folder = ""
         return made
+
+    def _renamed(self, inside: Inside) -> tuple[tuple[str, str], ...]:
+        """Datasets of a session that are another version here, or have another name."""
+        pairs = []
+        for one in inside.session.spec.datasets:
+            if one.digest in self._datasets:
+                name, version, _ = self._datasets[one.digest]
+                pairs.append((f"{one.name}@{one.version}", f"{name}@{version}"))
+        return tuple((was, now) for was, now in pairs if was.rpartition("/")[2] != now)
 
     async def _requests(
         self, inside: Inside, kept: _Kept
@@ -689,8 +736,27 @@ def _inside(folder: str, member: Member) -> Inside:
     session = _parsed(found.get("session"), sessions_pb2.Session, member)
     if not session.id or not session.name:
         raise ArchiveRefused(f"{member.path!r} is the record of no session")
-    trees = {code} if code else set()
-    return Inside(folder, session, code or "", trees, tuple(str(one) for one in left_out))
+    initial = found.get("initial_checkpoint")
+    if not isinstance(initial, str | None):
+        raise ArchiveRefused(f"{member.path!r} is not what nsml writes")
+    return Inside(
+        folder,
+        session,
+        code=code or "",
+        initial=initial or "",
+        is_initial_empty=initial == "",
+        trees={one for one in (code, initial) if one},
+        left_out=tuple(str(one) for one in left_out),
+    )
+
+
+def _set_began(inside: Inside, row: _Row) -> None:
+    """Have a checkpoint of the session as what it began with, if it is that."""
+    digest = inside.session.spec.initial_checkpoint.digest
+    is_it = isinstance(row.message, checkpoints_pb2.Checkpoint) and row.message.digest == digest
+    if row.path and is_it:
+        inside.is_initial_empty = row.is_empty
+        inside.initial = "" if row.is_empty else row.path
 
 
 def _rows(member: Member, kind: str, message: type[Any]) -> Iterator[_Row]:

@@ -9,7 +9,7 @@ from nsml.spec.images import full_name, parts_of
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.datasets import names_in
 from nsml.view.program_changes import MADE, step_text, what
-from nsml.view.sessions import images_text
+from nsml.view.sessions import images_text, initial_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +49,7 @@ def not_pinned(source: Session, made: Session, required: Requirements | None) ->
     `required`: what the code asks for; None where that cannot be read.
     """
     return [
+        *_start(source, made),
         *_in_place(made),
         *_image(source, made, required),
         *_packages(source, made, required),
@@ -58,6 +59,16 @@ def not_pinned(source: Session, made: Session, required: Requirements | None) ->
         Unpinned("network", "what the program fetches while it runs is not recorded"),
         *_changes(source),
     ]
+
+
+def _start(source: Session, made: Session) -> Iterator[Unpinned]:
+    """The checkpoint that a restored session began with, where it was not restored."""
+    if source.spec.HasField("initial_checkpoint") and not made.spec.HasField("initial_checkpoint"):
+        yield Unpinned(
+            "checkpoint",
+            f"{source.name} began with {initial_text(source)}, which was not restored: this one begins anew"
+            " (-c CHECKPOINT)",
+        )
 
 
 def _in_place(made: Session) -> Iterator[Unpinned]:

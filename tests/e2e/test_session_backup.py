@@ -15,6 +15,8 @@ import os, pathlib, shutil, sys
 import nsml
 
 print("trains with", sys.argv[1:])
+here, old = (pathlib.Path(f"/data/{name}/train.csv").read_text().strip() for name in ("digits", "old"))
+print(f"has {here} and old {old}")
 pathlib.Path("out").mkdir()
 for step in range(3):
     nsml.report(summary=True, step=step, loss=1 / (step + 1))
@@ -41,9 +43,22 @@ def test_sessions_go_from_one_platform_to_another(tmp_path: Path) -> None:
     (tmp_path / "data/train.csv").write_text("1,2\n")
     archive = tmp_path / "sessions.tar.zst"
     with Platform(simulate_gpus=1) as old:
-        old.nsml("dataset", "push", "digits", str(tmp_path / "data"))
+        for content in ("1,2\n", "3,4\n"):
+            (tmp_path / "data/train.csv").write_text(content)
+            old.nsml("dataset", "push", "digits", str(tmp_path / "data"))
         for lr in ("0.1", "0.2"):
-            flags = ("-d", "digits", "-g", "0", "--keep-files", "--wait", "-a", f"--lr {lr}")
+            flags = (
+                "-d",
+                "digits",
+                "-d",
+                "digits@1=old",
+                "-g",
+                "0",
+                "--keep-files",
+                "--wait",
+                "-a",
+                f"--lr {lr}",
+            )
             old.nsml("run", *flags, cwd=code)
         names = [one["name"] for one in old.json("ps", "-a")["items"]][::-1]
 
@@ -66,6 +81,9 @@ def test_sessions_go_from_one_platform_to_another(tmp_path: Path) -> None:
         other = user_of(old, "eve", tmp_path)
         hidden = old.nsml("backup", names[0], "-o", "stolen", environment=other, check=False)
         assert hidden.returncode == 5
+        # What a fork began with is not among its checkpoints where it saved another one of that name.
+        old.nsml("fork", names[0], "-c", "ck1", "-g", "0", "--wait")
+        names.append(old.json("ps", "-a")["items"][0]["name"])
         words = ("backup", *names, "--with-datasets", "-o", str(archive))
         assert old.json(*words)["left_out"] == {}
 
@@ -76,7 +94,7 @@ def test_sessions_go_from_one_platform_to_another(tmp_path: Path) -> None:
         new.up()
         answers = [new.nsml("restore", str(archive), environment=lee).stdout for _ in range(2)]
         assert "was there already" not in answers[0]
-        assert answers[1].count("was there already") == 2
+        assert answers[1].count("was there already") == 3
 
         def nsml(*words: str) -> str:
             return new.nsml(*words, environment=lee).stdout
@@ -85,8 +103,8 @@ def test_sessions_go_from_one_platform_to_another(tmp_path: Path) -> None:
             return json.loads(nsml(*words, "-j"))
 
         found = listed("ps", "-a")["items"]
-        assert [one["name"] for one in found] == ["lee/digits/2", "lee/digits/1"]
-        restored = found[1]
+        assert [one["name"] for one in found] == [f"lee/digits/{n}" for n in (3, 2, 1)]
+        forked, restored = found[0], found[2]
         assert restored["imported"]["session"] == names[0]
         assert restored["imported"]["owner"] == names[0].split("/")[0]
         assert restored["state"] == "SUCCEEDED"
@@ -104,7 +122,15 @@ def test_sessions_go_from_one_platform_to_another(tmp_path: Path) -> None:
             pulled = nsml(*words, str(tmp_path / "after")).strip()
             assert files_in(Path(pulled)) == before[what]
         assert "0.2" in nsml("diff", "lee/digits/1", "lee/digits/2", "--args")
-        nsml("fork", restored["name"], "-c", "ck1", "-g", "0", "--wait")
+        [made] = listed("dataset", "ls")["items"]
+        assert (made["name"].rpartition("/")[2], made["version"]) == ("digits", 2)
+        said = new.nsml("fork", forked["name"], "-g", "0", "--wait", environment=lee).stderr
+        assert "nothing changed" in said
+        assert "begins with checkpoint ck1" in said
         [newest, *_] = listed("ps", "-a")["items"]
-        assert (newest["name"], newest["state"]) == ("lee/digits/3", "SUCCEEDED")
+        assert (newest["name"], newest["state"]) == ("lee/digits/4", "SUCCEEDED")
+        begins = [one["initial_checkpoint"]["digest"] for one in (newest, forked)]
+        assert begins[0] == begins[1]
+        [loaded] = [line for line in nsml("logs", newest["name"]).splitlines() if "has" in line]
+        assert loaded == "has 3,4 and old 1,2"
         assert restored["name"] in {one["name"] for one in listed("storage")["largest"]}

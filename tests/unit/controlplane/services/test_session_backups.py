@@ -209,6 +209,38 @@ async def test_content_that_was_not_sent_cannot_be_had_by_its_digest(rig: Rig) -
     assert [(one.name, one.digest) for one in made.spec.datasets] == [("labels", SECRET.digest)]
 
 
+async def test_what_it_began_with_is_restored_and_a_fork_begins_with_it_again(rig: Rig) -> None:
+    kim, eve = await rig.user("kim"), await rig.user("eve")
+    await send(kim, CODE_BLOBS | MODEL_BLOBS)
+    began = sessions_pb2.InitialCheckpoint(
+        session="s0", name="best", digest=MODEL.digest, session_name="lee/mnist/6"
+    )
+    forked = session(id="sforked")
+    forked.spec.initial_checkpoint.CopyFrom(began)
+    made = (await restore(kim, first(forked))).session
+    initial = made.spec.initial_checkpoint
+    assert (initial.session, initial.session_name) == (made.id, "lee/mnist/6")
+    assert (initial.name, initial.digest) == ("best", MODEL.digest)
+    request = sessions_pb2.CreateSessionRequest(request_id="fork-1", spec=made.spec)
+    request.spec.bundle_digest = CODE.digest
+    request.origin.CopyFrom(
+        sessions_pb2.Origin(kind=sessions_pb2.ORIGIN_KIND_FORK, session=made.id)
+    )
+    fork = (await kim.sessions.CreateSession(request)).session
+    assert fork.spec.initial_checkpoint == initial
+    listing = checkpoints_pb2.ListCheckpointsRequest(session=fork.id)
+    found = (await kim.checkpoints.ListCheckpoints(listing)).checkpoints
+    assert [(one.name, one.digest) for one in found] == [("best", MODEL.digest)]
+    # A digest gives no right to content: who has not sent it has its name, and is told so.
+    await send(eve, CODE_BLOBS)
+    made = (await restore(eve, first(forked))).session
+    assert (made.spec.initial_checkpoint.name, made.spec.initial_checkpoint.digest) == ("best", "")
+    request.spec.initial_checkpoint.CopyFrom(made.spec.initial_checkpoint)
+    request.origin.session = made.id
+    code, _, told = await refused(eve.sessions.CreateSession(request))
+    assert (code, told["why"]) == ("FAILED_PRECONDITION", "it is 'best' of lee/mnist/6")
+
+
 async def test_nodes_and_clocks_of_elsewhere_mean_nothing_here(rig: Rig) -> None:
     kim = await rig.user("kim")
     await send(kim, CODE_BLOBS)
