@@ -197,7 +197,7 @@ def project() -> None:
     """Projects: members, quota and budget for sessions of several users.
 
     `nsml run --project NAME` submits into one. Without it a session counts for your own project,
-    which has no limits unless an administrator created a project with your name. A quota limits use
+    which has no limits unless an administrator set some. A quota limits use
     at one time, a budget the GPU-hours in a period.
     """
 
@@ -308,7 +308,7 @@ def create(app: App, /, *, name: str, members: tuple[str, ...], **given: Any) ->
 def change(app: App, /, *, name: str, **given: Any) -> None:
     """Change the limits of a project; administrators. Options that are not given stay.
 
-    It takes effect at once. Running sessions continue, even above a new quota.
+    Also of a user's own project, which needs no nsml project create. It takes effect at once. Running sessions continue, even above a new quota.
     """
     if all(value is None for value in given.values()):
         raise CommandError(

@@ -127,10 +127,11 @@ class Projects:
             AlreadyExists: there is one, or a user of that name who is not its owner.
             TooLarge: too many projects, or members.
         """
-        check_not_reserved(check_project(name), "project")
+        check_project(name)
+        if settings.owner != name:  # whoever has the name has it already
+            check_not_reserved(name, "project")
         _check_members(members)
-        if len(self._state.projects) >= MOST_PROJECTS:
-            raise TooLarge(f"there are {MOST_PROJECTS} projects", attempt="nsml project rm NAME")
+        self._check_count()
         now = self._clock.time()
         bare = Project(name=name, members=frozenset(members), created_at=now)
         made = changed(bare, settings, now)
@@ -146,11 +147,12 @@ class Projects:
         raise _busy(name)
 
     async def update(self, name: str, settings: ProjectSettings) -> Project:
-        """Change settings.
+        """Change settings; of a user's own project also before it has a record, which it then gets.
 
         Raises:
             NotFound: there is no such project, or the owner is no user.
             InvalidRequest: a setting.
+            TooLarge: it has no record, and too many have one.
         """
         now = self._clock.time()
         new = [settings.owner] if settings.owner else []
@@ -195,7 +197,8 @@ class Projects:
                 raise TooLarge(f"a project has at most {MOST_MEMBERS} members")
             return replace(known, members=members)
 
-        self.visible(name, asked_by)
+        if may(asked_by, ADMINISTER, PLATFORM) is not ALLOW:
+            self.visible(name, asked_by)
         made = await self._change(name, decide, add, asked_by)
         return made, frozenset({*add, *remove} - (before ^ made.members))
 
@@ -294,8 +297,38 @@ class Projects:
     def _stored(self, name: str) -> tuple[Project, int]:
         stored = self._state.projects.get(name)
         if stored is None:
-            raise NotFound(f"there is no project {name[:80]!r}", attempt="nsml project ls")
+            raise _not_stored(name)
         return stored.value, stored.revision
+
+    async def _stored_or_own(
+        self, name: str, asked_by: UserCaller | None
+    ) -> tuple[Project, Sequence[Compare]]:
+        """A project, and the condition that it is still as it is; for administrators also a user's own without a record.
+
+        Its name may be reserved for the platform: the user has it already.
+        """
+        key = etcd_codec.project_key(name)
+        stored = self._state.projects.get(name)
+        if stored is not None:
+            return stored.value, [unchanged(key, stored.revision)]
+        try:
+            there = await self._users.there(check_project(name))
+        except NotFound:
+            raise _not_stored(name) from None
+        if asked_by is not None and may(asked_by, ADMINISTER, PLATFORM) is not ALLOW:
+            raise StateConflict(
+                f"project {name} is your own, and has no members but you",
+                why="only administrators make it one with members",
+                attempt=f"ask an administrator for: nsml project create {name} --owner {name}",
+            )
+        self._check_count()
+        now = self._clock.time()
+        own = Project(name=name, owner=name, members=frozenset({name}), created_at=now)
+        return own, [absent(key), there]
+
+    def _check_count(self) -> None:
+        if len(self._state.projects) >= MOST_PROJECTS:
+            raise TooLarge(f"there are {MOST_PROJECTS} projects", attempt="nsml project rm NAME")
 
     async def _change(
         self,
@@ -309,13 +342,13 @@ class Projects:
         `asked_by`: None for an administrator.
         """
         for _ in range(TRIES):
-            known, revision = self._stored(name)
+            known, holds = await self._stored_or_own(name, asked_by)
             made = decide(known)
             if made == known:
                 return made
             strangers = sorted({*new} - known.members)
             there = [await there_for(asked_by, self._users, one) for one in strangers]
-            if await self._write(made, [unchanged(etcd_codec.project_key(name), revision), *there]):
+            if await self._write(made, [*holds, *there]):
                 _log.info("project.changed", project=name)
                 return made
         raise _busy(name)
@@ -570,6 +603,13 @@ def _usable(state: LiveState, user: User) -> list[str]:
     """The projects in which a user may submit."""
     names = {one.value.name for one in state.projects.values() if user.name in one.value.members}
     return sorted(names | {user.name})
+
+
+def _not_stored(name: str) -> NotFound:
+    return NotFound(
+        f"there is no project {name[:80]!r} with settings or members of its own",
+        attempt="nsml project ls",
+    )
 
 
 def _no_project(name: str, usable: Sequence[str], attempt: str) -> NotFound:

@@ -112,8 +112,9 @@ class ProjectServiceServicer:
 
     def UpdateProject(self, request, context):
         """Administrators: other settings. Those that are not named stay. It takes effect at once: what runs goes
-        on, also where it is more than a new quota; what waits is looked at again.
-        Errors: NOT_FOUND, INVALID_ARGUMENT, FAILED_PRECONDITION (the owner of a user's own project).
+        on, also where it is more than a new quota; what waits is looked at again. The own project of a user without
+        a record gets one.
+        Errors: NOT_FOUND, INVALID_ARGUMENT, RESOURCE_EXHAUSTED (too many projects), FAILED_PRECONDITION (the owner of a user's own project).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,7 +132,8 @@ class ProjectServiceServicer:
         """Add and remove members: the project's owner, and administrators. Sessions of who is removed go
         on; those that wait do not start any more. Safe to repeat.
         Errors: NOT_FOUND (the project, a user), PERMISSION_DENIED (other members), FAILED_PRECONDITION (the
-        owner cannot be removed), RESOURCE_EXHAUSTED (too many members).
+        owner cannot be removed; a user's own project without a record has no other members),
+        RESOURCE_EXHAUSTED (too many members).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

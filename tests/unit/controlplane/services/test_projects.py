@@ -96,6 +96,33 @@ async def test_made_shown_changed_and_removed(rig: Rig) -> None:
     assert (await refused(get(root)))[0] == "NOT_FOUND"
 
 
+async def test_a_users_own_project_is_set_without_being_created(rig: Rig) -> None:
+    root = await admin(rig)
+    kim = await rig.user("kim")
+    # `root` is a name that no new user and no new project may have; who has it has a project all the same.
+    for name in ("root", "kim"):
+        made = await update(root, name, keep_checkpoints="last:1", weight=2.0)
+        assert (made.settings.owner, list(made.members)) == (name, [name])
+        shown = (await get(root, name)).project
+        assert (shown.settings.keep_checkpoints, shown.settings.weight) == ("last:1", 2.0)
+        code, *_ = await refused(update(root, name, owner="kim" if name == "root" else "root"))
+        assert code == "FAILED_PRECONDITION"
+    assert (await get(kim, "kim")).project.settings.keep_checkpoints == "last:1"
+    assert (await update(root, "kim", keep_files="on")).settings.keep_checkpoints == "last:1"
+    await root.projects.DeleteProject(pb.DeleteProjectRequest(name="root"))
+    assert (await create(root, "root", owner="root")).members == ["root"]
+    # Nobody sets what they may have themselves, and nobody's project comes of a typing error.
+    assert (await refused(update(kim, "kim", weight=3.0)))[0] == "PERMISSION_DENIED"
+    assert (await refused(update(root, "lee", weight=3.0)))[0] == "NOT_FOUND"
+    lee = await rig.user("lee")
+    code, _, told = await refused(members(lee, "lee", add=("kim",)))
+    assert (code, told["why"]) == (
+        "FAILED_PRECONDITION",
+        "only administrators make it one with members",
+    )
+    assert await members(root, "lee", add=("kim",)) == ["kim", "lee"]
+
+
 async def test_members_see_it_its_owner_says_who_they_are_and_nobody_else_knows_of_it(
     rig: Rig,
 ) -> None:
@@ -137,8 +164,9 @@ async def test_ones_own_project_is_shown_without_a_record(rig: Rig) -> None:
     assert (shown.settings.quota, shown.settings.weight) == (pb.Quota(), 1.0)
     assert not shown.HasField("created_at")
     assert await names(kim) == []
-    for call in (get(lee, "kim"), members(kim, "kim", add=("lee",))):
-        assert (await refused(call))[0] == "NOT_FOUND"
+    assert (await refused(get(lee, "kim")))[0] == "NOT_FOUND"
+    for who, code in ((kim, "FAILED_PRECONDITION"), (lee, "NOT_FOUND")):
+        assert (await refused(members(who, "kim", add=("lee",))))[0] == code
 
 
 @pytest.mark.parametrize(
