@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import CannotEverFit, InvalidRequest
 from controlplane.domain.values import WHOLE_DEVICE, Isolation, Network
 from controlplane.scheduler import keep_to_owners, runs_nowhere
-from controlplane.scheduler.explain import describe, lacking_conda, never_words, no_such_network
+from controlplane.scheduler.explain import (
+    describe,
+    lacking_conda,
+    lacking_paths,
+    never_words,
+    no_such_network,
+)
 from nsml.common.shell import shell_word
 from nsml.common.units import exact_size_text, thousandths
 from nsml.spec.gpu_models import model_word
@@ -133,7 +139,7 @@ def _never(nearest: Alternatives, request: Request, image: str) -> NsmlError:
         )
     if runs_nowhere(nodes, request):
         return CannotEverFit(
-            f"{_NEVER}: image {image} needs a node that runs containers",
+            f"{_NEVER}: {f'image {image}' if image else 'its image'} needs a node that runs containers",
             why="no node runs containers: programs run in the nodes' own environments",
             attempt=_lines(nearest.words(request), _LOOK),
         )
@@ -144,6 +150,12 @@ def _never(nearest: Alternatives, request: Request, image: str) -> NsmlError:
             attempt="list the packages in requirements.txt\n"
             "nsml run --image NAME    with an image that has them\n"
             "echo environment.yml >> .nsmlignore    and run without them",
+        )
+    if paths := lacking_paths(nodes, request):
+        return CannotEverFit(
+            f"{_NEVER}: no node has {paths}",
+            why="a dataset is in place there, and the agent of a node with that folder names it in shared_roots",
+            attempt=f"shared_roots = [FOLDER]{_IN_SETTINGS}\n{_LOOK}",
         )
     if shut := extent.without_network(request):
         return _no_network(nearest, shut, request)

@@ -183,6 +183,17 @@ def test_on_nodes_of_others_nothing_is_proposed() -> None:
     assert commands(refused.attempt) == []
 
 
+def test_the_headline_names_what_no_node_has() -> None:
+    shares = node("a", 8, shared_roots=("/other",))
+    refused = refusal_of(Alternatives(MaxCapacity([shares])), asked(paths=("/mnt/imagenet",)))
+    assert refused is not None
+    assert refused.message == "this can never be placed: no node has /mnt/imagenet"
+    assert "shared_roots = [FOLDER] in agent.site.toml of a node" in refused.attempt
+    contained = refusal_of(Alternatives(MaxCapacity([shares])), asked(in_container=True))
+    assert contained is not None  # the image comes of a Dockerfile, and has no name yet
+    assert contained.message.endswith(": its image needs a node that runs containers")
+
+
 def test_what_is_proposed_is_within_the_quota_and_what_if_is_told_as_such() -> None:
     nodes = [node("a", 4, pod="x"), node("b", 8, pod="y")]
     quota = lambda one: one._replace(gpu_thousandths=min(one.gpu_thousandths, 3000))  # noqa: E731
