@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nsml.client.calls import Client
+    from nsml.v1.artifacts_pb2 import Artifact
     from nsml.v1.nodes_pb2 import FenceNodeResponse, GetNodeResponse, Node
+    from nsml.v1.sessions_pb2 import ExplainSessionResponse
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 
@@ -189,11 +191,17 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
     from nsml.view.sessions import record
 
     what_if = message_of(change) if change is not None else None
-    answer = app.call(lambda client: client.sessions.explain(reference, what_if))
+
+    async def ask(client: Client) -> tuple[ExplainSessionResponse, list[Artifact]]:
+        answer = await client.sessions.explain(reference, what_if)
+        is_needed = explained.lacks_outputs(answer.session)
+        return answer, await client.artifacts.every(answer.session.id) if is_needed else []
+
+    answer, artifacts = app.call(ask)
     session, now = answer.session, app.clock.time()
     shown = record(session)
     waiting = answer.waiting if answer.HasField("waiting") else None
-    lines = explained.lines(session, waiting, now)
+    lines = explained.lines(session, waiting, now, artifacts)
     if change is not None:
         lines += view.what_if_lines(answer.what_if, change.text, now)
     fields = (
@@ -212,6 +220,7 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
         "environment_lock",
     )
     whole = {key: shown[key] for key in fields} | view.explained_record(answer)
+    whole["outputs_not_made"] = dict(explained.outputs_not_made(session, artifacts))
     write_one(app, whole, [visible(line) for line in lines])
 
 

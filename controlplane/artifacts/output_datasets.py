@@ -17,7 +17,7 @@ from controlplane.domain.identity import UserCaller
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import Cause
 from controlplane.history.values import Artifact, DatasetLineage, DatasetUse
-from nsml.spec.output_datasets import artifact_folder, output_dataset
+from nsml.spec.output_datasets import NO_VERSION, artifact_folder, output_dataset
 
 if TYPE_CHECKING:
     from controlplane.access.accounts import Accounts
@@ -139,7 +139,7 @@ class OutputDatasets:
         _log.warning(
             "output_dataset.not_made", session=session.name, dataset=artifact.name, reason=why
         )
-        await self._history.artifacts.note(artifact, f"no version of the dataset: {why}")
+        await self._history.artifacts.note(artifact, f"{NO_VERSION}{why}")
 
 
 def left_by(session: Session, report: Report) -> list[Artifact]:

@@ -129,7 +129,22 @@ def refusal_of(nearest: Alternatives, request: Request, image: str = "") -> Nsml
 
 def _never(nearest: Alternatives, request: Request, image: str) -> NsmlError:
     extent = nearest.extent
-    nodes = extent.nodes
+    if found := _lacking_everywhere(nearest, request, image):
+        return found
+    if shut := extent.without_network(request):
+        return _no_network(nearest, shut, request)
+    if words := no_such_network(extent, request):
+        return _other_network(nearest, words, request)
+    return CannotEverFit(
+        f"{_NEVER}: it needs {describe(request)}",
+        why=never_words(extent, request),
+        attempt=_lines(nearest.words(request), _other_ways(extent.nodes)),
+    )
+
+
+def _lacking_everywhere(nearest: Alternatives, request: Request, image: str) -> NsmlError | None:
+    """The refusal where all nodes lack one and the same thing, whatever their size."""
+    nodes = nearest.extent.nodes
     if owners := keep_to_owners(nodes, request):
         return CannotEverFit(
             f"{_NEVER}: no node runs sessions of {request.owner}",
@@ -157,15 +172,7 @@ def _never(nearest: Alternatives, request: Request, image: str) -> NsmlError:
             why="a dataset is in place there, and the agent of a node with that folder names it in shared_roots",
             attempt=f"shared_roots = [FOLDER]{_IN_SETTINGS}\n{_LOOK}",
         )
-    if shut := extent.without_network(request):
-        return _no_network(nearest, shut, request)
-    if words := no_such_network(extent, request):
-        return _other_network(nearest, words, request)
-    return CannotEverFit(
-        f"{_NEVER}: it needs {describe(request)}",
-        why=never_words(extent, request),
-        attempt=_lines(nearest.words(request), _other_ways(nodes)),
-    )
+    return None
 
 
 def _beyond(request: Request) -> str:

@@ -51,7 +51,7 @@ from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.storage.outputs import has_new_files, keep_files, take_outputs
 from nsml.common.clock import Clock, Offload
 from nsml.common.concurrency import TaskGroup
-from nsml.spec.output_datasets import output_dataset
+from nsml.spec.output_datasets import KEPT_FOLDER, output_dataset
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.times import seconds_of
@@ -412,13 +412,34 @@ class Runner:
         """Have what its program left sent, once: an agent that comes later finds its folders moved, sent or removed."""
         if await self.place.run(self.folder.left.exists):
             return
-        if not await uploads.add_found(*await self._left(end)):
+        left = await self._left(end)
+        if not await uploads.add_found(*left):
             return
         try:
             noting = partial(write_atomically, self.folder.left, b"", is_durable=True)
             await self.place.run(noting)
         except OSError as error:  # what is noted is sent, whether or not the next agent looks again
             log.warning("replica.left_not_noted", replica=str(self.replica_id), error=str(error))
+        await self._say_not_made(left, end)
+
+    async def _say_not_made(self, left: list[SavedCheckpoint], end: pb.ReplicaExit) -> None:
+        """Say at the end of its log which output datasets come of nothing that the program left, and why."""
+        outputs = [output_dataset(one).name for one in self.assignment.spec.output_datasets]
+        if self.replica_id.rank or not outputs or not end.HasField("started_at"):
+            return
+        why = {one.name: one.lost for one in left if one.folder != KEPT_FOLDER and one.lost}
+        if end.cause != sessions.CAUSE_COMPLETED:
+            why = dict.fromkeys(outputs, "the program did not succeed")
+
+        def write() -> None:
+            words = PreparationLog(self.folder, lambda: None)
+            for name, text in why.items():
+                words.note(f"no version of output dataset {name}: {text}")
+
+        try:
+            await self.place.run(write)
+        except OSError as error:
+            log.warning("replica.log_not_written", replica=str(self.replica_id), error=str(error))
 
     async def _left(self, end: pb.ReplicaExit) -> list[SavedCheckpoint]:
         """What its program left that is to be sent: output folders of one that ended well, and files that are kept."""

@@ -15,6 +15,8 @@ KEPT_FOLDER: Final = f"{KEPT_ENTRY}/model"
 KEPT_BY_DEFAULT_ENTRY: Final = f"08-{ARTIFACT}"
 """The same of a session that did not ask for it: fewer bytes are kept, and not for as long."""
 KEPT_BY_DEFAULT_FOLDER: Final = f"{KEPT_BY_DEFAULT_ENTRY}/model"
+NO_VERSION: Final = "no version of the dataset: "
+"""Begins the note of such an artifact that could not become one."""
 MOST: Final = 8
 """Output datasets of one session."""
 _MOST_FOLDER_CHARS: Final = 1_024

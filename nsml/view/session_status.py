@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 
 from nsml.common.shell import shell_line
 from nsml.common.units import ago, duration_text, short_moment
+from nsml.spec.output_datasets import NO_VERSION, output_dataset
 from nsml.spec.run_flags import FLAGS
-from nsml.v1.sessions_pb2 import CAUSE_PROGRAM_FAILED, SESSION_STATE_RUNNING, SESSION_STATE_UNKNOWN
+from nsml.v1.sessions_pb2 import (
+    CAUSE_PROGRAM_FAILED,
+    SESSION_STATE_RUNNING,
+    SESSION_STATE_SUCCEEDED,
+    SESSION_STATE_UNKNOWN,
+)
 from nsml.view.complete_sessions import lacks_changes
 from nsml.view.program_changes import MADE, OPEN
 from nsml.view.program_changes import line as change_line
@@ -34,6 +40,9 @@ from nsml.view.times import seconds_of
 from nsml.view.usage import episode_lines, idle_text, taken_text, usage_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nsml.v1.artifacts_pb2 import Artifact
     from nsml.v1.sessions_pb2 import Session, Waiting
 
 MOST_CHANGES = 5
@@ -41,8 +50,13 @@ MOST_CHANGES = 5
 _MOMENTS = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 
-def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
-    """Its state, why that is so, where it runs, what it made of its devices, and what was before."""
+def lines(
+    session: Session, waiting: Waiting | None, now: float, artifacts: Iterable[Artifact] = ()
+) -> list[str]:
+    """Its state, why that is so, where it runs, what it made of its devices, and what was before.
+
+    `artifacts`: what it left; needed where it `lacks_outputs`.
+    """
     found = [f"{session.name}  {state_text(session)}"]
     if waiting is not None:
         found += waiting_lines(waiting, now)
@@ -60,10 +74,37 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
     found += _source_lines(session)
     asked = ((flag.status_title, flag.text(session)) for flag in FLAGS if flag.status_title)
     found += [f"  {title}: {text}" for title, text in asked if text]
+    for name, why in outputs_not_made(session, artifacts):
+        found.append(f"  not made: a version of {name}: {why}")
     if session.replicas:
         found += _place_lines(session)
     found += _change_lines(session)
     return [*found, *_use_lines(session, now), *(f"  {line}" for line in attempt_lines(session))]
+
+
+def lacks_outputs(session: Session) -> list[str]:
+    """The output datasets of an ended session of which no version that it made is seen."""
+    if not session.HasField("ended_at") or session.HasField("imported"):
+        return []
+    made = {one.name.rpartition("/")[2] for one in session.made_datasets}
+    names = (output_dataset(text).name for text in session.spec.output_datasets)
+    return [name for name in names if name not in made]
+
+
+def outputs_not_made(session: Session, artifacts: Iterable[Artifact]) -> list[tuple[str, str]]:
+    """Those, each with the reason."""
+    last = {one.name: one for one in artifacts if one.attempt == session.attempt}
+    found = []
+    for name in lacks_outputs(session):
+        one = last.get(name)
+        if session.state != SESSION_STATE_SUCCEEDED:
+            why = "the session did not succeed"
+        elif one is None:
+            why = "its node has reported none"
+        elif not (why := one.why_lost or one.note.removeprefix(NO_VERSION)):
+            why = "the newest version had this content, or you may not see the dataset"
+        found.append((name, why))
+    return found
 
 
 def course(session: Session, now: float) -> list[tuple[str, str]]:

@@ -26,7 +26,7 @@ nsml.artifact("missing", "nowhere")
 def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
     with Platform(simulate_gpus=1) as platform:
         folder = write_program(tmp_path / "code", SAVES)
-        flags = ("--output-dataset", "reports=out", "--keep-files")
+        flags = ("--output-dataset", "reports=out", "--output-dataset", "gone", "--keep-files")
         platform.nsml("run", "-g", "0", *flags, cwd=folder)
         name = platform.nsml("ps", "-o", "name").stdout.split()[0]
         session = platform.nsml("getid", name).stdout.strip()
@@ -56,6 +56,22 @@ def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
         [made] = platform.json("dataset", "versions", "reports")["items"]
         assert (made["lineage"]["session"], made["lineage"]["attempt"]) == (name, 1)
         assert made["lineage"]["command"][0] == "nsml"
+        why = "there is no folder gone in its working folder"
+        assert (
+            f"not made: a version of gone: {why}"
+            in platform.nsml("status", "--explain", name).stdout
+        )
+        log = platform.nsml("logs", name).stdout
+        assert log.count(f"nsml: no version of output dataset gone: {why}\n") == 1
+        failed = write_program(tmp_path / "fails", "import sys; sys.exit('no')")
+        words = ("run", "-g", "0", "--output-dataset", "gone", "--wait")
+        assert platform.nsml(*words, cwd=failed, check=False).returncode == 1
+        log = platform.nsml("logs", "@last").stdout
+        assert log.endswith(
+            "nsml: no version of output dataset gone: the program did not succeed\n"
+        )
+        told = platform.nsml("status", "--explain", "@last").stdout
+        assert "not made: a version of gone: the session did not succeed" in told
         pulled = platform.nsml("dataset", "pull", "reports", str(tmp_path / "data")).stdout.strip()
         assert [path.name for path in Path(pulled).iterdir()] == ["report.txt"]
         files = Path(platform.nsml("download", name, str(tmp_path / "files")).stdout.strip())

@@ -4,6 +4,7 @@ import pytest
 
 from controlplane.sessions.convert import shorten
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.artifacts_pb2 import Artifact
 from nsml.view.session_status import course, lines
 from nsml.view.sessions import end_text, why_text
 
@@ -157,3 +158,27 @@ def test_changes_that_were_refused_are_no_changes_and_of_others_the_last_stand_t
     assert lines(found, None, 0)[1:] == [earlier, *last]
     shorten(found)
     assert lines(found, None, 0)[1:] == [earlier], "those that were made are not in a listing"
+
+
+def test_output_datasets_of_which_nothing_came_are_named_with_the_reason():
+    ended = session(pb.SESSION_STATE_SUCCEEDED, pb.CAUSE_COMPLETED)
+    ended.attempt = 2
+    ended.ended_at.seconds = 9
+    ended.spec.output_datasets.extend(["made=out", "gone", "refused", "same", "silent"])
+    ended.made_datasets.add(name="lee/made", version=1)
+    artifacts = [
+        Artifact(name="gone", attempt=1, why_lost="of another attempt"),
+        Artifact(name="gone", attempt=2, why_lost="there is no folder"),
+        Artifact(name="refused", attempt=2, note="no version of the dataset: too many"),
+        Artifact(name="same", attempt=2),
+    ]
+    assert [one for one in lines(ended, None, 0, artifacts) if "not made" in one] == [
+        "  not made: a version of gone: there is no folder",
+        "  not made: a version of refused: too many",
+        "  not made: a version of same: the newest version had this content, or you may not see the dataset",
+        "  not made: a version of silent: its node has reported none",
+    ]
+    ended.state = pb.SESSION_STATE_FAILED
+    assert "  not made: a version of gone: the session did not succeed" in lines(ended, None, 0)
+    ended.ClearField("ended_at")
+    assert not any("not made" in one for one in lines(ended, None, 0))
