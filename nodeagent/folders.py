@@ -10,6 +10,7 @@
     .reserve     room for exit.json on a full disk       shim takes it at its start
     stop.json    the order {reason, grace_s, notice_s}   agent writes, then signals the shim
     ssh_host_key what its ssh server proves itself with  agent writes at the first connection, 0600
+    requirements which file names its packages, or would  agent writes, before it starts
     left         what its program left has been noted    agent writes, before it removes app/
     contact      its mtime moves while the agent has contact with the control plane
     app/         the session's working copy of its code  seen as /app
@@ -133,6 +134,11 @@ class ReplicaFolder:
     def ssh_host_key(self) -> Path:
         """The private half of its host key; not there before the first connection."""
         return self.path / "ssh_host_key"
+
+    @property
+    def requirements(self) -> Path:
+        """The name of the file with its packages; not there where it has none."""
+        return self.path / "requirements"
 
     @property
     def left(self) -> Path:

@@ -232,7 +232,10 @@ class Replicas:
         if facts is not None and facts.state is ReplicaState.RUNNING:
             runner.phase, runner.started_at = pb.REPLICA_PHASE_RUNNING, facts.started_at
         elif facts is not None and facts.exit is not None:
-            runner.phase, runner.exit = pb.REPLICA_PHASE_EXITED, exit_of(facts.exit, stop)
+            runner.phase, runner.exit = (
+                pb.REPLICA_PHASE_EXITED,
+                exit_of(facts.exit, stop, runner.folder),
+            )
         self._runners[replica_id] = runner
         self._tasks[replica_id] = self._group.create_task(self._live(runner, facts))
 

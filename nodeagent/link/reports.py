@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodeagent.folders import ReplicaId
+from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link.outbox import replica_message
 from nodeagent.replica.progress import Progress
 from nodeagent.runtimes.interface import ExitRecord, ExitWhy
@@ -12,6 +12,12 @@ from nsml.v1 import sessions_pb2 as sessions
 
 _SIGNALLED = 128
 _LONGEST_MESSAGE = 4000
+_LONGEST_SOURCE = 1_000
+_PLACES = {
+    "": "requirements.txt (or pyproject.toml)",
+    "uv.lock": "pyproject.toml and uv.lock (uv add)",
+}
+"""Where a package is added, by the file that names those that there are; of others there."""
 
 _CAUSES: dict[ExitWhy, sessions.Cause] = {
     ExitWhy.STOPPED: sessions.CAUSE_STOP_REQUESTED,
@@ -65,10 +71,10 @@ def progress_report(replica_id: ReplicaId, progress: Progress, *, now: float) ->
     return report
 
 
-def exit_of(record: ExitRecord, stop: pb.StopOrder | None) -> pb.ReplicaExit:
-    """How a program ended; the cause of a stopped one is its order's."""
+def exit_of(record: ExitRecord, stop: pb.StopOrder | None, folder: ReplicaFolder) -> pb.ReplicaExit:
+    """How a program ended; the cause of a stopped one is its order's. `folder`: of its replica."""
     cause = _cause(record)
-    message = _with_advice(record.message)
+    message = _with_advice(record.message, folder)
     if record.why is ExitWhy.STOPPED and stop is not None and stop.cause:
         cause, message = stop.cause, stop.reason or message
     if record.signal is not None:
@@ -105,10 +111,18 @@ def _exit(cause: sessions.Cause, exit_code: int, message: str) -> pb.ReplicaExit
     )
 
 
-def _with_advice(message: str) -> str:
-    """The exception that ended a program, with the package that it lacked."""
+def _with_advice(message: str, folder: ReplicaFolder) -> str:
+    """The exception that ended a program, with the package that it lacked and the file that names its packages."""
     line = missing_line(message)
-    return f"{message}; add to requirements.txt (or pyproject.toml): {line}" if line else message
+    if not line:
+        return message
+    try:
+        with folder.requirements.open(encoding="utf-8") as file:
+            source = file.read(_LONGEST_SOURCE)
+    except (OSError, ValueError):
+        source = ""
+    place = _PLACES.get(source, source.replace(" and ", " or "))
+    return f"{message}; add to {place}: {line}"
 
 
 def _cause(record: ExitRecord) -> sessions.Cause:

@@ -32,7 +32,7 @@ from nodeagent.environments.dockerfile_builds import Recipe
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.virtualenvs import Environments, lock_of
-from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.link.outbox import replica_of
 from nodeagent.machine.accounts import Accounts, AccountsError
 from nodeagent.network.gang_network import (
@@ -371,8 +371,11 @@ class ImageHook:
     async def prepare(self, draft: Draft) -> None:
         """Have the image here, with what the code requires upon it."""
         try:
-            is_built = bool(draft.assignment.spec.dockerfile)
-            wanted, provide = self._built(draft) if is_built else await self._named_by(draft)
+            if recipe := draft.assignment.spec.dockerfile:
+                await self._run(partial(_note_source, draft, recipe))
+                wanted, provide = self._built(draft)
+            else:
+                wanted, provide = await self._named_by(draft)
 
             async def made() -> None:
                 draft.image = await _provided(self._run, provide, draft, "image", wanted)
@@ -466,7 +469,15 @@ async def _required(
         may_build=may_build,
         readers=readers,
     )
-    return await uninterrupted(run, read, cancel=cancelled.set)
+    found = await uninterrupted(run, read, cancel=cancelled.set)
+    if found.source:
+        await run(partial(_note_source, draft, found.source))
+    return found
+
+
+def _note_source(draft: Draft, source: str) -> None:
+    """Note which file names its packages, for who lacks one when it ends; see `exit_of`."""
+    write_atomically(draft.folder.requirements, source.encode())
 
 
 async def _provided(

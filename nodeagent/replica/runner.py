@@ -51,7 +51,7 @@ from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.storage.outputs import has_new_files, keep_files, take_outputs
 from nsml.common.clock import Clock, Offload
 from nsml.common.concurrency import TaskGroup
-from nsml.spec.output_datasets import KEPT_FOLDER, output_dataset
+from nsml.spec.output_datasets import output_dataset
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.times import seconds_of
@@ -214,7 +214,7 @@ class Runner:
     async def work(self, facts: ReplicaFacts | None = None) -> None:
         """Live from where `facts` say it is (None: not begun) until its folder is gone."""
         if facts is not None and facts.exit is not None:
-            await self._collect(exit_of(facts.exit, self.stop_order))
+            await self._collect(exit_of(facts.exit, self.stop_order, self.folder))
         else:
             owner = owner_of(self.assignment)
             async with (
@@ -240,9 +240,9 @@ class Runner:
         if record is None:
             await self._collect(None)
         elif is_new and self._left_nothing(record) and not await self._left_files():
-            self._end(pb.REPLICA_PHASE_FINALIZED, exit_of(record, self.stop_order))
+            self._end(pb.REPLICA_PHASE_FINALIZED, exit_of(record, self.stop_order, self.folder))
         else:
-            await self._collect(exit_of(record, self.stop_order))
+            await self._collect(exit_of(record, self.stop_order, self.folder))
 
     async def _start(self, *, is_again: bool) -> pb.ReplicaExit | None:
         """Prepare and start; the end of one that could not be, else None.
@@ -427,7 +427,7 @@ class Runner:
         outputs = [output_dataset(one).name for one in self.assignment.spec.output_datasets]
         if self.replica_id.rank or not outputs or not end.HasField("started_at"):
             return
-        why = {one.name: one.lost for one in left if one.folder != KEPT_FOLDER and one.lost}
+        why = {one.name: one.lost for one in left if one.name in outputs and one.lost}
         if end.cause != sessions.CAUSE_COMPLETED:
             why = dict.fromkeys(outputs, "the program did not succeed")
 
@@ -474,7 +474,7 @@ class Runner:
             record = await self.place.runtime.wait(self.replica_id)
         following.cancel()
         await self._note_progress(is_last=True)
-        return exit_of(record, self.stop_order)
+        return exit_of(record, self.stop_order, self.folder)
 
     async def _follow_progress(self) -> NoReturn:
         pause_s, longest_s = LOOKS_S

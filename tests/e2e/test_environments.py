@@ -235,8 +235,17 @@ def test_a_module_that_is_missing_ends_with_the_line_to_add(platform):
     done = platform.nsml("run", "-f", cwd=code, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        "ModuleNotFoundError: No module named 'cv2'; add to requirements.txt (or pyproject.toml): opencv-python-headless"
+        "ModuleNotFoundError: No module named 'cv2'; add to requirements.txt: opencv-python-headless"
     )
+
+
+def test_where_a_script_block_counts_the_line_is_to_be_added_to_that(platform):
+    block = "# /// script\n# dependencies = ['greeting==1.0']\n# ///\nimport cv2\n"
+    code = code_with(platform, block, requirements="opencv-python-headless\n")
+    done = platform.nsml("run", "-f", cwd=code, check=False)
+    assert done.returncode == 1
+    says = "; add to the script block of main.py: opencv-python-headless"
+    assert done.stderr.splitlines()[-1].endswith(says)
 
 
 def test_what_no_node_installs_is_refused_before_the_queue(platform):
