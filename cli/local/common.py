@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from cli.arguments import WholeRange
 from cli.exits import CommandError, ExitCode
-from cli.local.data_folder import AGENT, CONTROL_PLANE
+from cli.local.data_folder import AGENT, CONTROL_PLANE, Choices
 from nsml.common.shell import shell_word
 from nsml.common.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from cli.app import App
-    from cli.local.data_folder import Choices, DataFolder
+    from cli.local.data_folder import DataFolder
 
+T = TypeVar("T")
 DATA = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -71,6 +73,35 @@ def open_way(folder: DataFolder, choices: Choices) -> None:
     """
     if choices.isolation == "user" and choices.has_agent:
         folder.path.chmod(0o711)
+
+
+def without_news_of_agent(choices: Choices, before: Choices | None) -> Choices:
+    """The choices with what `before` had for the agent, or the defaults."""
+    known = before or Choices(coordination="")
+    return replace(choices, isolation=known.isolation, simulate_gpus=known.simulate_gpus)
+
+
+def ensure_agent(
+    folder: DataFolder, choices: Choices, before: Choices | None, ensure: Callable[[], T]
+) -> T:
+    """Have the agent running; where an option that was kept from before is in its way, say how to choose another one.
+
+    Raises:
+        CommandError: it does not start.
+    """
+    try:
+        return ensure()
+    except CommandError as error:
+        is_kept = before is not None and before.isolation == choices.isolation
+        if choices.isolation != "auto" and is_kept:
+            again = f"{start_again(folder, choices)} --isolation auto"
+            error.advice = "\n".join(
+                filter(
+                    None,
+                    (f"{again}    instead of {choices.isolation}, kept from before", error.advice),
+                )
+            )
+        raise
 
 
 def start_again(folder: DataFolder, choices: Choices) -> str:

@@ -18,8 +18,10 @@ from cli.local.common import (
     agent_settings,
     certificate_settings,
     check_running,
+    ensure_agent,
     open_way,
     tell_node,
+    without_news_of_agent,
 )
 from cli.local.data_folder import AGENT, Choices, DataFolder, data_folder, node_name, user_name
 from cli.local.processes import program
@@ -107,7 +109,7 @@ def join(
                 advice="nsml down --keep-sessions, then the same again",
             )
         choices = _joined(app, folder, wanted, token)
-        folder.keep(choices)
+        folder.keep(choices if is_unit else without_news_of_agent(choices, before))
         open_way(folder, choices)
         if is_unit:
             _tell_units(app, choices, _write_units(app, folder, choices))
@@ -116,7 +118,8 @@ def join(
         settings = _node_settings(app, folder, choices)
         bring_up.check(AGENT, settings)
         with bring_up.undoing():
-            agent = bring_up.ensure(AGENT, settings)
+            agent = ensure_agent(folder, choices, before, lambda: bring_up.ensure(AGENT, settings))
+        folder.keep(choices)
     app.write("joined" if bring_up.started else "already joined, and the agent runs")
     app.write_text(f"  platform       {choices.server}")
     tell_node(app, choices, agent)

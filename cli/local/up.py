@@ -21,9 +21,11 @@ from cli.local.common import (
     agent_settings,
     certificate_settings,
     check_running,
+    ensure_agent,
     open_way,
     start_again,
     tell_node,
+    without_news_of_agent,
 )
 from cli.local.data_folder import (
     AGENT,
@@ -133,6 +135,7 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
     """
     folder = data_folder(data, app.environ)
     with folder.locked(), ports.Held() as held:
+        before = folder.choices()
         choices = _chosen(app, folder, held, has_agent=not no_agent, **options)
         open_way(folder, choices)
         bring_up = BringUp(app, folder)
@@ -151,8 +154,12 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
             )
             cluster = _ask_cluster(folder)
             choices = replace(choices, coordination=_settled(choices, cluster))
+            # What the agent does not start with is not for the next time.
+            folder.keep(without_news_of_agent(choices, before))
+            agent = ensure_agent(
+                folder, choices, before, lambda: _ensure_agent(app, bring_up, folder, choices, said)
+            )
             folder.keep(choices)
-            agent = _ensure_agent(app, bring_up, folder, choices, said)
         _use_context(app, folder)
         _tell_up(app, folder, choices, agent, is_news=bool(bring_up.started))
 

@@ -364,6 +364,14 @@ def test_a_control_plane_that_ran_before_goes_on_when_the_agent_does_not_start(
     assert by_itself.returncode == 1
     assert "the agent did not start" in by_itself.stderr
     assert machine.program() == before
+    # What it did not start with is not kept; what was kept before and does not work any more is named.
+    choices = machine.data / "local.json"
+    kept = json.loads(choices.read_text())
+    assert kept["isolation"] == "auto"
+    choices.write_text(json.dumps(kept | {"isolation": "container"}))
+    again = machine.nsml("up", NSML_AGENT_ENGINE_SOCKET=str(machine.data / "none"))
+    assert again.returncode == 1
+    assert "--isolation auto    # instead of container, kept from before" in again.stderr
 
 
 def test_settings_of_what_runs_are_not_changed_silently(machine: Machine) -> None:
