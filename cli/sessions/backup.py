@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from nsml.common.units import counted, moment, size_text
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from cli.app import App
     from nsml.client.calls import Client
@@ -217,7 +218,8 @@ def restore(app: App, *, file: Path, is_check: bool) -> None:
     size = file.stat().st_size
     checking = Progress(app, "checking")
     try:
-        contents = read_contents(file, lambda done: checking.update(min(done, size), size))
+        with _naming(file):
+            contents = read_contents(file, lambda done: checking.update(min(done, size), size))
     finally:
         checking.close()
     if is_check:
@@ -226,15 +228,18 @@ def restore(app: App, *, file: Path, is_check: bool) -> None:
     found: list[Restored] = []
     progress = Progress(app, "restoring")
     try:
-        app.call(
-            lambda client: restore_sessions(
-                client,
-                file,
-                contents,
-                progress=lambda done: progress.update(min(done, contents.bytes), contents.bytes),
-                restored=found.append,
+        with _naming(file):
+            app.call(
+                lambda client: restore_sessions(
+                    client,
+                    file,
+                    contents,
+                    progress=lambda done: progress.update(
+                        min(done, contents.bytes), contents.bytes
+                    ),
+                    restored=found.append,
+                )
             )
-        )
     except KeyboardInterrupt:
         progress.close()
         raise CommandError(
@@ -250,6 +255,27 @@ def restore(app: App, *, file: Path, is_check: bool) -> None:
         for was, now in one.datasets:
             app.say(f"{visible(one.session.name)}: dataset {visible(was)} is {visible(now)} here")
     write_list(app, found, columns=_RESTORED, record=_restored_record, name="session")
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Name the file that is refused. Raises CommandError."""
+    from nsml.content.session_archives import ArchiveRefused, NoArchive
+
+    try:
+        yield
+    except NoArchive as error:
+        raise CommandError(
+            f"{visible(str(file))} is no nsml backup",
+            why=visible(str(error)),
+            advice="a file that nsml backup wrote; nsml admin restore has whole platforms",
+        ) from error
+    except ArchiveRefused as error:
+        raise CommandError(
+            f"{visible(str(file))} is damaged, or was not written by nsml backup",
+            why=visible(str(error)),
+            advice="copy it again from where it was written, and compare the sums of both",
+        ) from error
 
 
 def _tell_contents(app: App, file: Path, contents: Contents) -> None:

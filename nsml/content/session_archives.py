@@ -68,6 +68,10 @@ class ArchiveRefused(ContentError):
     """A file that is no archive of sessions, or one that is damaged or was not written by nsml; the text says which."""
 
 
+class NoArchive(ArchiveRefused):
+    """A file of another kind; the text says by what that is seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """What an archive says of itself. `taken_at`: RFC 3339, UTC."""
@@ -230,10 +234,13 @@ def sum_line(digest: str, path: str) -> bytes:
 
 
 def members(file: Path) -> Generator[Member, None, None]:
-    """The members of an archive in their order, SHA256SUMS among them. Raises ArchiveRefused, OSError."""
+    """The members of an archive in their order, SHA256SUMS among them. Raises ArchiveRefused, NoArchive, OSError."""
     import zstandard
 
     with file.open("rb") as opened:
+        if (begins := opened.read(len(zstandard.FRAME_HEADER))) != zstandard.FRAME_HEADER:
+            raise NoArchive("it is not compressed by zstd" if begins else "it is empty")
+        opened.seek(0)
         reader = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES).stream_reader(
             opened, read_across_frames=True
         )
@@ -291,10 +298,10 @@ def json_of(data: bytes, what: str) -> dict[str, Any]:
 
 def _header(member: Member) -> Header:
     if member.path != HEADER:
-        raise ArchiveRefused(f"it does not begin with {HEADER}: it is no backup of sessions")
+        raise NoArchive(f"it does not begin with {HEADER}")
     found = json_of(member.read(), HEADER)
     if found.get("format") != FORMAT:
-        raise ArchiveRefused("it is no backup of sessions")
+        raise NoArchive(f"its {HEADER} is of another format")
     if found.get("version") != VERSION:
         raise ArchiveRefused(
             f"it has version {str(found.get('version'))[:20]!r} of the format, and this nsml reads {VERSION}"
@@ -363,7 +370,7 @@ class _Stream:
         while size:
             data = self.read(min(size, _PIECE_BYTES))
             if not data:
-                raise ArchiveRefused("it is cut off")
+                raise ArchiveRefused("it is cut off: it ends within a file")
             parts.append(data)
             size -= len(data)
         return b"".join(parts)
@@ -381,14 +388,13 @@ class _Stream:
 def _members(stream: _Stream) -> Iterator[Member]:
     """Regular files with names of pax or ustar: of everything else there is none in what nsml writes."""
     pax: dict[str, str] = {}
+    is_first = True
     while True:
         block = stream.exactly(_BLOCK)
         if not block.strip(b"\0"):
             return
-        try:
-            info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
-        except (tarfile.HeaderError, UnicodeDecodeError) as error:
-            raise ArchiveRefused(f"it is no tar file: {error}") from error
+        info = _tar_info(block, is_first=is_first)
+        is_first = False
         if info.size < 0:
             raise ArchiveRefused("it has a file of less than no bytes")
         if info.type == tarfile.XHDTYPE and not pax:
@@ -406,6 +412,15 @@ def _members(stream: _Stream) -> Iterator[Member]:
         yield Member(path, size, bool(info.mode & _MODE_BITS), pieces)
         for _ in pieces:
             pass
+
+
+def _tar_info(block: bytes, *, is_first: bool) -> tarfile.TarInfo:
+    try:
+        return tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+    except (tarfile.HeaderError, UnicodeDecodeError) as error:
+        if is_first:
+            raise NoArchive("it is compressed by zstd, and no tar file") from error
+        raise ArchiveRefused(f"it has a header that is none of tar: {error}") from error
 
 
 def _pax(data: bytes) -> dict[str, str]:

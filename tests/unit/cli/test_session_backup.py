@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+import zstandard
 
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import write_backup
@@ -74,7 +75,21 @@ def test_hostile_text_of_an_archive_is_shown_and_not_obeyed(nsml, project, tmp_p
         assert "\x1b[2J" not in result.stdout + result.stderr
 
 
-def test_a_file_that_is_none_is_refused(nsml, project):
-    result = nsml("restore", "main.py", check=False)
+def test_a_file_that_is_none_is_refused_by_its_name(nsml, project, tmp_path):
+    (tmp_path / "text.zst").write_bytes(zstandard.compress(b"text " * 200))
+    for name, why in {
+        "main.py": "it is not compressed by zstd",
+        "../text.zst": "it is compressed by zstd, and no tar file",
+    }.items():
+        result = nsml("restore", name, check=False)
+        assert result.code == 1
+        assert f"error: {name} is no nsml backup\n  why: {why}\n" in result.stderr
+
+
+def test_one_that_is_cut_off_is_refused_by_its_name(nsml, project, tmp_path):
+    whole = (tmp_path / "old.tar.zst").read_bytes()
+    (tmp_path / "part.tar.zst").write_bytes(whole[: len(whole) // 2])
+    result = nsml("restore", "--check", "../part.tar.zst", check=False)
     assert result.code == 1
-    assert "cannot be decompressed" in result.stderr
+    assert "error: ../part.tar.zst is damaged" in result.stderr
+    assert "why: it " in result.stderr

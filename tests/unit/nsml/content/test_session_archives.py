@@ -196,7 +196,7 @@ def test_many_streams_of_a_session_are_kept_in_one_file(tmp_path: Path) -> None:
 def test_what_is_no_backup_of_sessions_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.tar.zst"
     file.write_bytes(b"PK\3\4 and so on")
-    with pytest.raises(ArchiveRefused, match="cannot be decompressed"):
+    with pytest.raises(ArchiveRefused, match="not compressed by zstd"):
         read_contents(file)
     file.write_bytes(zstandard.compress(b"x" * 2048))
     with pytest.raises(ArchiveRefused, match="no tar file"):
