@@ -324,7 +324,8 @@ def test_builds_of_one_user_wait_for_each_other_and_leave_when_stopped(mirror):
 @pytest.mark.long("two starts of a platform, and two builds of an environment between them")
 def test_packages_of_conda_on_a_node_that_gets_micromamba(mirror):
     with Platform(simulate_gpus=1, options=["--isolation", "namespace"]) as running:
-        code = code_with(running, USES)
+        of_conda = "import os, sys\nassert os.environ['CONDA_PREFIX'] == sys.prefix\n"
+        code = code_with(running, of_conda + USES)
         (code / "environment.yml").write_text("dependencies:\n- greeting\n- pip:\n  - other\n")
         refused = running.nsml("run", "-f", cwd=code, check=False)
         assert "no node has micromamba" in refused.stderr

@@ -135,6 +135,13 @@ def test_it_counts_where_nothing_else_lists_packages(name: str) -> None:
     assert read_requirements(image.get).conda is None, "which has its packages"
 
 
+def test_in_containers_it_is_left_out_in_words() -> None:
+    found = read_requirements({"environment.yml": FILE, "nsml_package.txt": "libgl1\n"}.get)
+    left = found.without_conda()
+    assert (left.conda, [*left.lines], left.source, [*left.packages]) == (None, [], "", ["libgl1"])
+    assert left.notes[-1].startswith("environment.yml is not built: containers have")
+
+
 def test_with_packages_of_pip_alone_no_conda_is_needed() -> None:
     found = read_requirements({"environment.yml": "dependencies:\n- pip:\n  - six\n"}.get)
     assert (found.conda, [*found.lines]) == (None, ["six"])
