@@ -18,7 +18,7 @@ from nsml.spec.dataset_names import DatasetName, dataset_name
 from nsml.spec.request_limits import LEAST_MEMORY_BYTES, meant_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from click.shell_completion import CompletionItem
@@ -613,6 +613,12 @@ def shell_words(flag: str, text: str) -> list[str]:
         return shell_split(text)
     except ValueError as error:
         raise click.UsageError(f"{flag}: {error} in {text!r}") from error
+
+
+def option_names(words: Iterable[str]) -> frozenset[str]:
+    """The long options among arguments of a program: `--lr` of `--lr=0.1`."""
+    names = (word.partition("=")[0] for word in words if word.startswith("--"))
+    return frozenset(name for name in names if len(name) > 2)
 
 
 def split_dataset(reference: str) -> DatasetName:

@@ -20,6 +20,7 @@ from cli.arguments import (
     SESSION,
     SIZE,
     flag_options,
+    option_names,
     shell_words,
     visibility_options,
 )
@@ -404,7 +405,7 @@ def options_of(
     """The options of a command line; a usage error where they contradict each other."""
     if given["positional"] and given["entry"]:
         raise click.UsageError("the entry is named twice: ENTRY and -e")
-    arguments = shell_words("-a", given["args"])
+    arguments = _arguments(given["args"], words or ())
     argv: tuple[str, ...] = ()
     if given["is_argv"]:
         if not words:
@@ -450,6 +451,14 @@ def options_of(
         max_bytes=given["max_size"],
         rehash=given["rehash"],
     )
+
+
+def _arguments(text: str, words: Sequence[str]) -> list[str]:
+    """Those of -a; a usage error where one of them is among the words behind --, too."""
+    arguments = shell_words("-a", text)
+    if twice := option_names(arguments) & option_names(words):
+        raise click.UsageError(f"{min(twice)} is given twice, by -a and behind --: leave one out")
+    return arguments
 
 
 def _request(given: dict[str, Any]) -> CreateSessionRequest:

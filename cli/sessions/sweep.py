@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from cli.arguments import option_names, shell_words
 from cli.group import Typed
 
 if TYPE_CHECKING:
@@ -64,7 +65,11 @@ def swept_values(text: str) -> tuple[str, list[str]]:
         raise click.UsageError(
             f"--sweep {text[:80]!r} does not say which values: --sweep lr=0.1,0.01"
         )
-    return name, list(dict.fromkeys(found))
+    if twice := [one for one in dict.fromkeys(found) if found.count(one) > 1]:
+        raise click.UsageError(
+            f"--sweep {name[:80]} has the value {twice[0][:80]!r} twice: to run it twice, --array 1-2"
+        )
+    return name, found
 
 
 def members(
@@ -80,6 +85,11 @@ def members(
     names = [name for name, _ in sweeps]
     if len(set(names)) < len(names):
         raise click.UsageError("--sweep names one argument twice: give all its values at once")
+    fixed = option_names([*shell_words("-a", given.get("args", "")), *(words or ())])
+    if twice := [name for name in names if f"--{name}" in fixed]:
+        raise click.UsageError(
+            f"--{twice[0]} is given twice, by --sweep and as an argument: leave one out"
+        )
     count = len(numbers)
     for _, values in sweeps:
         count *= len(values)

@@ -140,6 +140,14 @@ def test_nsmls_verbose_is_accepted(nsml, state, source):
     assert newest(state).spec.initial_checkpoint.name == "best"
 
 
+@pytest.mark.parametrize("words", [("run",), ("fork", "1"), ("rerun", "1")])
+def test_an_argument_that_is_given_in_both_ways_is_refused(nsml, state, source, project, words):
+    before = len(state.sessions)
+    refused = nsml(*words, "-a", "--lr 1 --x", "--", "--y", "--lr=2", check=False)
+    assert (refused.code, len(state.sessions)) == (2, before)
+    assert "--lr is given twice, by -a and behind --: leave one out" in refused.stderr
+
+
 def test_programs_get_what_could_not_be_pinned(nsml, state, source):
     found = json.loads(nsml("fork", "1", "--gpu-model", "A100", "-j").stdout)
     assert found["origin"]["kind"] == "FORK"

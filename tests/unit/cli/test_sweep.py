@@ -35,7 +35,9 @@ def test_what_is_no_range_is_refused(text: str) -> None:
         array_numbers(text)
 
 
-@pytest.mark.parametrize("text", ["", "lr", "lr=", "=1", "lr=1,", "l r=1", "-lr=1", "lr=,"])
+@pytest.mark.parametrize(
+    "text", ["", "lr", "lr=", "=1", "lr=1,", "l r=1", "-lr=1", "lr=,", "lr=1,2,1"]
+)
 def test_what_names_no_values_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError, match="--sweep"):
         swept_values(text)
@@ -69,6 +71,10 @@ def test_too_many_are_refused_before_any_is_made() -> None:
         members(given(array="1-500", sweep=("a=1,2,3",)), None, [])
     with pytest.raises(click.UsageError, match="twice"):
         members(given(sweep=("a=1", "a=2")), None, [])
+    for fixed in ({"args": "--a=3"}, {"args": "", "words": ["--a", "3"]}):
+        words = fixed.pop("words", None)
+        with pytest.raises(click.UsageError, match="--a is given twice, by --sweep and"):
+            members(given(sweep=("a=1,2",), **fixed), words, [])
 
 
 def test_sessions_of_one_sweep_come_from_its_first(nsml, state, project) -> None:  # type: ignore[no-untyped-def]
