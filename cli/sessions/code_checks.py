@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from cli.exits import CommandError, ExitCode
 from cli.sessions.preflight import no_entry
 from nsml._path_text import native_path, path_text
-from nsml.spec import labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,8 +70,7 @@ def check_code(app: App, code: Code, options: RunOptions) -> list[str]:
         check_dockerfile(app, code, options)
         return []
     required = _check_requirements(app, code, options)
-    if required.conda:
-        options.spec.labels[labels.NEEDS] = labels.CONDA
+    options.spec.needs_conda = bool(required.conda)
     _tell_source(app, required)
     _warn_of_packages(app, code, options, required)
     needs = [f"the image {required.image}"] if required.image and not options.spec.image else []

@@ -299,6 +299,7 @@ class SessionSpec:
     it starts although files of a dataset in place have changed. `keep_files`: what its attempts leave in their
     working folder becomes an artifact; `no_keep_files`: it does not, whatever the platform's default is, and
     `keep_files_by_default`: it asks for neither, and it does. `dockerfile`: path in the code of what its image is built from, with `build_arguments`; "": it is `image`.
+    `needs_conda`: its code lists packages of conda.
     """
 
     entry: str = ""
@@ -336,6 +337,7 @@ class SessionSpec:
     keep_files_by_default: bool = False
     dockerfile: str = ""
     build_arguments: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    needs_conda: bool = False
 
     @property
     def keeps_files(self) -> bool:

@@ -78,7 +78,7 @@ def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozen
         network=spec.network,
         avoids=avoids,
         paths=tuple(sorted({one.in_place for one in spec.datasets if one.in_place})),
-        with_conda=spec.labels.get(NEEDS_LABEL) == CONDA_LABEL and not spec.image,
+        with_conda=spec.needs_conda and not spec.image and not spec.dockerfile,
     )
 
 
@@ -106,10 +106,6 @@ def resources_on(node: Node, request: Request) -> Resources:
         gpu_thousandths=request.gpu_thousandths, cpu_thousandths=cpu, memory_bytes=memory
     )
 
-
-NEEDS_LABEL = "nsml/needs"
-CONDA_LABEL = "conda"
-"""The label by which `nsml run` says that packages of conda are needed: NEEDS and CONDA of nsml.spec.labels."""
 
 OWNERS_ONLY = "takes its owner's sessions only"
 """The refusal of a node that does not keep users apart."""

@@ -13,10 +13,6 @@ MOST_CHARACTERS: Final = 63
 KEY_RULE: Final = (
     f"a key has letters of English, digits and . _ - / inside; {MOST_CHARACTERS} characters"
 )
-NEEDS: Final = "nsml/needs"
-"""The key of a label that `nsml run` sets, and that says what nodes of a session must have; CONDA is the one value."""
-CONDA: Final = "conda"
-"""Packages of conda can be installed there."""
 _KEY: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
 
 

@@ -868,8 +868,7 @@ def test_packages_of_conda_are_for_nodes_that_install_them(nsml, state, project)
     nsml("run", "--image", "python")
     (project / "requirements.txt").write_text("numpy\nsix\n")
     nsml("run")
-    labels = [dict(one.spec.labels) for one in state.sessions.values()]
-    assert labels == [{"nsml/needs": "conda"}, {}, {}]
+    assert [one.spec.needs_conda for one in state.sessions.values()] == [True, False, False]
 
 
 def test_a_file_of_conda_that_no_node_reads_is_refused(nsml, state, project):

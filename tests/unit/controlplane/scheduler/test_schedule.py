@@ -171,7 +171,7 @@ def test_a_session_with_an_image_goes_where_containers_run() -> None:
 
 
 def test_a_session_with_packages_of_conda_goes_where_they_are_installed() -> None:
-    wanted = session(spec={"labels": {"nsml/needs": "conda"}})
+    wanted = session(spec={"needs_conda": True})
     nodes = (node("plain", 8), node("able", 1, abilities=("CONDA",)))
     assert places(schedule(cluster(*nodes, wanted), NOW)) == {wanted.id: ["able"]}
     plan = schedule(cluster(*nodes, held("able", ("able-0", 1000)), wanted), NOW)

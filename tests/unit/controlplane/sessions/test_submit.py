@@ -56,7 +56,6 @@ from controlplane.stored import etcd_codec
 from nsml.common.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
-from nsml.spec import labels as nsml_labels
 from nsml.spec.request_limits import LEAST_DISK_BYTES
 from tests.support.memory_objects import MemoryObjects
 from tests.unit.controlplane.builders import held, new_id, node
@@ -413,19 +412,18 @@ async def test_unknown_models_and_pods_are_refused_with_those_that_are_there() -
 
 
 async def test_packages_of_conda_need_a_node_that_installs_them() -> None:
-    labels = {nsml_labels.NEEDS: nsml_labels.CONDA}
     async with desk() as at:
         submitter = await at.submitter()
         await at.made.write(node("a"))
         await at.made.settled(submitter.state)
         with pytest.raises(CannotEverFit) as refused:
-            await submitter.submit(wish("r1", labels=labels))
+            await submitter.submit(wish("r1", needs_conda=True))
         assert refused.value.why.startswith("no node has micromamba, ")
         assert refused.value.attempt.startswith("list the packages in requirements.txt\n")
-        assert await submitter.submit(wish("r2", labels={nsml_labels.NEEDS: "other"}))
+        assert await submitter.submit(wish("r2"))
         await at.made.write(node("b", abilities=("CONDA",)))
         await at.made.settled(submitter.state)
-        assert (await submitter.submit(wish("r3", labels=labels))).spec.labels == labels
+        assert (await submitter.submit(wish("r3", needs_conda=True))).spec.needs_conda
 
 
 async def test_an_image_needs_a_node_that_runs_containers() -> None:

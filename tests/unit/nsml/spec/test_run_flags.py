@@ -18,8 +18,8 @@ from nsml.spec.run_flags import (
 from nsml.spec.variables import HIDDEN
 from nsml.v1 import sessions_pb2 as pb
 
-PROGRAM = {"entry", "args", "argv", "bundle_digest"}
-"""What a command line names without a flag of its own."""
+PROGRAM = {"entry", "args", "argv", "bundle_digest", "needs_conda"}
+"""What a command line names without a flag of its own, and what follows from its folder."""
 UNASKED = {"lost_after", "initial_checkpoint", "environment_lock"}
 """What only other clients ask for."""
 
