@@ -54,13 +54,35 @@ def open(  # noqa: A001, PLR0917 - as the built-in one
         raise ValueError(f"nsml.open reads only: mode {mode!r}")
     text = os.fspath(path)
     name, file = _split(text)
-    if name not in os.environ.get("NSML_STREAMED", "").split(os.pathsep) or not name:
-        return builtins.open(_local(text, name, file), mode, buffering, encoding, errors, newline)
+    if name not in _names("NSML_STREAMED"):
+        local = _local(text, name, file)
+        try:
+            return builtins.open(local, mode, buffering, encoding, errors, newline)
+        except FileNotFoundError as error:
+            words = _there_are(text, name)
+            if not words:
+                raise
+            raise FileNotFoundError(error.errno, f"{error.strerror} ({words})", local) from None
     size = BUFFER_BYTES if buffering < 0 else max(buffering, 1)
     reader = io.BufferedReader(StreamedFile(name, file), size)
     if "b" in mode:
         return reader
     return io.TextIOWrapper(reader, encoding, errors, newline)
+
+
+def _names(variable: str) -> List[str]:
+    return [name for name in os.environ.get(variable, "").split(os.pathsep) if name]
+
+
+def _there_are(path: str, name: str) -> str:
+    """Which datasets there are, for a path that begins with none of them; "" where it does, or there are none."""
+    streamed, mounted = _names("NSML_STREAMED"), _names("NSML_DATASET_NAME")
+    names = list(dict.fromkeys([*mounted, *streamed]))
+    if not names or name in names or (path.startswith("/") and not path.startswith("/data/")):
+        return ""
+    file = path.rpartition("/")[2]
+    shown = ", ".join(f"{one} (streamed)" if one in streamed else one for one in names)
+    return f"a path begins with a dataset, such as {names[0]}/{file}; there are {shown}"
 
 
 def _split(path: str) -> Tuple[str, str]:
@@ -79,7 +101,10 @@ def _local(path: str, name: str, file: str) -> str:
     if name and known.get(name):
         return os.path.join(known[name], file)
     if path.startswith("s3://"):
-        raise FileNotFoundError(f"the session has no dataset {name}: {path}")
+        words = _there_are(path, name)
+        raise FileNotFoundError(
+            f"the session has no dataset {name}: {path}{f' ({words})' if words else ''}"
+        )
     return path
 
 

@@ -40,6 +40,20 @@ def test_a_dataset_that_was_fetched_is_read_where_it_is(fetched: Path, path: Any
 
 
 @pytest.mark.usefixtures("fetched")
+def test_a_path_without_a_dataset_is_told_which_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSML_STREAMED", "big")
+    for path in ("f2", "x/f2", "/data/x/f2", "s3://x/f2"):
+        with pytest.raises(FileNotFoundError) as caught:
+            nsml.open(path)
+        assert "such as other/f2; there are other, digits, big (streamed)" in str(caught.value)
+    for path in ("/etc/none", "digits/none"):  # the machine's, and one of a dataset
+        with pytest.raises(FileNotFoundError) as caught:
+            nsml.open(path)
+        assert "there are" not in str(caught.value)
+        assert caught.value.errno == 2
+
+
+@pytest.mark.usefixtures("fetched")
 def test_what_is_not_there_and_what_would_write() -> None:
     with pytest.raises(FileNotFoundError):
         nsml.open("digits/none")
