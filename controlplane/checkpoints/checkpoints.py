@@ -22,7 +22,7 @@ from controlplane.domain.values import Resume
 from controlplane.history.values import Checkpoint, CheckpointState, CheckpointUse
 from controlplane.state.lru import LruDict
 from controlplane.state.progress import checkpoint_is_durable
-from nsml.spec.labels import KEY_RULE, is_key
+from nsml.spec.labels import FORM_RULE, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -242,7 +242,7 @@ class Checkpoints:
             TooLarge: the session has too many tags.
         """
         if not is_key(tag):
-            raise InvalidRequest(f"{tag[:80]!r} is not a tag", why=f"a tag is as {KEY_RULE}")
+            raise InvalidRequest(f"{tag[:80]!r} is not a tag", why=f"a tag {FORM_RULE}")
         found = await self.get(session, name)
         marks = self._history.checkpoint_marks
         if await self._history.catalogue.checkpoint(session.id, tag) is not None:

@@ -10,9 +10,9 @@ LABEL: Final = "label."
 MOST_LABELS: Final = 32
 MOST_CHARACTERS: Final = 63
 """Of a key, and of a value."""
-KEY_RULE: Final = (
-    f"a key has letters of English, digits and . _ - / inside; {MOST_CHARACTERS} characters"
-)
+FORM_RULE: Final = f"has 1 to {MOST_CHARACTERS} of A-Z a-z 0-9 and, between these, . _ - /"
+"""Completes a sentence that begins with what has such a name."""
+KEY_RULE: Final = f"a key {FORM_RULE}"
 _KEY: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
 
 

@@ -184,6 +184,11 @@ async def test_what_is_tagged_or_loaded_by_anybody_stays(rig: Rig) -> None:
     assert not (await get(kim, session, "4")).users
     # A tag moves; without it the checkpoint is one of many.
     assert await tag(kim, session, "6", "paper") == "1"
+    code, _, told = await refused(tag(kim, session, "6", "a b"))
+    assert (code, told["why"]) == (
+        "INVALID_ARGUMENT",
+        "a tag has 1 to 63 of A-Z a-z 0-9 and, between these, . _ - /",
+    )
     untag = checkpoints_pb2.UntagCheckpointRequest(session=session.id, tag="paper")
     assert (await kim.checkpoints.UntagCheckpoint(untag)).name == "6"
     assert (await refused(kim.checkpoints.UntagCheckpoint(untag)))[0] == "NOT_FOUND"
