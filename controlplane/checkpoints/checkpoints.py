@@ -148,6 +148,9 @@ class Checkpoints:
                 why=f"{session.name} was to begin with it",
             )
         listing = await self._content.listing(caller, initial.digest)
+        saved = await self._history.catalogue.checkpoint(initial.session_id, initial.name)
+        # Its name may have been saved again, and its session may be removed.
+        is_it = saved is not None and saved.digest == initial.digest and not saved.content_saved_at
         await self._history.catalogue.put_checkpoint(
             Checkpoint(
                 session_id=session.id,
@@ -157,6 +160,8 @@ class Checkpoints:
                 file_count=listing.file_count,
                 state=CheckpointState.DURABLE,
                 digest=initial.digest,
+                step=saved.step if saved is not None and is_it else None,
+                summary=saved.summary if saved is not None and is_it else "{}",
             )
         )
         use = CheckpointUse(initial.name, session.id, self._clock.time())

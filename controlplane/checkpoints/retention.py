@@ -73,8 +73,8 @@ def _best(rule: Best, newest_first: Sequence[Candidate]) -> Iterator[Candidate]:
 def candidates(rules: CheckpointRetention, found: Iterable[Checkpoint]) -> Iterator[Candidate]:
     """What the rules are about, of durable checkpoints.
 
-    Their records name a folder. What a session began with has none, nor one whose record is still on its way: its values
-    are not known.
+    Their records name a folder. What a session began with has none, nor one whose record is still on its way, of which the
+    values are not known.
     """
     metrics = {rule.metric for rule in rules.best}
     for one in found:

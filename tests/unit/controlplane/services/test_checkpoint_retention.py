@@ -194,6 +194,19 @@ async def test_what_is_tagged_or_loaded_by_anybody_stays(rig: Rig) -> None:
     assert (await refused(kim.checkpoints.UntagCheckpoint(untag)))[0] == "NOT_FOUND"
 
 
+async def test_a_fork_takes_over_what_was_reported_before_the_save(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    source = await kim.submit()
+    [order] = await agent.assignments(1)
+    await agent.report(order.replica, "RUNNING")
+    await Saving(agent, source).save("best", 0.25)
+    made = await fork(kim, source.id, "fork-1", name="best")
+    its, own = [await get(kim, one, "best") for one in (source, made)]
+    assert (its.summary["val/acc"], its.step) == (0.25, 1.0)
+    assert (own.summary, own.step) == (its.summary, its.step)
+
+
 async def test_that_from_which_an_attempt_goes_on_stays_while_late_ones_come(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent = await (await rig.agent()).connect()
