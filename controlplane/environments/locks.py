@@ -23,6 +23,24 @@ if TYPE_CHECKING:
     from nsml.common.clock import Offload
 
 
+def why_none(session: Session) -> str:
+    """Why nothing is on record of the packages of a session, as far as its record tells."""
+    spec, has_ended = session.spec, session.state.is_ended
+    reasons = (
+        (session.imported is not None, "the backup that it comes from has none"),
+        (spec.environment_lock, "that of the session that it comes from is not kept any more"),
+        (not session.attempt and has_ended, "it ended before it was placed"),
+        (not session.attempt, "it waits, and is not prepared yet"),
+        (not session.started_at and has_ended, "it ended before it was prepared"),
+        (not session.started_at, "it is not prepared yet"),
+        (spec.dockerfile, f"its packages are those of the image from {spec.dockerfile}"),
+        (not spec.bundle_digest, "it ran without code, which would list packages"),
+        (spec.image, f"its code lists no packages beside those of image {spec.image}"),
+    )
+    otherwise = "its code lists no packages, or the agent of its node was of an earlier version"
+    return next((why for holds, why in reasons if holds), otherwise)
+
+
 class EnvironmentLocks:
     """Records and finds locks.
 
@@ -42,10 +60,7 @@ class EnvironmentLocks:
         if found is None and await self.inherit(session):
             found = await locks.of(session.id)
         if found is None:
-            raise NotFound(
-                f"no lock of {session.name} is kept",
-                why="it has not been prepared, or ran without packages that have one",
-            )
+            raise NotFound(f"no lock of {session.name} is kept", why=why_none(session))
         return found
 
     async def inherit(self, session: Session) -> bool:
