@@ -26,6 +26,7 @@ _LAUNCHERS = {"accelerate": "accelerate", "deepspeed": "deepspeed", "torchrun": 
 _PYTHONS = tuple(f"3.{minor}.{patch}" for minor in range(11, 40) for patch in (0, 99))
 """Those that nodes may have."""
 _SHOWN = 5
+_NOT_SEEN = "sessions do not see the packages of this machine: it fails unless its node's default packages have them"
 
 
 _OF_PYTHON = (".py", ".pyw", ".pyz")
@@ -305,7 +306,7 @@ def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requi
         # A package that has the name of a module may be anybody's.
         text = _imported_text({name: unlisted[name] for name in others})
         app.say(f"warning: {visible(text)}, which no package is listed for")
-        app.say("  why: sessions do not see the packages that are installed on this machine")
+        app.say(f"  why: {_NOT_SEEN}")
         place = "requirements.txt" if required.is_of_lists else required.source
         place = "pyproject.toml" if place == "uv.lock" else place
         app.say(f"  try: list the package in {visible(place)}; its name may not be the module's")
@@ -338,7 +339,7 @@ def _warn(
         else f"requirements.txt does not name {some}"
     )
     app.say(f"warning: {visible(what)}, and {lacks}")
-    app.say("  why: sessions do not see the packages that are installed on this machine")
+    app.say(f"  why: {_NOT_SEEN}")
     if lines and not required.is_of_lists:
         # a requirements.txt would count instead of it
         add = shell_line(["uv", "add", *lines])

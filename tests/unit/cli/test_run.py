@@ -306,7 +306,7 @@ def test_a_project_that_no_node_installs_is_refused(nsml, state, project, text, 
             [],
             [
                 "warning: main.py imports torch, cv2, yaml, and there is no requirements.txt that",
-                "  why: sessions do not see the packages that are installed on this machine",
+                "  why: sessions do not see the packages of this machine: it fails unless its node's default packages have them",
                 "  try: printf '%s\\n' torch opencv-python-headless pyyaml >> requirements.txt",
             ],
         ),
