@@ -280,9 +280,15 @@ class Repetition:
         hidden = sorted(session.spec.environment.keys() - self._given["env"].keys())
         if hidden:
             given = [word for name in hidden for word in ("--env", f"{name}=VALUE")]
+            names = ", ".join(hidden)
+            is_restored = session.HasField("imported")
             raise CommandError(
-                f"only {session.owner} sees the values of {', '.join(hidden)}",
-                why=f"{session.name} has them as variables",
+                f"{session.name} was restored without the values of {names}"
+                if is_restored
+                else f"only {session.owner} sees the values of {names}",
+                why="whoever wrote the backup was not the owner of the session"
+                if is_restored
+                else f"{session.name} has them as variables",
                 advice=f"{self._again(session)} {shell_line(given)} ...",
             )
 

@@ -138,14 +138,17 @@ def project(tmp_path, monkeypatch):
     return Path(folder)
 
 
-def write_backup(path, name="kim/mnist/1", memo=""):
-    """An archive of a session that printed a line."""
+def write_backup(path, name="kim/mnist/1", memo="", *, members=None, spec=None, **record):
+    """An archive of a session that printed a line; `members` are before it, by path, and `record` is beside it."""
     header = Header("c1", "0.2", "2026-11-28T20:00:00Z", "kim", (name,))
     session = {"id": "sold", "name": name, "memo": memo, "state": "SESSION_STATE_SUCCEEDED"}
+    session["spec"] = spec or {}
     with path.open("wb") as file, ArchiveWriter(file, header, now=EPOCH) as archive:
+        for member, data in (members or {}).items():
+            archive.add(member, data)
         archive.add("sessions/1/logs/1-0.log", b"hello\n")
         archive.add("sessions/1/logs/1-0.jsonl", b'{"first": 0, "last": 5, "received_at": 5}\n')
-        archive.add("sessions/1/session.json", json.dumps({"session": session}).encode())
+        archive.add("sessions/1/session.json", json.dumps({"session": session, **record}).encode())
         archive.finish()
 
 

@@ -106,6 +106,23 @@ def test_a_dataset_that_a_restored_session_lacks_is_typed(nsml, state, source, c
     assert (used.name, newest(state).id == before) == ("mnist", False)
 
 
+def test_what_a_restored_session_lacks_beside_is_told(nsml, state, source):
+    source.imported.platform = "c1"
+    began = source.spec.initial_checkpoint
+    began.session, began.name, began.session_name = source.id, "best", "lee/mnist/6"
+    told = nsml("fork", "kim/mnist/1").stderr
+    assert (
+        "  not pinned: checkpoint: kim/mnist/1 began with best of lee/mnist/6, which was not restored:"
+        " this one begins anew (-c CHECKPOINT)\n"
+    ) in told
+    assert not newest(state).spec.HasField("initial_checkpoint")
+    nsml("fork", "kim/mnist/1", "-c", "best")
+    assert newest(state).spec.initial_checkpoint.digest
+    source.spec.environment["A"] = "***"
+    refused = nsml("fork", "kim/mnist/1", check=False)
+    assert "kim/mnist/1 was restored without the values of A" in refused.stderr
+
+
 def test_what_is_given_is_told_and_changes_nothing_else(nsml, state, source):
     words = ("fork", "1", "-c", "best", "-g", "2", "--cpu", "8", "--image", "lab/torch:3")
     told = nsml(*words, "--env", "A=1", "--", "--lr", "0.2")

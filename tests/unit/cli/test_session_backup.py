@@ -7,6 +7,7 @@ import pytest
 import zstandard
 
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.datasets_pb2 import Dataset
 from tests.unit.cli.conftest import write_backup
 from tests.unit.nsml.client.contract_server import EPOCH
 
@@ -60,6 +61,43 @@ def test_a_restore_is_sent_to_its_end_and_once(nsml, state, project):
     again = json.loads(nsml("restore", "../old.tar.zst", "-j").stdout)["items"]
     assert [one["was_there"] for one in again] == [True]
     assert len(state.restoring) == 2
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+def test_a_program_finds_its_datasets_and_its_start_where_it_did(
+    nsml, state, project, tmp_path, has_other
+):
+    if has_other:
+        state.datasets.append(Dataset(name="mnist", owner="kim", version=1, digest="e" * 64))
+    members, datasets = {}, []
+    for number, folder in ((1, "old"), (3, "")):
+        found = {"name": "mnist", "owner": "kim", "version": number, "digest": str(number) * 64}
+        members[f"datasets/m{number}/data"] = b"%d" % number
+        members[f"datasets/m{number}.json"] = json.dumps({"dataset": found}).encode()
+        datasets.append({**found, "folder": folder})
+        del datasets[-1]["owner"]
+    members["sessions/1/checkpoints/%start/weights"] = b"1 2 3"
+    spec = {
+        "datasets": datasets[::-1],
+        "initial_checkpoint": {"session": "s0", "name": "best", "digest": "b" * 64},
+    }
+    start = {"initial_checkpoint": "sessions/1/checkpoints/%start"}
+    write_backup(tmp_path / "whole.tar.zst", members=members, spec=spec, **start)
+    told = nsml("restore", "../whole.tar.zst").stderr
+    name = "mnist.restored" if has_other else "mnist"
+    sent = state.restored["sold"].spec
+    assert [(one.name, one.version, one.folder) for one in sent.datasets] == [
+        (name, 2, "mnist" if has_other else ""),
+        (name, 1, "old"),
+    ]
+    assert f"kim/mnist/1: dataset mnist@3 is {name}@2 here\n" in told
+    assert ("dataset mnist@1 is" in told) is has_other
+    assert sent.initial_checkpoint.digest in state.blobs
+    # Where it is not in the archive, its name alone is restored.
+    write_backup(tmp_path / "part.tar.zst", name="kim/mnist/2", spec=spec)
+    state.restored.clear()
+    nsml("restore", "../part.tar.zst")
+    assert state.restored["sold"].spec.initial_checkpoint.digest == ""
 
 
 def test_what_is_in_one_is_shown_without_a_platform(nsml, project):
