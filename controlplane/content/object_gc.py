@@ -54,6 +54,7 @@ from nsml.content.errors import ContentError
 from nsml.content.pages import pages_in
 
 if TYPE_CHECKING:
+    from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore, StoredBlob
     from controlplane.state.live_state import LiveState
@@ -270,10 +271,7 @@ class Collector:
         await counted.begin({session.id: (session.owner, session.project) for session in live})
         walk = _Walk(self._objects, marks, done, counted, self._run)
         await walk.roots(
-            Reference(
-                session.spec.bundle_digest, KeptKind.CODE, session.owner, project=session.project
-            )
-            for session in live
+            root._replace(session_id="") for session in live for root in roots_of(session)
         )
         datasets = [
             Reference(dataset.digest, KeptKind.DATASETS, session.owner, project=session.project)
@@ -431,10 +429,19 @@ def _roots_in(found: Iterable[bytes]) -> list[Reference]:
         sessions = [etcd_codec.decode_session(record) for record in found]
     except (ValueError, KeyError) as error:
         raise ReferencesUnread("the record of a session cannot be read", why=str(error)) from error
-    return [
-        Reference(one.spec.bundle_digest, KeptKind.CODE, one.owner, one.id, one.project)
-        for one in sessions
-    ]
+    return [root for one in sessions for root in roots_of(one)]
+
+
+def roots_of(session: Session) -> Iterator[Reference]:
+    """What the record of a session refers to by itself: its code, and the checkpoint that a restored one began with.
+
+    Of others that is among the checkpoints of the session that saved it, or among their own.
+    """
+    owner, project = session.owner, session.project
+    yield Reference(session.spec.bundle_digest, KeptKind.CODE, owner, session.id, project)
+    initial = session.spec.initial_checkpoint
+    if session.imported is not None and initial is not None and initial.digest:
+        yield Reference(initial.digest, KeptKind.CHECKPOINTS, owner, session.id, project)
 
 
 async def _batches(blobs: AsyncIterator[StoredBlob], size: int) -> AsyncIterator[list[StoredBlob]]:

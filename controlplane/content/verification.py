@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from controlplane.content.counting import digests_in, end_of
-from controlplane.content.object_gc import recorded
+from controlplane.content.object_gc import recorded, roots_of
 from controlplane.domain.errors import NotFound
 from controlplane.history.values import KeptKind, Reference
 from controlplane.objects.errors import BlobDamaged
@@ -138,10 +138,8 @@ class Verification:
     async def _references(self) -> AsyncIterator[tuple[Reference, bool]]:
         """Everything that is referred to, with whether it is a manifest."""
         for session in [stored.value for stored in tuple(self._state.sessions.values())]:
-            yield (
-                Reference(session.spec.bundle_digest, KeptKind.CODE, session.owner, session.id),
-                True,
-            )
+            for root in roots_of(session):
+                yield root, True
         async for roots, blobs in recorded(self._history, self._run):
             for one in roots:
                 yield one, True

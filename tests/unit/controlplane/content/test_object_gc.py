@@ -21,6 +21,7 @@ from controlplane.content.content import FOUND_FOR_S, PERIOD_S, Content
 from controlplane.content.object_gc import Collected, Collector, Marks, ReferencesUnread
 from controlplane.content.object_gc_loop import FIRST_AFTER_S, LOOK_EVERY_S, Collecting
 from controlplane.domain.identity import User, UserCaller, identity_of
+from controlplane.domain.values import ImportedFrom, InitialCheckpoint, Session
 from controlplane.history.sql import object_references as referring
 from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
@@ -157,8 +158,8 @@ class World:
         absent = await self.objects.has_missing(one.blobs)
         await self.objects.put_many({digest: one.blobs[digest] for digest in absent})
 
-    async def end(self, session_id: str, bundle: str) -> None:
-        session = builders.session(id=session_id, spec={"bundle_digest": bundle})
+    async def end(self, session_id: str, bundle: str, whole: Session | None = None) -> None:
+        session = whole or builders.session(id=session_id, spec={"bundle_digest": bundle})
         await self.history.catalogue.put_session(
             SessionRecord(
                 id=session_id,
@@ -275,6 +276,25 @@ async def test_whatever_refers_to_an_object_keeps_it(world: World) -> None:
     await world.collect()
     kept = {digest for kind in ("version", "old version") for digest in trees[kind].blobs}
     assert await world.everything() == kept
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_what_a_restored_session_began_with_is_kept_with_it(
+    world: World, is_live: bool
+) -> None:
+    """Of no other session: the checkpoint that it began with may be gone, and then nothing would be collected."""
+    start = tree("start")
+    await world.send(start)
+    initial = InitialCheckpoint(session_id="s1", name="best", digest=start.root)
+    backup = ImportedFrom(platform="c", session_id="s", name="n", owner="lee", restored_at=1.0)
+    for imported in (backup, None):
+        session = builders.session(id="s1", spec={"initial_checkpoint": initial}, imported=imported)
+        if is_live:
+            world.live["s1"] = SimpleNamespace(value=session)
+        else:
+            await world.end("s1", "", session)
+        await world.collect()
+        assert await world.everything() == (set(start.blobs) if imported else set())
 
 
 async def test_pages_and_what_they_list_live_as_long_as_a_root_that_lists_them(
