@@ -271,8 +271,11 @@ _WORDS = "nsml.words"
 
 def _add_meant(ctx: click.Context, words: Sequence[str], error: Exception) -> None:
     """Replace the advice of an error by the line that was meant: what it says of a misplaced argument leads astray."""
+    from cli.exits import ExitCode
     from cli.misplaced import meant
 
+    if getattr(error, "code", None) is ExitCode.INTERRUPTED:
+        return  # what to do then does not depend on the arguments
     message = getattr(error, "message", "")
     if isinstance(message, str) and message and (line := meant(ctx, words, message)):
         error.advice = line  # type: ignore[attr-defined]  # of click's errors BadValue has it

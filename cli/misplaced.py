@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsml.common.shell import option_words, shell_line
+from nsml.spec.dataset_names import is_dataset_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ def meant(context: click.Context, words: Sequence[str], message: str) -> str:
         return filtered
     if [one.name for one in arguments] == ["name", "path"]:
         name, path = (str(values.get(one)) for one in ("name", "path"))
-        if Path(name).exists() and not Path(path).exists():
+        if _is_name_last(name, path, reads=getattr(arguments[1].type, "exists", False)):
             corrected = _swapped(words, name, path)
     elif arguments and arguments[-1].type is click.UNPROCESSED:
         pass  # words of a program, among which no session is
@@ -56,6 +57,18 @@ def _read(context: click.Context, words: Sequence[str]) -> Mapping[str, Any]:
     except click.UsageError:
         return {}
     return values
+
+
+def _is_name_last(name: str, path: str, *, reads: bool) -> bool:
+    """Whether a dataset stands behind the path; `reads`: from that path, where the other commands make it."""
+    if reads:
+        return Path(name).exists() and not Path(path).exists()
+    return not _names_dataset(name) and _names_dataset(path)
+
+
+def _names_dataset(text: str) -> bool:
+    owner, _, name = text.rpartition("/")
+    return "/" not in owner and owner != "." and is_dataset_name(name.partition("@")[0])
 
 
 def _flat(values: Sequence[Any]) -> list[str]:

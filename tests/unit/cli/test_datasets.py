@@ -197,6 +197,7 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
         raise KeyboardInterrupt
 
     (two / "more").touch()
+    (project / "digits").mkdir()  # no sign that the arguments are swapped
     words = ["dataset", *(str(two) if word == "DATA" else word for word in words)]
     with monkeypatch.context() as patched:
         patched.setattr(broken, interrupted)

@@ -22,6 +22,7 @@ import pytest
         ("export @last out.csv", "export @last -o out.csv"),
         ("export out.jsonl @last", "export @last -o out.jsonl"),
         ("dataset push . digits", "dataset push digits ."),
+        ("dataset pull ./data nonono", "dataset pull nonono ./data"),
     ],
 )
 def test_the_line_that_was_meant(nsml, everything, project, typed, meant):
@@ -47,12 +48,15 @@ def test_the_line_that_was_meant(nsml, everything, project, typed, meant):
         "diff kim/mnist/1 kim/mnist/99",
         "model pull @last nonono",
         "dataset push digits missing",
+        "dataset pull nonono target",
+        "dataset pull kim/nonono target",
         "logs nonono",
         "exec 99 1",
         "exec --limit 3s 99 1",
     ],
 )
 def test_nothing_is_made_up(nsml, everything, project, typed):
+    (project / "nonono").mkdir()  # a folder of the name is no sign of what was meant
     result = nsml(*typed.split(), check=False)
     assert result.code != 0
     swapped = [*typed.split()[:-2], *reversed(typed.split()[-2:])]
