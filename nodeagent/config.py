@@ -161,8 +161,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pulled where it is missing."""
 
     default_requirements: str = ""
-    """Without containers: the requirements file (a path, or `cpu` or `cuda`, which are maintained with nsml) of
-    the packages of sessions that name none. Those of sessions that name some are added to them."""
+    """The requirements file (a path, or `cpu` or `cuda`, which are maintained with nsml) of the packages of sessions
+    that name none. Those of sessions that name some are added to them. In containers: upon the default image, for
+    sessions that name no image."""
 
     micromamba: Path | None = None
     """Without containers: the program micromamba (2.2 or newer), which builds the environment of sessions with an

@@ -151,6 +151,7 @@ class InImages:
                 built=asked.built,
                 installed=locks.append,
                 logins=asked.logins,
+                has_default_packages=self._images.has_default_packages("", wanted.image),
             )
         finally:
             del self._held[asked]

@@ -6,10 +6,11 @@ import asyncio
 from collections import OrderedDict
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import structlog
 
+from nodeagent.engine.client import EngineError
 from nodeagent.replica.assignments import users_of
 from nodeagent.replica.secrets import logins_by_registry
 from nodeagent.storage.transfer import uninterrupted
@@ -18,10 +19,10 @@ from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from nodeagent.environment_builds import EnvironmentBuilds
-    from nodeagent.environments.virtualenvs import Environments
+    from nodeagent.environments.virtualenvs import Facts
     from nodeagent.folders import ReplicaFolders
     from nsml.common.clock import Clock, Offload
 
@@ -30,16 +31,35 @@ MOST_WAITING: Final = 256
 """Different orders that wait for their turn; more are refused."""
 WANTED_FOR_S: Final = 25.0
 """How long the control plane waits: an order that has waited longer is not carried out."""
-_KIND = "environment"
 
 log = structlog.get_logger()
+
+
+class Stored(Protocol):
+    """Environments of one kind on this node. Blocking; raises OSError and EngineError."""
+
+    def stored(self) -> dict[str, float]:
+        """When each was last used: Unix seconds by key."""
+        ...
+
+    def owner(self, key: str) -> str | None:
+        """Whose one is; see Facts."""
+        ...
+
+    def facts(self, key: str) -> Facts:
+        """What is known of one."""
+        ...
+
+    def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
+        """Remove one that nobody uses or builds; whether it is gone."""
+        ...
 
 
 class EnvironmentOrders:
     """Carries out the orders, one after the other, equal ones together. A context manager: leaving it gives up what is not done.
 
     Args:
-        environments: of this node.
+        environments: of this node, by what its replicas' uses call their kind; no two kinds have the same key.
         folders: of its replicas.
         builds: what builds some before a session needs them.
         answered: called when there is an answer.
@@ -47,7 +67,7 @@ class EnvironmentOrders:
 
     def __init__(
         self,
-        environments: Environments,
+        environments: Mapping[str, Stored],
         folders: ReplicaFolders,
         builds: EnvironmentBuilds,
         *,
@@ -127,25 +147,32 @@ class EnvironmentOrders:
         work = partial(self._removed, remove, owner) if remove else partial(self._listed, owner)
         try:
             return await uninterrupted(self._run_long, work)
-        except OSError as error:
+        except (EngineError, OSError) as error:
             log.warning("environment.order_failed", error=str(error))
-            return pb.EnvironmentReport(words=error.strerror or str(error))
+            return pb.EnvironmentReport(words=getattr(error, "strerror", None) or str(error))
 
     def _listed(self, owner: str) -> pb.EnvironmentReport:
-        users = users_of(self._folders, _KIND)
-        at = self._environments.stored()
-        newest = sorted(at, key=lambda key: at[key], reverse=True)
+        stored = [
+            (used_at, key, kind)
+            for kind, environments in self._environments.items()
+            for key, used_at in environments.stored().items()
+        ]
+        users = {kind: users_of(self._folders, kind) for kind in self._environments}
         theirs = (
-            key for key in newest if not owner or self._environments.owner(key) in {owner, ""}
+            one
+            for one in sorted(stored, reverse=True)
+            if not owner or self._environments[one[2]].owner(one[1]) in {owner, ""}
         )
         found = [
-            self._described(key, at[key], users.get(key, set()))
-            for key in islice(theirs, MOST_LISTED)
+            self._described(self._environments[kind], key, at, users[kind].get(key, set()))
+            for at, key, kind in islice(theirs, MOST_LISTED)
         ]
         return pb.EnvironmentReport(environments=found)
 
-    def _described(self, key: str, used_at: float, users: set[str]) -> resources.NodeEnvironment:
-        facts = self._environments.facts(key)
+    def _described(
+        self, environments: Stored, key: str, used_at: float, users: set[str]
+    ) -> resources.NodeEnvironment:
+        facts = environments.facts(key)
         described = resources.NodeEnvironment(
             key=key,
             owner_id=facts.owner or "",
@@ -160,15 +187,15 @@ class EnvironmentOrders:
         return described
 
     def _removed(self, key: str, owner: str) -> pb.EnvironmentReport:
-        if key not in self._environments.stored():
-            return pb.EnvironmentReport()
-        whose = self._environments.owner(key)
-        if owner and whose not in {owner, ""}:
+        has_it = ((kind, one) for kind, one in self._environments.items() if key in one.stored())
+        kind, environments = next(has_it, ("", None))
+        whose = None if environments is None else environments.owner(key)
+        if environments is None or (owner and whose not in {owner, ""}):
             return pb.EnvironmentReport()
         kept = resources.NodeEnvironment(key=key, owner_id=whose or "", for_all=whose == "")
         if owner and whose != owner:
             return pb.EnvironmentReport(environments=[kept], words="it is for everybody")
-        if self._environments.remove(key, lambda: key in users_of(self._folders, _KIND)):
+        if environments.remove(key, lambda: key in users_of(self._folders, kind)):
             log.info("environment.removed", key=key)
             return pb.EnvironmentReport(removed=True)
         return pb.EnvironmentReport(

@@ -9,7 +9,7 @@ import random
 import resource
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from nodeagent.dependencies import Dependencies, Machine, MakeEnvironmentOrders,
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.engine.watch import ANSWERS_WITHIN_S, EngineWatch
 from nodeagent.environment_builds import EnvironmentBuilds, InImages, OnMachine, Provide
-from nodeagent.environment_orders import EnvironmentOrders
+from nodeagent.environment_orders import EnvironmentOrders, Stored
 from nodeagent.environments.conda import DEFAULT_CHANNELS, Conda, Unusable, find_conda
 from nodeagent.environments.defaults import Defaults, read_defaults
 from nodeagent.environments.downloads import Downloads
@@ -35,6 +35,7 @@ from nodeagent.environments.image_builds import build_prefix
 from nodeagent.environments.image_names import ImageNames
 from nodeagent.environments.image_settings import ImageSettings
 from nodeagent.environments.images import Images
+from nodeagent.environments.package_images import PackageImages
 from nodeagent.environments.sandbox import BuildLimits, Sandbox
 from nodeagent.environments.setups import Setups
 from nodeagent.environments.virtualenvs import Environments
@@ -197,7 +198,9 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
         images: Images | None = None
         watch: EngineWatch | None = None
         if engine_place is not None:
-            images = await _images(settings, of_builds, engine_place, limits.disk_floor_bytes)
+            images = await _images(
+                settings, of_builds, engine_place, limits.disk_floor_bytes, defaults.lines
+            )
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
             watch = EngineWatch(engine_place.engine, clock=clock, run_long=in_own_thread)
             names = _image_names(engine_place, sandbox)
@@ -207,8 +210,7 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
         async with (
             _rules_kept(networks, folders, clock),
             _runtime(folders, isolation, networks.network, engine_place, clock) as runtime,
-            # in containers what the default image has
-            _built_ahead(environments, Defaults() if images is not None else defaults),
+            _built_ahead(environments if images is None else images, defaults),
         ):
             yield Dependencies(
                 clock=clock,
@@ -239,7 +241,7 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
                 if images is None
                 else _image_orders(settings, images, uses, clock),
                 environment_orders=_environment_orders(
-                    environments,
+                    _listed(environments, images, ahead),
                     folders,
                     _environment_builds(settings, ahead, reader, clock),
                     clock,
@@ -698,8 +700,10 @@ def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkF
 
 
 @asynccontextmanager
-async def _built_ahead(environments: Environments, defaults: Defaults) -> AsyncIterator[None]:
-    """Meanwhile have the environment of the default packages, anew where their file is newer."""
+async def _built_ahead(
+    environments: Environments | Images, defaults: Defaults
+) -> AsyncIterator[None]:
+    """Meanwhile have the environment of the default packages, or the image, anew where their file is newer."""
     cancelled = threading.Event()
 
     async def build() -> None:
@@ -713,7 +717,7 @@ async def _built_ahead(environments: Environments, defaults: Defaults) -> AsyncI
             await in_own_thread(make)
         except EnvironmentCancelled:
             return
-        except (EnvironmentFailed, OSError) as error:
+        except (EnvironmentFailed, EngineError, OSError) as error:
             log.warning("environment.default_not_built", reason=str(error))
 
     building = asyncio.create_task(build()) if defaults.lines else None
@@ -784,7 +788,11 @@ def _runtime(
 
 
 async def _images(
-    settings: Settings, limits: BuildLimits, place: EnginePlace, floor_bytes: int
+    settings: Settings,
+    limits: BuildLimits,
+    place: EnginePlace,
+    floor_bytes: int,
+    default_packages: Sequence[str],
 ) -> Images:
     """The images of this agent; what builds of an earlier one left is removed."""
     images = Images(
@@ -792,6 +800,7 @@ async def _images(
         place.engine,
         ImageSettings(
             default=settings.default_image,
+            default_packages=default_packages,
             aliases=settings.image_aliases,
             always_pulls=settings.image_pull == "always",
             credentials=settings.registry_config,
@@ -850,8 +859,21 @@ def _environment_builds(
     )
 
 
+def _listed(
+    environments: Environments, images: Images | None, ahead: OnMachine | InImages
+) -> Mapping[str, Stored]:
+    """What users see as environments: also those from before the node had containers."""
+    if images is None:
+        return {"environment": environments}
+    of_images = PackageImages(images, lambda key: f"image {key}" in ahead.uses())
+    return {"environment": environments, "image": of_images}
+
+
 def _environment_orders(
-    environments: Environments, folders: ReplicaFolders, builds: EnvironmentBuilds, clock: Clock
+    environments: Mapping[str, Stored],
+    folders: ReplicaFolders,
+    builds: EnvironmentBuilds,
+    clock: Clock,
 ) -> MakeEnvironmentOrders:
     return lambda answered: EnvironmentOrders(
         environments, folders, builds, answered=answered, clock=clock, run_long=in_own_thread

@@ -69,7 +69,8 @@ def ls(app: App, *, names: tuple[str, ...]) -> None:
 
     NODE is a name or a glob; without one, all connected nodes. You see yours and those for all
     users, administrators see all. Shared is what other environments of the node, or its kept
-    downloads, have too: removing one frees the rest.
+    downloads, have too: removing one frees the rest. On nodes with containers these are the images
+    with packages, and shared is their base.
     """
     from nsml.v1 import resources_pb2
     from nsml.view.environments import COLUMNS, OnNode, record
@@ -80,7 +81,7 @@ def ls(app: App, *, names: tuple[str, ...]) -> None:
         columns=COLUMNS,
         record=record,
         name="key",
-        none="no environments: none was built yet, or the nodes have containers",
+        none="no environments: none was built yet",
         blank=OnNode(node="", environment=resources_pb2.NodeEnvironment()),
     )
 

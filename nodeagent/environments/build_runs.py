@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from nodeagent.engine.client import EngineError
 from nodeagent.engine.images import put_archive, run_build, written_bytes
 from nodeagent.environments.builds import LastWords, WithoutPlaces
-from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.environments.errors import DefaultsUnfit, EnvironmentFailed
 from nodeagent.environments.image_settings import NO_NETWORK
+from nodeagent.environments.recipe import UNFIT
 from nodeagent.storage.eviction import NoRoom
 from nsml.common.units import size_text
 
@@ -99,7 +100,8 @@ class BuildRun:
             )
         if code:
             reason = words.reason(f"the build ended with {code}")
-            raise EnvironmentFailed(reason + _hint(reason, settings.network))
+            failure = DefaultsUnfit if code == UNFIT else EnvironmentFailed
+            raise failure(reason + _hint(reason, settings.network))
 
     def put(self, container: str, folder: str, pieces: Iterable[bytes]) -> None:
         """Unpack an archive in a container that is not started yet."""

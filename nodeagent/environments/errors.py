@@ -9,3 +9,7 @@ class EnvironmentFailed(Exception):
 
 class EnvironmentCancelled(Exception):
     """The caller no longer wants the environment."""
+
+
+class DefaultsUnfit(EnvironmentFailed):
+    """What code requires cannot be had beside the node's default packages; the message says why."""

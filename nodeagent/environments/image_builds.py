@@ -32,13 +32,15 @@ from nodeagent.engine.images import (
     tags_of,
 )
 from nodeagent.environments.build_runs import BuildRun
+from nodeagent.environments.default_images import DefaultImage
 from nodeagent.environments.dockerfile_builds import Context, DockerfileBuild, build_key
-from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.environments.errors import DefaultsUnfit, EnvironmentFailed
 from nodeagent.environments.generations import SUFFIX, last_of, next_of
 from nodeagent.environments.hostconfig import apt_configuration
 from nodeagent.environments.image_records import DERIVED, tag_of
 from nodeagent.environments.recipe import PLACE, LockTaken, LockUse, recipe_key, write_recipe
 from nsml.packages.locks import LockRefused, locked
+from nsml.packages.requirements import Requirements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,8 +54,8 @@ if TYPE_CHECKING:
     from nodeagent.environments.dockerfile_builds import Layers, Recipe, StepRun
     from nodeagent.environments.hostconfig import AptConfiguration
     from nodeagent.environments.image_records import ImageRecords
+    from nodeagent.environments.image_rights import ImageRights
     from nodeagent.environments.image_settings import ImageRequest, ImageSettings
-    from nsml.packages.requirements import Requirements
 
 _KEY = re.compile(rf"[0-9a-f]{{32}}{SUFFIX}(?:-[a-z0-9]+)?")
 """Of a derived image; with a mark behind it of one that an agent was about to give its name."""
@@ -76,6 +78,7 @@ class ImageBuilds:
         builds: Builds,
         queue: BuildQueue,
         records: ImageRecords,
+        rights: ImageRights,
         base: Callable[[str, ImageRequest], StoredImage],
         look: Callable[[ImageRequest], object],
     ) -> None:
@@ -86,6 +89,7 @@ class ImageBuilds:
         self._builds = builds
         self._queue = queue
         self._records = records
+        self._rights = rights
         self._base = base
         self._look = look
 
@@ -102,45 +106,120 @@ class ImageBuilds:
         """Of all derived images on the engine, also those of other agents. Raises EngineError."""
         return list(filter(_KEY.fullmatch, tags_of(self._engine, DERIVED)))
 
-    def derived(self, base: StoredImage, requirements: Requirements, request: ImageRequest) -> str:
-        """The id of the image with `requirements` upon `base`; see Images.provide."""
+    def default_of(self, base: StoredImage, request: ImageRequest) -> DefaultImage | None:
+        """The image with the default packages, for who asks; None: it cannot be had, or a lock is to be installed without it."""
+        if request.lock and find_image(self._engine, tag_of(self._default_key(base, 0.0))) is None:
+            return None
+        try:
+            # which no user has made anew for all others
+            return self.default(base, request, built_after=0.0)
+        except EnvironmentFailed as error:
+            request.say(f"nsml: note: without the node's default packages: {error}\n".encode())
+            return None
+
+    def default(
+        self, base: StoredImage, request: ImageRequest, *, built_after: float
+    ) -> DefaultImage:
+        """The image with the default packages: found, or built."""
+        wanted = Requirements(lines=self._settings.default_packages)
         apt = apt_configuration()
 
-        def named(wanted: Requirements, built_after: float, use: LockUse | None = None) -> str:
+        def build(key: str, request: ImageRequest, turn: Turn) -> None:
+            self._build(key, base, wanted, apt, request, turn=turn)
+
+        key = self._default_key(base, built_after)
+        image = self._provided(key, replace(request, built=lambda _: None), build)
+        lock = self._records.packages_of(key, image)
+        return DefaultImage(image=image, lines=wanted.lines, lock=lock)
+
+    def _default_key(self, base: StoredImage, built_after: float) -> str:
+        key = recipe_key(
+            base_id=base.id,
+            requirements=Requirements(lines=self._settings.default_packages),
+            environ=os.environ,
+            apt=apt_configuration(),
+            owner="",
+        )
+        return self._current(key, built_after)
+
+    def derived(
+        self,
+        base: StoredImage,
+        requirements: Requirements,
+        request: ImageRequest,
+        default: DefaultImage | None,
+        site: Sequence[str],
+    ) -> str:
+        """The id of the image with `requirements` upon `base`; see Images.provide.
+
+        Upon `default`, which is made of that, if they fit beside its packages. `site`: lines that say where the packages
+        of a lock may come from, beside those of the requirements.
+        """
+        apt = apt_configuration()
+        # whatever the site names, too
+        source = request.owner if requirements.has_own_sources else ""
+        owner = request.owner if self._rights.has_any(base.id) else source
+
+        def named(
+            upon: StoredImage,
+            wanted: Requirements,
+            built_after: float,
+            use: LockUse | None = None,
+        ) -> str:
             key = recipe_key(
-                base_id=base.id,
+                base_id=upon.id,
                 requirements=wanted,
                 environ=os.environ,
                 apt=apt,
-                owner=request.owner,
+                owner=source,
                 lock=use,
             )
             return self._current(key, built_after)
 
-        def made(key: str, wanted: Requirements, use: LockUse | None = None) -> tuple[str, str]:
+        def made(
+            key: str,
+            upon: StoredImage,
+            wanted: Requirements,
+            *,
+            use: LockUse | None = None,
+            default: DefaultImage | None = None,
+        ) -> tuple[str, str]:
             def make(key: str, request: ImageRequest, turn: Turn) -> None:
-                self._build(key, base, wanted, apt, request, use=use, turn=turn)
+                self._build(
+                    key,
+                    upon,
+                    wanted,
+                    apt,
+                    request,
+                    turn=turn,
+                    use=use,
+                    default=default,
+                    owner=owner,
+                )
 
             image = self._provided(key, request, make)
             return image.id, self._records.packages_of(key, image)
 
-        lock = request.lock
+        lock, upon = request.lock, base if default is None else default.image
         if not lock:
-            key = named(requirements, request.built_after)
-            image_id, installed = made(key, requirements)
+            key = named(upon, requirements, request.built_after)
+            image_id, installed = made(key, base, requirements, default=default)
             request.installed(installed)
             return image_id
-        found = named(requirements, 0.0)
+        found = named(upon, requirements, 0.0)
         if self._records.packages_of(found, find_image(self._engine, tag_of(found))) == lock:
-            image_id, installed = made(found, requirements)
+            image_id, installed = made(found, base, requirements, default=default)
             if installed == lock:  # it was not removed meanwhile
                 request.installed(lock)
                 return image_id
-        whole = _locked(requirements, lock)
+        whole = _locked(requirements, lock, site)
         use = None
         if whole is not requirements:
             use = LockUse(requirements.lines, request.keeps_whole_lock)
-        image_id, installed = made(named(whole, request.built_after, use), whole, use)
+        if default is None or not default.is_part_of(lock):
+            upon = base
+        key = named(upon, whole, request.built_after, use)
+        image_id, installed = made(key, upon, whole, use=use)
         # of an image that another agent has made it is not known which of its packages it kept
         is_known = use is not None and use.keeps_all
         request.installed(lock if is_known else installed)
@@ -231,34 +310,76 @@ class ImageBuilds:
         apt: AptConfiguration,
         request: ImageRequest,
         *,
-        use: LockUse | None,
         turn: Turn,
+        use: LockUse | None = None,
+        default: DefaultImage | None = None,
+        owner: str = "",
     ) -> None:
-        folder = self._folder / f"{key}.build"
+        """Build upon `default`, if the requirements fit beside its packages, else upon `base`; `owner`: whose it is, "": all's."""
         run = self._run(key, request, turn)
+        install = partial(self._install, key, apt=apt, run=run, owner=owner)
+        try:
+            if default is not None:
+                try:
+                    return install(default.image, requirements, use=use, default=default)
+                except DefaultsUnfit as error:
+                    request.say(f"note: without the node's default packages: {error}\n".encode())
+            install(base, requirements, use=use, default=None)
+        finally:
+            shutil.rmtree(self._folder / f"{key}.build", ignore_errors=True)
+
+    def _install(
+        self,
+        key: str,
+        base: StoredImage,
+        requirements: Requirements,
+        *,
+        apt: AptConfiguration,
+        run: BuildRun,
+        owner: str,
+        use: LockUse | None,
+        default: DefaultImage | None,
+    ) -> None:
+        """Build upon `base`, which has the packages of `default`. Raises DefaultsUnfit where these do not fit beside others."""
         heard: list[LockTaken] = []
+        named = requirements.count + len(requirements.packages)
 
         def hear(say: Say) -> LockTaken:
             heard[:] = [LockTaken(say)]
             return heard[0]
 
         def describe(image: StoredImage) -> None:
-            self._records.remember_packages(key, image, heard[0].lock)
+            lock = heard[0].lock
+            if default is not None and not requirements.lines:
+                lock = default.lock
+            about = {
+                "owner": owner,
+                "base_bytes": base.size_bytes,
+                "package_count": lock.count("\n") or named,
+            }
+            self._records.remember_packages(key, image, lock, about)
 
-        def keep(made: str) -> None:
-            self._keep(made, base, key, run.written, describe)
-
-        try:
-            container = self._build_container(
-                key,
-                turn,
-                argv=("/bin/sh", f"{PLACE}/build.sh"),
-                mounts=write_recipe(folder, requirements, os.environ, apt, lock=use),
-                capabilities=FOR_APT if requirements.packages else FOR_PIP,
-            )
-            run.to_end(container, base, keep=keep, hear=hear)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        container = self._build_container(
+            key,
+            run.turn,
+            argv=("/bin/sh", f"{PLACE}/build.sh"),
+            mounts=write_recipe(
+                self._folder / f"{key}.build",
+                requirements,
+                os.environ,
+                apt,
+                lock=use,
+                default=() if default is None else default.left_beside(requirements),
+                default_lock="" if default is None else default.lock,
+            ),
+            capabilities=FOR_APT if requirements.packages else FOR_PIP,
+        )
+        run.to_end(
+            container,
+            base,
+            keep=lambda made: self._keep(made, base, key, run.written, describe),
+            hear=hear,
+        )
 
     def _run(self, key: str, request: ImageRequest, turn: Turn) -> BuildRun:
         return BuildRun(
@@ -367,9 +488,9 @@ def build_prefix(mark: str) -> str:
     return f"nsml-build-{mark}-"
 
 
-def _locked(requirements: Requirements, lock: str) -> Requirements:
+def _locked(requirements: Requirements, lock: str, site: Sequence[str]) -> Requirements:
     """Raises EnvironmentFailed where it cannot be the lock of these requirements."""
     try:
-        return locked(requirements, lock)
+        return locked(requirements, lock, site)
     except LockRefused as error:
         raise EnvironmentFailed(f"the lock of its packages cannot be used: {error}") from None

@@ -3,6 +3,7 @@
 ```
 <folder>/<key>.json      an image that the agent pulled, or made or found made; its mtime is the last use
 <folder>/<key>.packages  the id of an image that it made, and the lock of what that has
+<folder>/<key>.about     whose that image is, how many packages it has, and how much of it is its base
 ```
 
 The engine keeps when a derived image was last used by any of its agents.
@@ -21,6 +22,7 @@ from nodeagent.engine.images import find_image, image_used_at, touch_image
 from nodeagent.folders import write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from nodeagent.engine.client import Engine
@@ -108,8 +110,11 @@ class ImageRecords:
         image = find_image(self._engine, record["reference"])
         return image is not None and image.id != record["id"]
 
-    def remember_packages(self, key: str, image: StoredImage, lock: str) -> None:
-        """Note the lock of an image that the agent has made; "" for none."""
+    def remember_packages(
+        self, key: str, image: StoredImage, lock: str, about: Mapping[str, object]
+    ) -> None:
+        """Note the lock of an image that the agent has made, "" for none, and what `PackageImages` is to read."""
+        write_atomically(self._about(key), json.dumps(about).encode())
         write_atomically(self._packages(key), f"{image.id}\n{lock}".encode())
 
     def packages_of(self, key: str, image: StoredImage | None) -> str:
@@ -123,6 +128,7 @@ class ImageRecords:
         """The image is gone."""
         self._path(key).unlink(missing_ok=True)
         self._packages(key).unlink(missing_ok=True)
+        self._about(key).unlink(missing_ok=True)
         self._noted_at.pop(key, None)
 
     def _path(self, key: str) -> Path:
@@ -130,6 +136,9 @@ class ImageRecords:
 
     def _packages(self, key: str) -> Path:
         return self._folder / f"{key}.packages"
+
+    def _about(self, key: str) -> Path:
+        return self._folder / f"{key}.about"
 
 
 def tag_of(key: str) -> str:

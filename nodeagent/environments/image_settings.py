@@ -25,10 +25,12 @@ class ImageSettings:
 
     `aliases` lead from names that are retired, with their tag, to others. `always_pulls`: also what is
     here already. `allowed`: patterns as in `allowed.py`. `network`: the engine's network of builds.
+    `default_packages`: lines of requirements, upon the default image.
     `image_bytes` is the most that a pulled image may have, `disk_bytes` the most that a build may write.
     """
 
     default: str = ""
+    default_packages: Sequence[str] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     always_pulls: bool = False
     credentials: Path | None = None

@@ -2,8 +2,9 @@
 
 The base is what the session names, else its code (`#nsml:`), else the site's default; names that are
 retired lead elsewhere. Requirements and system packages make a derived image `nsml-env:<key>` of it,
-once for all agents of the engine. That keeps when each was last used, and any agent removes what nobody
-uses, also after one that is gone.
+once for all agents of the engine; upon the site's default they are added to the site's default packages, which
+are a derived image themselves (`default_images.py`). The engine keeps when each was last used, and any agent removes
+what nobody uses, also after one that is gone.
 
 All is below `<agent data>/images/`: `image_records.py`, `image_rights.py`, `image_pulls.py`, `image_builds.py` and
 `builds.py` say what they keep there.
@@ -23,6 +24,7 @@ from nodeagent.engine.private_images import PRIVATE, is_marked_private, remove_p
 from nodeagent.environments.allowed import AllowedImages
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.builds import Builds
+from nodeagent.environments.default_images import RETIRED, means_default
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.image_builds import ImageBuilds
 from nodeagent.environments.image_pulls import ImagePulls, pinned_name
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nodeagent.engine.client import Engine
-    from nodeagent.engine.images import ListedImage
+    from nodeagent.engine.images import ListedImage, StoredImage
     from nodeagent.engine.pulls import Login
     from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.builds import Say
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     from nodeagent.environments.image_settings import ImageSettings
     from nsml.packages.requirements import Requirements
 
-_RETIRED = "nsml/default_ml"
-"""What NSML called its default image."""
 _CONTEXT = ".context"
 _OURS = frozenset({DERIVED, PRIVATE})
 """Repositories of names that agents give; no session may use them."""
@@ -101,6 +101,7 @@ class Images:
             builds=self._builds,
             queue=queue or BuildQueue(QueueLimits(), lambda: 1 << 62),
             records=self._records,
+            rights=self._rights,
             base=lambda named, request: self._pulls.provide(self.resolve(named, None)[0], request),
             look=self._look,
         )
@@ -139,11 +140,27 @@ class Images:
         instead = {whole_reference(old): new for old, new in self._settings.aliases.items()}.get(
             whole
         )
-        if instead is None and parts_of(whole)[0] == _RETIRED and self._settings.default:
+        if instead is None and parts_of(whole)[0] == RETIRED and self._settings.default:
             instead = self._settings.default
         if instead is None:
             return whole, ""
         return whole_reference(instead), f"image {named} is retired: {instead} takes its place"
+
+    def has_default_packages(self, asked: str, wanted: str | None) -> bool:
+        """Whether a session has the site's default packages: it means the default image. Arguments and errors as `resolve`."""
+        reference, settings = self.resolve(asked, wanted)[0], self._settings
+        return bool(settings.default_packages) and means_default(
+            asked or wanted or "", reference, settings.default
+        )
+
+    def build_default(self, say: Say, cancelled: threading.Event, *, built_after: float) -> None:
+        """Have the image with the default packages, before anybody waits for it. Raises as `provide`."""
+        request = ImageRequest(
+            owner="", say=say, cancelled=cancelled, waits=lambda _: None, use=lambda _: None
+        )
+        with _engine_errors():
+            base = self._pulls.provide(self.resolve("", None)[0], request)
+            self._image_builds.default(base, request, built_after=built_after)
 
     def provide(
         self,
@@ -162,8 +179,11 @@ class Images:
         keeps_whole_lock: bool = False,
         installed: Callable[[str], object] = lambda _: None,
         logins: Mapping[str, Login] = MappingProxyType({}),
+        has_default_packages: bool = False,
     ) -> str:
         """The id of the image with `requirements` upon `reference`: found, pulled, built.
+
+        `has_default_packages`: the default packages, too, unless these cannot be had, or not beside the requirements.
 
         `owner` is the id of the user who asks, `logins` that user's at registries. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
         could remove it, `pinned` the base image by its digest. One that this agent pulled before `built_after` is pulled again, and what was built before is built anew, beside that; `built` gets when it was built: Unix
@@ -187,11 +207,21 @@ class Images:
         with _engine_errors():
             base = self._pulls.provide(reference, request)
             pinned(pinned_name(reference, base))
-            if not requirements.lines and not requirements.packages and not lock:
-                # whoever else's it is, it was here before
-                built(float(self._records.read(self._pulls.key_of(reference)).get("pulled_at", 1)))
-                return base.id
-            return self._image_builds.derived(base, requirements, request)
+            # code that has hashes gets exactly what it names
+            has_default_packages = has_default_packages and not requirements.are_hashed
+            default = self._image_builds.default_of(base, request) if has_default_packages else None
+            if not requirements.lines and not requirements.packages:
+                if default is not None and lock in {"", default.lock}:
+                    built(default.image.created_at)
+                    installed(default.lock)
+                    return default.image.id
+                if not lock:
+                    # whoever else's it is, it was here before
+                    key = self._pulls.key_of(reference)
+                    built(float(self._records.read(key).get("pulled_at", 1)))
+                    return base.id
+            site = self._settings.default_packages if has_default_packages else ()
+            return self._image_builds.derived(base, requirements, request, default, site)
 
     def provide_built(
         self,
@@ -268,11 +298,19 @@ class Images:
         """When each that may be removed was last used: Unix seconds by key."""
         found = {key: self._records.used_at(key) for key in self._records.all_keys()}
         with suppress(EngineError):
-            for key in self._image_builds.all_keys():
-                found[key] = max(
-                    self._records.used_at(key), image_used_at(self._engine, tag_of(key))
-                )
+            found |= self.derived()
         return found
+
+    def derived(self) -> dict[str, float]:
+        """The same of derived images, also those of other agents. Raises EngineError."""
+        return {
+            key: max(self._records.used_at(key), image_used_at(self._engine, tag_of(key)))
+            for key in self._image_builds.all_keys()
+        }
+
+    def found(self, key: str) -> StoredImage | None:
+        """A derived image; None: it is gone. Raises EngineError."""
+        return find_image(self._engine, tag_of(key))
 
     def listed(self) -> dict[str, int]:
         """Bytes of the images here that a session may name, by whole reference. Raises EngineError."""

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 PLACE = "/run/nsml-build"
 """Where a build finds its files."""
+UNFIT = 75
+"""The exit status of a build that cannot have its packages beside the default ones."""
 _LOCK_LINE = b"nsml-lock: "
 """How the lines of a build's output begin that are its lock."""
 
@@ -145,7 +147,11 @@ if [ -s "$here/requirements.txt" ]; then
         if [ -z "${NSML_LOCKED-}${NSML_HASHED-}" ] && ! grep -q '://' "$here/packages-of-index.txt" &&
             PIP_CONFIG_FILE=/dev/null PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip install -q --no-index --no-cache-dir \
                 -r "$here/packages-of-index.txt" >/dev/null 2>&1; then
-            echo "note: no lock: the image has all of it"
+            if [ -s "$here/default-lock.txt" ]; then
+                sed 's/^/nsml-lock: /' "$here/default-lock.txt"
+            else
+                echo "note: no lock: the image has all of it"
+            fi
             exit 0
         fi
         # by its path: by a name uv looks for a virtual environment only
@@ -170,6 +176,9 @@ if [ -s "$here/requirements.txt" ]; then
                 grep -f "$tmp/patterns" "$here/packages-of-index.txt" >"$wanted"
             fi
         fi
+        if [ -s "$here/default.txt" ]; then
+            "$here/uv" pip install "$@" -q --break-system-packages --dry-run -r "$wanted" || exit 75
+        fi
         "$here/uv" pip install "$@" --break-system-packages ${NSML_LOCKED:+--no-deps} \
             ${NSML_HASHED:+--require-hashes} -r "$wanted"
         if [ -n "${NSML_LOCKED-}" ]; then
@@ -192,7 +201,11 @@ if [ -s "$here/requirements.txt" ]; then
     else
         [ -z "${NSML_LOCKED-}" ] || fail "uv does not run in the image, which a lock needs"
         echo "note: no lock: uv does not run in the image, and pip installs"
-        "$python" -m pip install -r "$here/requirements.txt"
+        if [ -s "$here/default.txt" ]; then
+            "$python" -m pip install -r "$here/default.txt" -r "$here/requirements.txt" || exit 75
+        else
+            "$python" -m pip install -r "$here/requirements.txt"
+        fi
     fi
 fi
 """
@@ -245,8 +258,13 @@ def write_recipe(
     apt: AptConfiguration,
     *,
     lock: LockUse | None = None,
+    default: Sequence[str] = (),
+    default_lock: str = "",
 ) -> list[Mounted]:
     """Write the files of a build below `folder`; what the build is to mount. With `lock` the requirements are a whole lock.
+
+    `default`: lines of packages that the image has and that must fit beside the requirements, else the build ends with
+    UNFIT; `default_lock` is the lock of the image, if the requirements add nothing to it.
 
     Raises EnvironmentFailed when the machine's configuration cannot be given to a container.
     """
@@ -266,6 +284,8 @@ def write_recipe(
     _write(folder / "environment", _exports(environ), mode=0o600)
     _write(folder / "packages.txt", _lines(requirements.packages))
     _write(folder / "requirements.txt", _lines(requirements.lines))
+    _write(folder / "default.txt", _lines(default))
+    _write(folder / "default-lock.txt", default_lock)
     _write(folder / "pip.conf", _section({**options, **_ALWAYS}), mode=0o600)
     _write(folder / "release", apt.release if apt.sources else "")
     _write(folder / "apt.conf", apt.settings, mode=0o600)
@@ -273,7 +293,7 @@ def write_recipe(
         _write(folder / "mirrors" / f"nsml-host-{number}.{suffix}", _with_keys(folder, text, apt))
     mounts = [Mounted(source=str(folder), target=PLACE)]
     if requirements.lines:
-        _write_for_uv(folder, requirements.lines, environ, lock)
+        _write_for_uv(folder, [*default, *requirements.lines], environ, lock)
         mounts.append(Mounted(source=str(uv_program()), target=f"{PLACE}/uv"))
         mounts.append(Mounted(source=str(pip_folder()), target=f"{PLACE}/pip-site/pip"))
         mounts += [

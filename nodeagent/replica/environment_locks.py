@@ -166,8 +166,8 @@ class AgreeHook:
 
 
 def _is_of(standing: str, draft: Draft) -> bool:
-    """Whether a replica has the packages of a lock; upon an image those that its code leads to are enough."""
-    if draft.image is None:
+    """Whether a replica has the packages of a lock; where it does not keep all, those that its code leads to are enough."""
+    if draft.keeps_whole_lock:
         return draft.installed == standing
     return set(draft.installed.splitlines()) <= set(standing.splitlines())
 

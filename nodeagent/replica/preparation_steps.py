@@ -111,6 +111,8 @@ class Draft:
     """Of its user at registries of images, by registry."""
     lock: str = ""
     """The packages that it is to have (nsml.packages.locks); "": those that the code asks for."""
+    keeps_whole_lock: bool = True
+    """Whether all packages of the lock are to be installed, not those alone that its code leads to."""
     is_lock_refused: bool = False
     """Whether this node could not install those of the session's other attempts or replicas."""
     installed: str = ""
@@ -396,8 +398,11 @@ class ImageHook:
         asked = draft.assignment.spec.image
         reference, note = self._images.resolve(asked, wanted.image)
         draft.image_name = asked or wanted.image or reference
-        if not wanted.lines and not draft.assignment.spec.environment_lock:
-            # of the default packages of a node without containers: here it is the image that has them
+        has_default = self._images.has_default_packages(asked, wanted.image)
+        is_pinned = bool(draft.assignment.spec.environment_lock)
+        draft.keeps_whole_lock = (is_pinned or has_default) and not wanted.are_hashed
+        if not wanted.lines and not draft.keeps_whole_lock:
+            # of the default packages of another node: here it is the image that has them
             draft.lock = ""
         if draft.image is None:
             for one in (*wanted.notes, *([note] if note else [])):
@@ -406,10 +411,11 @@ class ImageHook:
             self._images.provide,
             reference,
             wanted,
-            keeps_whole_lock=bool(draft.assignment.spec.environment_lock),
+            keeps_whole_lock=draft.keeps_whole_lock,
             logins=draft.logins,
             pinned=partial(setattr, draft, "pinned_image"),
             installed=partial(setattr, draft, "installed"),
+            has_default_packages=has_default,
         )
         return wanted, provide
 

@@ -102,7 +102,8 @@ def _image(source: Session, made: Session, required: Requirements | None) -> Ite
             else "that of the node, with its default packages if it has some: neither is recorded",
         )
     elif not asked:
-        yield Unpinned("image", f"the node's default; {source.name} ran in {ran_in}")
+        beside = "" if made.spec.environment_lock else ", with its default packages if it has some"
+        yield Unpinned("image", f"the node's default{beside}; {source.name} ran in {ran_in}")
     elif not _has_digest(asked):
         text = f"{source.name} ran in {ran_in}" if ran_in else "its digest is not known"
         yield Unpinned("image", f"{asked} is a tag; {text}")

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import tarfile
@@ -146,8 +147,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         yield node
     for name in builds_named(engine, f"nsml-build-{mark}"):
         remove_container(engine, name)
-    for record in folder.glob("*.json"):
-        reference = json.loads(record.read_text())["reference"]
+    for record in tmp_path.rglob("*.json"):  # of other agents, too
+        reference = json.loads(record.read_text()).get("reference", "")
         if reference.startswith("nsml-env:"):
             remove_image(engine, reference)
     shutil.rmtree(mirror)
@@ -312,6 +313,122 @@ def test_a_lock_is_that_of_the_image_it_was_noted_of(node: Node, tmp_path: Path)
     assert made(images=another)[0] == "new\n", "under the name of the one that was removed"
     assert made() == ("new\n", ""), "made by another agent"
     assert made(lock) == ("old\n", lock)
+
+
+@dataclass
+class Defaults:
+    """A node whose site has default packages: what a session there gets."""
+
+    node: Node
+    images: Images
+
+    def provide(
+        self, *lines: str, lock: str = "", built_after: float = 0.0
+    ) -> tuple[str, str, str]:
+        """The image, the lock of it, and what is said in the session's log."""
+        said, locks = bytearray(), list[str]()
+        image = self.images.provide(
+            self.node.base,
+            Requirements(lines=lines),
+            said.extend,
+            threading.Event(),
+            owner="kim",
+            use=self.node.used.append,
+            lock=lock,
+            keeps_whole_lock=True,
+            installed=locks.append,
+            built_after=built_after,
+            has_default_packages=True,
+        )
+        return image, locks[0] if locks else "", said.decode()
+
+    def packages(self, image: str) -> list[str]:
+        """Those of the mirror that are in an image."""
+        names = ["large", "needed", "own", "usual"]
+        code = (
+            "import importlib.metadata as m; found = {d.name: d.version for d in m.distributions()};"
+            f"print(*[f'{{n}}=={{found[n]}}' for n in {names} if n in found])"
+        )
+        return self.node.runs(image, code).split()
+
+    def is_upon(self, image: str, base: str) -> bool:
+        """Whether an image is one layer upon another."""
+        inspect = self.node.engine.sdk.api.inspect_image
+        *below, _ = inspect(image)["RootFS"]["Layers"]
+        return bool(below == inspect(base)["RootFS"]["Layers"])
+
+
+def defaults_on(node: Node, folder: Path, *lines: str) -> Defaults:
+    for version in ("1.0", "2.0"):
+        make_wheel(node.mirror, "usual", f"V = {version!r}", version=version)
+        make_wheel(node.mirror, "needed", version=version)
+    make_wheel(node.mirror, "large", needs="Requires-Dist: needed==1.0\n")
+    make_wheel(node.mirror, "own")
+    settings = ImageSettings(default=node.base, default_packages=lines)
+    return Defaults(node, Images(folder, node.engine, settings, mark=node.mark))
+
+
+def names_of(lock: str) -> list[str]:
+    return [line.partition(" ")[0] for line in lock.splitlines()]
+
+
+@pytest.mark.long("six builds")
+def test_default_packages_are_upon_the_image_and_beside_what_code_names(node: Node) -> None:
+    site = defaults_on(node, node.folder, "usual<2", "large")
+    site.images.build_default(lambda _: None, threading.Event(), built_after=0.0)
+    default, lock, said = site.provide(built_after=2e9)
+    assert said == "", "it was there before anybody waited, and no user has it made anew for all"
+    assert names_of(lock) == ["large==1.0", "needed==1.0", "usual==1.0"]
+    assert site.packages(default) == names_of(lock)
+    image, of_both, said = site.provide("own", "usual==2.0")
+    assert site.packages(image) == ["large==1.0", "needed==1.0", "own==1.0", "usual==2.0"]
+    assert names_of(of_both) == site.packages(image)
+    assert said.startswith("Installing 2 requirements\n")
+    assert site.is_upon(image, default)
+    _, same, _ = site.provide("usual")
+    assert same == lock, "which the image had before"
+    image, alone, said = site.provide("needed==2.0")
+    assert (site.packages(image), names_of(alone)) == (["needed==2.0"], ["needed==2.0"])
+    assert said.count("note: without the node's default packages: ") == 1
+    assert "large" in said
+    hashed = next(line for line in of_both.splitlines() if line.startswith("own"))
+    image, _, _ = site.provide(hashed)
+    assert site.packages(image) == ["own==1.0"], "exactly what has hashes"
+
+
+@pytest.mark.long("six builds")
+def test_a_lock_has_the_default_packages_on_a_node_that_has_others(
+    node: Node, tmp_path: Path
+) -> None:
+    site = defaults_on(node, node.folder, "usual<2", "large")
+    default, lock, _ = site.provide()
+    image, of_both, _ = site.provide("own")
+    assert site.provide(lock=lock)[:2] == (default, lock), "which is there"
+    assert site.provide("own", lock=of_both)[:2] == (image, of_both)
+    # an index that has more by now, and defaults that changed
+    make_wheel(node.mirror, "usual", "V = 'newer'", version="1.5")
+    newer = defaults_on(node, tmp_path / "newer", "usual", "own")
+    _, of_changed, _ = newer.provide()
+    assert names_of(of_changed) == ["own==1.0", "usual==2.0"]
+    image, same, _ = newer.provide(lock=lock)
+    assert (newer.packages(image), same) == (names_of(lock), lock)
+    # one with the rest of a lock has only that to install
+    more = defaults_on(node, tmp_path / "more", "usual<1.5")
+    base, _, _ = more.provide()
+    image, same, _ = more.provide("own", lock=of_both)
+    assert (more.packages(image), same) == (names_of(of_both), of_both)
+    assert more.is_upon(image, base)
+
+
+def test_default_packages_that_cannot_be_had_stop_nobody(node: Node) -> None:
+    site = defaults_on(node, node.folder, "absent-from-here")
+    found = find_image(node.engine, node.base)
+    image, _, said = site.provide()
+    assert found is not None
+    assert image == found.id
+    assert re.search("note: without the node's default packages: .*absent-from-here", said)
+    image, lock, _ = site.provide("own")
+    assert (site.packages(image), names_of(lock)) == (["own==1.0"], ["own==1.0"])
 
 
 def test_a_builder_that_is_cancelled_hands_the_build_on(node: Node) -> None:

@@ -308,6 +308,19 @@ def test_a_checkpoint_is_a_forks(nsml, everything, command):
     assert "  try: nsml fork mnist/1 -c best\n" in done.stderr
 
 
+@pytest.mark.parametrize(("digest", "beside"), [("", True), ("c" * 64, False)])
+def test_default_packages_in_a_container_are_pinned_by_a_lock_alone(
+    nsml, state, source, digest, *, beside
+):
+    source.spec.image = ""
+    source.environment_lock.digest = digest
+    if not digest:
+        source.ClearField("environment_lock")
+    told = nsml("fork", "1").stderr
+    assert "not pinned: image: the node's default" in told
+    assert ("with its default packages if it has some" in told) is beside
+
+
 LOCK = f"numpy==2.1.0 --hash=sha256:{'a' * 64}\ntorch==2.4.0 --hash=sha256:{'b' * 64}\n"
 
 

@@ -163,6 +163,9 @@ class OneImage:
     def resolve(self, _asked: str, wanted: str | None) -> tuple[str, str]:
         return wanted or "", ""
 
+    def has_default_packages(self, *_: object) -> bool:
+        return False
+
     def provide(self, *_args: object, use: Callable[[str], object], **given: Any) -> str:
         use("base")
         use("derived")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ async def test_they_are_listed_with_their_users_and_go_when_nothing_uses_them(
     note_use(replica, f"environment {made.name}")
     answered = asyncio.Event()
     orders = EnvironmentOrders(
-        environments,
+        {"environment": environments},
         folders,
         builds_of(environments),
         answered=answered.set,
@@ -96,6 +97,65 @@ async def test_they_are_listed_with_their_users_and_go_when_nothing_uses_them(
         assert (await ask(made.name)).removed
         assert [one.key for one in (await ask()).environments] == [bare.name]
     assert [path.name for path in (tmp_path / "environments").glob(f"{made.name}*")] == []
+
+
+class OneImage:
+    """An image with packages, which everybody may use."""
+
+    removed = False
+
+    def stored(self) -> dict[str, float]:
+        return {} if self.removed else {"i" * 32: 5.0}
+
+    def owner(self, _key: str) -> str:
+        return ""
+
+    def facts(self, key: str) -> Facts:
+        return Facts(owner=self.owner(key), package_count=2, size=9, shared=4, built_at=1.0)
+
+    def remove(self, _key: str, is_used: Callable[[], bool]) -> bool:
+        self.removed = not is_used()
+        return self.removed
+
+
+async def test_images_with_packages_are_environments_whose_users_have_an_image(
+    tmp_path: Path,
+) -> None:
+    folders = ReplicaFolders(tmp_path / "replicas")
+    folders.create()
+    replica = folders.of(ReplicaId(session_id=SESSION, attempt=1, rank=0))
+    replica.create()
+    note_use(replica, f"image {'i' * 32}")
+    environments = environments_in(tmp_path)
+    bare = environments.provide(Requirements(), lambda _: None, owner="u.kim").folder.name
+    answered = asyncio.Event()
+    orders = EnvironmentOrders(
+        {"environment": environments, "image": OneImage()},
+        folders,
+        builds_of(environments),
+        answered=answered.set,
+        clock=SystemClock(),
+        run_long=in_own_thread,
+    )
+
+    async def ask(remove: str = "", owner: str = "") -> pb.EnvironmentReport:
+        answered.clear()
+        orders.obey(pb.EnvironmentOrder(order_id="o", remove=remove, owner_id=owner))
+        await answered.wait()
+        [report] = orders.take_answers()
+        return report
+
+    async with orders:
+        listed = (await ask(owner="u.lee")).environments
+        assert [one.key for one in listed] == [bare, "i" * 32]
+        image = listed[1]
+        assert (image.for_all, image.bytes, image.shared_bytes) == (True, 9, 4)
+        assert list(image.sessions) == [SESSION]
+        assert "for everybody" in (await ask("i" * 32, owner="u.lee")).words
+        assert "a session uses it" in (await ask("i" * 32)).words
+        replica.remove()
+        assert (await ask("i" * 32)).removed
+        assert [one.key for one in (await ask()).environments] == [bare]
 
 
 class StoppedClock(SystemClock):
@@ -138,7 +198,7 @@ async def test_users_of_busy_nodes_see_theirs_and_equal_orders_are_carried_out_o
     clock = StoppedClock()
     answered = asyncio.Event()
     orders = EnvironmentOrders(
-        many,  # type: ignore[arg-type]
+        {"environment": many},  # type: ignore[dict-item]
         folders,
         builds_of(environments_in(tmp_path)),
         answered=answered.set,

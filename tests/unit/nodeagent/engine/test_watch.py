@@ -104,6 +104,9 @@ class OfEngine:
     def resolve(self, _asked: str, _wanted: str | None) -> tuple[str, str]:
         return "i", ""
 
+    def has_default_packages(self, *_: object) -> bool:
+        return False
+
     def provide(self, reference: str, *_: object, **__: object) -> str:
         return stored_image(self._engine, reference).id
 

@@ -175,20 +175,38 @@ async def test_a_control_plane_that_knows_no_proposals_starts_sessions(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("lines", "pinned", "expected"),
-    [("", "", ""), ("greeting\n", "", "a lock"), ("", "its digest", "a lock")],
+    ("lines", "pinned", "has_default", "expected"),
+    [
+        ("", "", False, ("", False)),
+        ("greeting\n", "", False, ("a lock", False)),
+        ("", "its digest", False, ("a lock", True)),
+        ("", "", True, ("a lock", True)),
+        ("greeting\n", "", True, ("a lock", True)),
+    ],
 )
-async def test_an_image_gets_no_default_packages_of_an_attempt_without_containers(
-    tmp_path: Path, lines: str, pinned: str, expected: str
+async def test_an_image_gets_default_packages_of_an_earlier_attempt_if_it_is_to_have_some(
+    tmp_path: Path, lines: str, pinned: str, *, has_default: bool, expected: tuple[str, bool]
 ) -> None:
-    given: list[str] = []
+    given: list[tuple[str, bool]] = []
+    has: list[bool] = []
 
     class Images:
         def resolve(self, *_: object) -> tuple[str, str]:
             return "lab/torch:2", ""
 
-        def provide(self, *_: object, lock: str, **__: object) -> str:
-            given.append(lock)
+        def has_default_packages(self, *_: object) -> bool:
+            return has_default
+
+        def provide(
+            self,
+            *_: object,
+            lock: str,
+            keeps_whole_lock: bool,
+            has_default_packages: bool,
+            **__: object,
+        ) -> str:
+            given.append((lock, keeps_whole_lock))
+            has.append(has_default_packages)
             return "sha256:i"
 
     class Nameless:
@@ -207,18 +225,18 @@ async def test_an_image_gets_no_default_packages_of_an_attempt_without_container
     draft = Draft(pb.Assignment(owner_id="kim", spec=spec), folder, log, lock="a lock")
     hook: Any = ImageHook(Images(), Nameless(), in_own_thread, lambda **_: HERE, Answering())  # type: ignore[arg-type]
     await hook.prepare(draft)
-    assert given == [expected]
+    assert (given, has) == ([expected], [has_default])
 
 
-@pytest.mark.parametrize(("image", "recorded"), [("sha256:i", 0), (None, 1)])
+@pytest.mark.parametrize(("keeps_all", "recorded"), [(False, 0), (True, 1)])
 async def test_upon_an_image_the_part_of_the_lock_that_the_code_needs_is_enough(
-    tmp_path: Path, image: str | None, recorded: int
+    tmp_path: Path, *, keeps_all: bool, recorded: int
 ) -> None:
     record = Record()
     needed, beside = (f"{name}==1.0 --hash=sha256:{'a' * 64}\n" for name in ("kept", "default"))
     record.content = beside + needed
     replica = Replica(tmp_path, record, attempt=2)
-    replica.draft.image, replica.draft.installed = image, needed
+    replica.draft.keeps_whole_lock, replica.draft.installed = keeps_all, needed
     replica.draft.is_lock_refused = True
     await replica.agree.prepare(replica.draft)
     assert record.calls.count("RecordEnvironmentLock") == recorded
