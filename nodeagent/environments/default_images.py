@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nsml.packages.locks import LockRefused, read_lock, versions
+from nsml.packages.locks import LockRefused, read_lock
 from nsml.packages.requirements import name_of
 from nsml.spec.images import parts_of, whole_reference
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 RETIRED: Final = "nsml/default_ml"
 """What NSML called its default image."""
+_HASH: Final = re.compile(r" --hash=(\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +34,24 @@ class DefaultImage:
         named = {name_of(line) for line in requirements.lines}
         return [line for line in self.lines if line.startswith("-") or name_of(line) not in named]
 
-    def is_part_of(self, lock: str) -> bool:
-        """Whether a lock has all of its packages, so that the rest can be installed upon it."""
+    def takes(self, lock: str) -> bool:
+        """Whether nothing else is there once a lock is installed upon it: all packages that it has are named, by their files."""
         try:
-            ours, whole = versions(read_lock(self.lock)), versions(read_lock(lock))
+            ours, theirs = _files(self.lock), _files(lock)
         except LockRefused:
             return False
-        return ours.items() <= whole.items()
+        if not ours.keys() <= theirs.keys():
+            return False
+        # what has the version of the lock is kept: it must not be another file
+        same = [name for name, (what, _) in ours.items() if theirs[name][0] == what]
+        return all(ours[name][1] & theirs[name][1] for name in same)
+
+
+def _files(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """By the name of each package its version or URL, and the hashes of its files. Raises LockRefused."""
+    packages = read_lock(lock)
+    hashes = [frozenset(_HASH.findall(line)) for line in lock.split("\n")[:-1]]
+    return {one.name: (one.what, of) for one, of in zip(packages, hashes, strict=True)}
 
 
 def means_default(named: str, reference: str, default: str) -> bool:

@@ -216,7 +216,7 @@ class ImageBuilds:
         use = None
         if whole is not requirements:
             use = LockUse(requirements.lines, request.keeps_whole_lock)
-        if default is None or not default.is_part_of(lock):
+        if default is None or not default.takes(lock):
             upon = base
         key = named(upon, whole, request.built_after, use)
         image_id, installed = made(key, upon, whole, use=use)

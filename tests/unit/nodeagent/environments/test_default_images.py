@@ -46,15 +46,21 @@ def test_who_has_the_default_packages(
     assert not images_with(tmp_path).has_default_packages(asked, wanted), "there are none"
 
 
-def test_what_code_names_counts_more_and_a_lock_that_has_all_is_installed_upon_them() -> None:
+def test_what_code_names_counts_more_and_a_lock_that_names_all_is_installed_upon_them() -> None:
     default = DefaultImage(
         image=StoredImage(id="i"),
         lines=("--pre", "Large", "usual<2"),
         lock=f"large==1.0 {HASH}\nusual==1.0 {HASH}\n",
     )
     assert default.left_beside(Requirements(lines=("large==2",))) == ["--pre", "usual<2"]
-    assert default.is_part_of(f"large==1.0 {HASH}\nown==1 {HASH}\nusual==1.0 {HASH}\n")
-    for lock in (f"large==1.0 {HASH}\n", f"large==2.0 {HASH}\nusual==1.0 {HASH}\n", "none"):
-        assert not default.is_part_of(lock)
+    other = HASH.replace("a" * 64, "b" * 64)
+    for lock in (
+        default.lock,
+        f"large==1.0 {HASH} {other}\nown==1 {HASH}\nusual==1.0 {HASH}\n",
+        f"large==2.0 {other}\nusual==1.0 {HASH}\n",
+    ):
+        assert default.takes(lock)
+    for lock in (f"large==1.0 {HASH}\n", default.lock.replace(HASH, other), "none"):
+        assert not default.takes(lock)
     unknown = DefaultImage(image=default.image, lines=default.lines, lock="")
-    assert not unknown.is_part_of(default.lock)
+    assert not unknown.takes(default.lock)
