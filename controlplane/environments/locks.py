@@ -37,7 +37,7 @@ def why_none(session: Session) -> str:
         (not spec.bundle_digest, "it ran without code, which would list packages"),
         (spec.image, f"its code lists no packages beside those of image {spec.image}"),
     )
-    otherwise = "its code lists no packages, or the agent of its node was of an earlier version"
+    otherwise = "its code lists no packages, its log says why it has none, or its agent was of an earlier version"
     return next((why for holds, why in reasons if holds), otherwise)
 
 

@@ -30,6 +30,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from nodeagent.environments import conda_installer, installer
 from nodeagent.environments.builds import Builds
 from nodeagent.environments.conda import MISSING, environ_without_secrets
@@ -49,6 +51,7 @@ from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.runtimes.interface import Mount, PythonEnvironment
 from nodeagent.safe_paths import remove_tree
+from nsml.common.text import visible
 from nsml.common.units import counted
 from nsml.packages.locks import MOST_LOCK_BYTES, LockRefused, count_packages, locked, read_lock
 from nsml.packages.requirements import name_of
@@ -64,6 +67,8 @@ if TYPE_CHECKING:
     from nodeagent.environments.sandbox import Sandbox
     from nodeagent.machine.accounts import Accounts
     from nsml.packages.requirements import CondaPackages, Requirements
+
+log = structlog.get_logger()
 
 _FORMAT = 6
 _BARE_DISK_BYTES = 8 << 20
@@ -373,6 +378,7 @@ class Environments:
             )
             # the mark must not outlive a power loss that the files before it do not
             flush_filesystem(place)
+            _warn_of_unreadable_lock(place, say)
             write_atomically(self._owner(place.name), wanted.owner.encode())
             write_atomically(self._ready(place.name), f"{time.time():.3f}".encode())
         except BaseException:
@@ -467,15 +473,30 @@ class Environments:
 
 def lock_of(environment: Path) -> str:
     """The lock of an environment; "" where it has none, or one that nobody else takes."""
+    with suppress(OSError, ValueError):
+        return _read_lock_file(environment)
+    return ""
+
+
+def _read_lock_file(environment: Path) -> str:
+    """Raises OSError, and ValueError for what is no lock."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(environment / installer.LOCK, flags)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
-            content = file.read(MOST_LOCK_BYTES + 1).decode()
-        read_lock(content)
-    except (OSError, ValueError):
-        return ""
+    descriptor = os.open(environment / installer.LOCK, flags)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
+        content = file.read(MOST_LOCK_BYTES + 1).decode()
+    read_lock(content)
     return content
+
+
+def _warn_of_unreadable_lock(environment: Path, say: Say) -> None:
+    """Say in the agent's log and in the session's why a new environment has no lock, though its build left one."""
+    try:
+        _read_lock_file(environment)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        log.warning("environment.lock_refused", key=environment.name, reason=str(error))
+        say(f"nsml: note: no lock of these packages is kept: {visible(str(error))}\n".encode())
 
 
 def _key(wanted: _Wanted) -> str:

@@ -17,7 +17,7 @@ from nsml.packages.conda_reader import ALIAS
 from nsml.packages.requirements import canonical, conda_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nsml.packages.requirements import Requirements
 
@@ -73,7 +73,9 @@ def read_lock(text: str) -> Sequence[LockedPackage]:
         raise LockRefused(f"it has over {_MOST_PACKAGES:,} lines")
     if _PLATFORM.fullmatch(lines[0]):
         return _read_conda(lines[1:])
-    return _once(map(_read_line, lines))
+    packages = tuple(map(_read_line, lines))
+    _check_once([one.name for one in packages])
+    return packages
 
 
 def count_packages(lock: str) -> int:
@@ -97,6 +99,7 @@ def _read_conda(lines: Sequence[str]) -> Sequence[LockedPackage]:
     if not lines or lines[0] != EXPLICIT:
         raise LockRefused(f"its second line is not {EXPLICIT}")
     packages = []
+    of_conda: list[str] = []
     for line in lines[1:]:
         if line.startswith(PIP):
             packages.append(_read_line(line.removeprefix(PIP)))
@@ -104,19 +107,19 @@ def _read_conda(lines: Sequence[str]) -> Sequence[LockedPackage]:
         found = _CONDA_PACKAGE.fullmatch(line) if len(line) <= _LONGEST_URL else None
         if found is None or ".." in found["channel"]:
             raise LockRefused(f"{line[:80]!r} is no package of conda with its SHA-256")
-        name = conda_name(found["name"].lower()) or found["name"].lower()
+        of_conda.append(found["name"].lower())
+        name = conda_name(of_conda[-1]) or of_conda[-1]
         packages.append(LockedPackage(name, found["version"], channel=found["channel"]))
+    # typing_extensions and typing-extensions are two packages of conda
+    _check_once(of_conda)
     # a package of pip may take the place of one of conda
-    _once(one for one in packages if one.channel)
-    _once(one for one in packages if not one.channel)
+    _check_once([one.name for one in packages if not one.channel])
     return packages
 
 
-def _once(packages: Iterable[LockedPackage]) -> Sequence[LockedPackage]:
-    found = tuple(packages)
-    if len({one.name for one in found}) < len(found):
+def _check_once(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
         raise LockRefused("it names a package twice")
-    return found
 
 
 def locked(requirements: Requirements, lock: str, site: Sequence[str] = ()) -> Requirements:

@@ -34,7 +34,7 @@ BACKUP = ImportedFrom(platform="c", session_id="s", name="lee/x/1", owner="lee",
         ),
         (
             {"state": FAILED, "spec": CODE},
-            "its code lists no packages, or the agent of its node was of an earlier version",
+            "its code lists no packages, its log says why it has none, or its agent was of an earlier version",
         ),
         ({"imported": BACKUP}, "the backup that it comes from has none"),
         (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent.environments.conda import Unusable, are_channels, find_conda
 from nodeagent.environments.downloads import Downloads
@@ -115,6 +116,27 @@ def test_packages_of_conda_and_of_pip_are_installed_shared_and_locked(
     fork, _ = provide("python", "conda-forge::greeting", **wanted, lock=lock)
     assert (run(fork, both), lock_of(fork)) == ("hello old", lock)
     assert module(fork).stat().st_ino != shared.st_ino, "no other user's files"
+
+
+def test_names_that_are_one_on_pypi_are_locked_as_two(channel: Path, provide: Provide) -> None:
+    """As conda-forge has them: the one with the dash requires the other, which has the module."""
+    make_package(channel, "typing_extensions", files=GREETING, depends=["python"])
+    make_package(channel, "typing-extensions", depends=["typing_extensions"])
+    made, said = provide("typing-extensions")
+    assert "no lock" not in said
+    names = [one.name for one in read_lock(lock_of(made))]
+    assert names == ["python", "typing-extensions", "typing-extensions"]
+    fork, _ = provide("typing-extensions", owner="lee", lock=lock_of(made))
+    assert lock_of(fork) == lock_of(made)
+
+
+def test_a_lock_that_is_refused_is_told(channel: Path, provide: Provide) -> None:
+    make_package(channel, f"a{'b' * 140}", depends=["python"])
+    with capture_logs() as logged:
+        made, said = provide(f"a{'b' * 140}")
+    assert lock_of(made) == ""
+    assert "nsml: note: no lock of these packages is kept: 'https://conda.anaconda" in said
+    assert [one["event"] for one in logged] == ["environment.lock_refused"]
 
 
 def test_scripts_of_packages_see_no_credentials_and_no_folder_of_the_agent(

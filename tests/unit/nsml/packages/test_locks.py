@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nsml.packages.locks import LockedPackage, LockRefused, locked, read_lock
+from nsml.packages.locks import LockedPackage, LockRefused, differences, locked, read_lock
 from nsml.packages.requirements import CondaPackages, Requirements
 
 HASH = f"--hash=sha256:{'a' * 64}"
@@ -76,6 +76,23 @@ def test_packages_of_conda_are_files_of_channels_with_hashes() -> None:
     for code, lock in ((Requirements(lines=("a",)), CONDA), (asked, f"a==1 {HASH}\n")):
         with pytest.raises(LockRefused, match="the other way round"):
             locked(code, lock)
+
+
+def test_packages_of_conda_whose_names_are_one_on_pypi_are_two() -> None:
+    """conda-forge has both, and installs them together."""
+    packages = [
+        *("typing_extensions-4.12-pyha_0", "typing-extensions-4.12-hd_0"),
+        *("importlib_metadata-8.0-hd_0", "importlib-metadata-8.0-pyha_0"),
+    ]
+    lock = HEAD + "".join(f"{FORGE}/noarch/{one}.conda{SHA}\n" for one in packages)
+    assert [(one.name, one.version) for one in read_lock(lock)] == [
+        *[("typing-extensions", "4.12")] * 2,
+        *[("importlib-metadata", "8.0")] * 2,
+    ]
+    assert differences(lock.replace("s-4.12", "s-4.13"), lock) == "typing-extensions 4.13 (4.12)"
+    for again in (packages[0], packages[0].replace("4.12", "4.13"), packages[0].title()):
+        with pytest.raises(LockRefused, match="names a package twice"):
+            read_lock(f"{lock}{FORGE}/linux-64/{again}.conda{SHA}\n")
 
 
 @pytest.mark.parametrize(
