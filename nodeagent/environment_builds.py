@@ -70,7 +70,7 @@ class Asked:
 class Provide(Protocol):
     """Builds what sessions have on this node. Blocking."""
 
-    may_build: bool
+    in_containers: bool
     """Whether packages may be built from source."""
 
     def __call__(self, wanted: Requirements, asked: Asked) -> Built:
@@ -85,7 +85,7 @@ class Provide(Protocol):
 class OnMachine:
     """Environments of a node without containers."""
 
-    may_build = False
+    in_containers = False
 
     def __init__(self, environments: Environments) -> None:
         self._environments = environments
@@ -119,7 +119,7 @@ class OnMachine:
 class InImages:
     """Images of a node with containers, with the packages upon the image that the code or the site names."""
 
-    may_build = True
+    in_containers = True
 
     def __init__(self, images: Images) -> None:
         self._images = images
@@ -132,7 +132,6 @@ class InImages:
 
     def __call__(self, wanted: Requirements, asked: Asked) -> Built:
         """See Provide."""
-        wanted = wanted.without_conda()
         reference, note = self._images.resolve("", wanted.image)
         for one in (*wanted.notes, *([note] if note else [])):
             asked.say(f"note: {one}\n".encode())
@@ -339,7 +338,8 @@ class EnvironmentBuilds:
             text,
             entry=files.entry,
             files=sorted(filter(is_other_list, files.texts)),
-            may_build=self._provide.may_build,
+            may_build=self._provide.in_containers,
+            has_image=self._provide.in_containers,
             readers=readers,
         )
         return _done(build, owner, self._provide(wanted, asked))

@@ -227,7 +227,11 @@ def _check_requirements(app: App, code: Code, options: RunOptions) -> Requiremen
 
     try:
         required = read_requirements(
-            code.text, entry=_entry(options), files=sorted(code.files), may_build=True
+            code.text,
+            entry=_entry(options),
+            files=sorted(code.files),
+            may_build=True,
+            has_image=bool(options.spec.image),
         )
     except RequirementsRefused as error:
         raise CommandError(
@@ -237,8 +241,6 @@ def _check_requirements(app: App, code: Code, options: RunOptions) -> Requiremen
             why=error.why,
             advice=error.advice,
         ) from error
-    if options.spec.image:
-        required = required.without_conda()
     for note in required.notes:
         app.say(f"note: {note}")
     has_image = options.spec.image or required.image

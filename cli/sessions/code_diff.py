@@ -76,7 +76,7 @@ async def code_rows(app: App, client: Client, sessions: Sequence[Session]) -> li
     for one in sessions:
         try:
             trees[one.name] = await read_tree(client, one) or build([])
-            asked = await read_required(client, one)
+            asked = await read_required(client, one, has_image=bool(one.spec.image))
         except ClientError as error:
             app.say(f"({error.message}: its files are not compared)")
             continue

@@ -220,7 +220,7 @@ class Repetition:
         await self._add_fork_arguments(client, request.spec, session)
         self._pin_image(request, known)
         self._pin_packages(request, known)
-        self._required = await _required(client, session)
+        self._required = await _required(client, session, has_image=bool(request.spec.image))
         request.command[:] = self._command(session)
         return known
 
@@ -375,11 +375,11 @@ def _leave_out_lost_start(session: Session) -> None:
         session.spec.ClearField("initial_checkpoint")
 
 
-async def _required(client: Client, session: Session) -> Requirements | None:
+async def _required(client: Client, session: Session, *, has_image: bool) -> Requirements | None:
     from nsml.client.code import read_required
 
     try:
-        return await read_required(client, session)
+        return await read_required(client, session, has_image=has_image)
     except ClientError:
         return None  # the submission says what it lacks
 

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def read_requirements(
-    code: Path, *, entry: str = "", may_build: bool = False, readers: Readers = HERE
+    code: Path,
+    *,
+    entry: str = "",
+    may_build: bool = False,
+    has_image: bool = False,
+    readers: Readers = HERE,
 ) -> Requirements:
     """See `nsml.packages.requirements`; `readers` as a rule in a sandbox (`setups.py`). Raises EnvironmentFailed."""
     try:
@@ -31,6 +36,7 @@ def read_requirements(
             entry=entry,
             files=_names(code),
             may_build=may_build,
+            has_image=has_image,
             readers=readers,
         )
     except RequirementsRefused as error:

@@ -393,8 +393,7 @@ class ImageHook:
 
     async def _named_by(self, draft: Draft) -> tuple[Requirements, Callable[..., str]]:
         """What the code requires, and what provides an image with that upon the one that the session or its code names."""
-        wanted = await _required(self._run, self._reader, draft, may_build=True)
-        wanted = wanted.without_conda()
+        wanted = await _required(self._run, self._reader, draft, in_container=True)
         asked = draft.assignment.spec.image
         reference, note = self._images.resolve(asked, wanted.image)
         draft.image_name = asked or wanted.image or reference
@@ -460,7 +459,7 @@ def cause_of(error: Exception, otherwise: sessions.Cause) -> sessions.Cause:
 
 
 async def _required(
-    run: Offload, reader: MakeReaders, draft: Draft, *, may_build: bool = False
+    run: Offload, reader: MakeReaders, draft: Draft, *, in_container: bool = False
 ) -> Requirements:
     """What the code of a draft asks for; given up when cancelled."""
     cancelled = threading.Event()
@@ -472,7 +471,8 @@ async def _required(
         read_requirements,
         draft.folder.app,
         entry="" if spec.argv else spec.entry,
-        may_build=may_build,
+        may_build=in_container,
+        has_image=in_container,
         readers=readers,
     )
     found = await uninterrupted(run, read, cancel=cancelled.set)

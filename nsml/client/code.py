@@ -133,8 +133,12 @@ async def read_python(client: Client, session: Session) -> list[str]:
     return [decoded(one, "replace") for one in data]
 
 
-async def read_required(client: Client, session: Session) -> Requirements | None:
+async def read_required(
+    client: Client, session: Session, *, has_image: bool
+) -> Requirements | None:
     """What its code asks for of packages and images; nothing where it has no code, None where that cannot be read.
+
+    `has_image`: as for `read_requirements`.
 
     Raises ClientError, NotFound where the code is not kept any more.
     """
@@ -153,7 +157,9 @@ async def read_required(client: Client, session: Session) -> Requirements | None
     for _ in range(_MOST_ROUNDS):
         lacking.clear()
         try:
-            found = read_requirements(text, entry=entry, files=entries, may_build=True)
+            found = read_requirements(
+                text, entry=entry, files=entries, may_build=True, has_image=has_image
+            )
         except RequirementsRefused:
             found = None
         if not lacking:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -165,13 +165,6 @@ class Requirements:
         """How many packages they name, system packages aside."""
         return len(self.specs) + sum(not line.startswith("-") for line in self.lines)
 
-    def without_conda(self) -> Requirements:
-        """What is left where an image has the packages: nothing is added to it from a file of conda."""
-        if self.conda is None:
-            return self
-        note = f"{self.source} is not built: containers have the packages of their image"
-        return replace(self, lines=(), conda=None, source="", notes=(*self.notes, note))
-
     def refuses_python(self, *versions: str) -> bool:
         """Whether it can be used with none of these versions of Python."""
         if not self.python:
@@ -257,6 +250,7 @@ def read_requirements(
     entry: str = "",
     files: Iterable[str] = (),
     may_build: bool = False,
+    has_image: bool = False,
     readers: Readers = HERE,
 ) -> Requirements:
     """Read the files of a code folder. Raises RequirementsRefused.
@@ -266,12 +260,14 @@ def read_requirements(
         entry: the program in Python that is run; "": none.
         files: names of files of the folder, in which lists of requirements are looked for.
         may_build: packages may be built from source where they are installed.
+        has_image: it runs in a container, whose image has packages: to that nothing is added from a file with packages
+            of conda, and one that cannot be used is a note. An image that the code names is one, too.
         readers: of what is more than lines.
     """
     setup, listed = text("setup.py"), text("requirements.txt")
     image = _image({"setup.py": setup, "requirements.txt": listed})
     found = _Sources(text, may_build=may_build, readers=readers).first(
-        entry, setup, listed, files, has_image=image is not None
+        entry, setup, listed, files, has_image=has_image or image is not None
     )
     lines, notes = list(found.lines), list(found.notes)
     if len(lines) > _MAX_LINES:
@@ -325,8 +321,7 @@ class _Sources:
             self._of_lock,
             self._of_project,
             lambda: self._of_other_list(files),
-            # what names an image has its packages there
-            *([] if has_image else [self._of_conda]),
+            self._of_conda_in_image if has_image else self._of_conda,
         )
         for read in readers:
             found = read()
@@ -382,6 +377,19 @@ class _Sources:
             return _Found()
         listed = _Listed(self._text, may_build=self._may_build)
         return _Found(some[0], listed.lines(some[0], text, _MAX_DEPTH))
+
+    def _of_conda_in_image(self) -> _Found:
+        """Packages of pip alone are added to those of an image."""
+        try:
+            found = self._of_conda()
+        except RequirementsRefused as error:
+            return _Found(
+                notes=[f"not used, since containers have the packages of their image: {error}"]
+            )
+        if found.conda is None:
+            return found
+        note = f"{found.source} is not built: containers have the packages of their image"
+        return _Found(notes=[note])
 
     def _of_conda(self) -> _Found:
         name, text = next(

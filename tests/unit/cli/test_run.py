@@ -878,6 +878,11 @@ def test_a_file_of_conda_that_no_node_reads_is_refused(nsml, state, project):
     assert "the packages of environment.yml cannot be read\n" in result.stderr
     assert "line 2: '&a numpy' is not read" in result.stderr
     assert "echo environment.yml >> .nsmlignore" in result.stderr
+    said = nsml("run", "--image", "python").stderr
+    assert (
+        "note: not used, since containers have the packages of their image: the packages of" in said
+    )
+    assert [one.spec.needs_conda for one in state.sessions.values()] == [False]
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])

@@ -96,7 +96,7 @@ async def test_what_was_built_ahead_is_what_a_session_gets(
 class Endless:
     """Builds until it is cancelled."""
 
-    may_build = False
+    in_containers = False
 
     def from_dockerfile(self, _files: pb.EnvironmentFiles, _asked: Asked) -> Built:
         raise NotImplementedError

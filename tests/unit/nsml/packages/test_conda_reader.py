@@ -131,15 +131,25 @@ def test_it_counts_where_nothing_else_lists_packages(name: str) -> None:
     }.items():
         files = {name: FILE, other: text}
         assert read_requirements(files.get, files=files).conda is None
-    image = {name: FILE, "requirements.txt": "#nsml: pytorch/pytorch\n"}
-    assert read_requirements(image.get).conda is None, "which has its packages"
 
 
 def test_in_containers_it_is_left_out_in_words() -> None:
-    found = read_requirements({"environment.yml": FILE, "nsml_package.txt": "libgl1\n"}.get)
-    left = found.without_conda()
-    assert (left.conda, [*left.lines], left.source, [*left.packages]) == (None, [], "", ["libgl1"])
-    assert left.notes[-1].startswith("environment.yml is not built: containers have")
+    more = {"nsml_package.txt": "libgl1\n"}
+    named = {"requirements.txt": "#nsml: pytorch/pytorch\n"}
+    for text, words in (
+        (FILE, "environment.yml is not built: containers have"),
+        ("dependencies:\n- {numpy: 1}", "the packages of environment.yml cannot be read: line 2"),
+        (FILE.replace("einops==0.7", "-e ."), "'-e . ; python"),
+    ):
+        for files, has_image in ((more, True), (more | named, False)):
+            left = read_requirements({"environment.yml": text, **files}.get, has_image=has_image)
+            assert (left.conda, [*left.lines], left.source) == (None, [], "")
+            assert [*left.packages] == ["libgl1"]
+            assert words in left.notes[-1]
+    pip = {"environment.yml": "dependencies:\n- pip:\n  - six\n"}
+    assert [*read_requirements(pip.get, has_image=True).lines] == ["six"]
+    listed = {"environment.yml": FILE, "requirements.txt": "six\n"}
+    assert not read_requirements(listed.get, has_image=True).notes
 
 
 def test_with_packages_of_pip_alone_no_conda_is_needed() -> None:
