@@ -11,6 +11,7 @@ from controlplane.content.direct import DirectReads
 from controlplane.content.node_repairs import NodeRepairs
 from controlplane.content.object_gc import Collector
 from controlplane.content.object_gc_loop import Collecting, Forgetting, Maintaining
+from controlplane.content.observed_clock import ObservedClock
 from controlplane.content.service import ContentServicer, add_content_service
 from controlplane.content.user_storage_loop import CountingKept
 from controlplane.content.verification import Verification
@@ -76,13 +77,23 @@ def node_repairs(core: Core) -> NodeRepairs:
     )
 
 
+def observed_clock(core: Core) -> ObservedClock:
+    """What tells how old something is that may be deleted."""
+    return ObservedClock(
+        objects=core.objects,
+        history=core.history,
+        clock=core.clock,
+        grace_s=core.config.collect_after_s,
+    )
+
+
 def collector(core: Core) -> Collector:
     """The collector of objects that nothing refers to, which also counts them."""
     return Collector(
         objects=core.objects,
         history=core.history,
         state=core.state,
-        grace_s=core.config.collect_after_s,
+        observed=core.shared(observed_clock),
         may=core.leads,
         term=core.term,
         users=core.identities.ids,
@@ -93,6 +104,7 @@ def collector(core: Core) -> Collector:
 
 def wire(core: Core) -> Feature:
     """Offer ContentService; the leader maintains, collects and counts."""
+    observed = core.shared(observed_clock)
     found, collects = core.shared(content), core.shared(collector)
     collecting = Collecting(collector=collects, clock=core.clock)
     maintaining = Maintaining(objects=core.objects, may=core.leads, clock=core.clock)
@@ -112,7 +124,7 @@ def wire(core: Core) -> Feature:
         member_loops={"manifests": found.run},
         leader_loops=(
             maintaining.run,
-            *((collecting.run,) if core.config.collect_after_s else ()),
+            *((observed.run, collecting.run) if core.config.collect_after_s else ()),
             counting.run,
             forgetting.run,
         ),

@@ -8,6 +8,8 @@ its way. Nothing need keep the two apart, because nothing is removed at once:
 2. What has a reference and is aside is taken back by the next look.
 3. What has been aside for a grace, as of the moment before references were looked at, and still has none is removed.
 
+How long ago that was is told by `observed_clock.py`: a clock that is wrong makes nothing older.
+
 So an object is lost only where its reference is written longer than a grace after its presence was found. The grace is an hour at
 least, and whoever refers to something finds it present at most FOUND_FOR_S and one call before.
 
@@ -54,6 +56,7 @@ from nsml.content.errors import ContentError
 from nsml.content.pages import pages_in
 
 if TYPE_CHECKING:
+    from controlplane.content.observed_clock import ObservedClock
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore, StoredBlob
@@ -140,7 +143,7 @@ class Collector:
     """Looks for objects that nothing refers to, and counts what is kept for whom.
 
     Args:
-        grace_s: how long they are kept, once under their names and once aside.
+        observed: tells what is old enough: they are kept for its grace, once under their names and once aside.
         may: whether this control plane leads still.
         term: in which it leads.
         users: names of users by their ids.
@@ -157,7 +160,7 @@ class Collector:
         objects: ObjectStore,
         history: History,
         state: LiveState,
-        grace_s: float,
+        observed: ObservedClock,
         may: Callable[[], bool],
         term: Callable[[], int],
         users: Callable[[], Mapping[str, str]] = dict,
@@ -168,7 +171,7 @@ class Collector:
         self._objects = objects
         self._history = history
         self._state = state
-        self._grace_s = grace_s
+        self._observed = observed
         self._may = may
         self._term = term
         self._users = users
@@ -183,12 +186,13 @@ class Collector:
 
         Raises:
             ReferencesUnread: a manifest that is referred to, or a session's record, cannot be read.
+            ClocksDiffer: how old anything is is unknown.
             ObjectsUnavailable, HistoryUnavailable: it was broken off; the next look begins anew.
             HistoryFenced: another control plane leads.
         """
         async with self._one, self._counting() as counted:
             done = Collected()
-            before = await self._objects.now() - self._grace_s
+            before = await self._observed.cutoff()
             marks = await self._marked(done, counted)
             async for some in _batches(self._objects.list_aside(), AT_ONCE):
                 await self._look_aside(some, marks, before, done)

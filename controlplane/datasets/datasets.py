@@ -253,10 +253,10 @@ class Datasets:
                 caller, caller.user.name, sorted(counted), beside=beside
             )
 
-    async def purge(self) -> int:
-        """Remove for good what cannot be restored any more; how many versions."""
-        purged = 0
-        while some := await self._history.catalogue.purge_datasets(self.lookup.restorable_since()):
+    async def purge(self, before: float) -> int:
+        """Remove for good what was removed before a Unix time and cannot be restored any more; how many versions."""
+        purged, before = 0, min(before, self.lookup.restorable_since())
+        while some := await self._history.catalogue.purge_datasets(before):
             purged += some
         return purged
 

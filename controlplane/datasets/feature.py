@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.content.feature import content, withdrawals
+from controlplane.content.feature import content, observed_clock, withdrawals
 from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.core.feature import Feature
 from controlplane.datasets.datasets import Datasets
@@ -60,7 +60,7 @@ def wire(core: Core) -> Feature:
     """Offer DatasetService; the leader purges what cannot be restored any more, and reads ahead for what is queued."""
     found = core.shared(datasets)
     servicer = DatasetServicer(found, core.shared(content), core.reading)
-    purging = Purging(datasets=found, clock=core.clock)
+    purging = Purging(datasets=found, observed=core.shared(observed_clock), clock=core.clock)
     return Feature(
         services=((datasets_pb2_grpc.add_DatasetServiceServicer_to_server, servicer),),
         leader_loops=(

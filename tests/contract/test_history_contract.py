@@ -126,6 +126,12 @@ async def test_the_first_mark_stands(history: History) -> None:
     assert await history.mark("another") == await history.mark() == said[0]
 
 
+async def test_properties_are_changed_by_one_after_the_other(history: History) -> None:
+    await asyncio.gather(*[history.update_property("x", lambda had: had + "a") for _ in range(9)])
+    assert await history.update_property("x", lambda had: had + "b") == "a" * 9 + "b"
+    assert await history.update_property("y", lambda had: had) == ""
+
+
 async def test_a_probe_changes_nothing_that_is_seen(history: History) -> None:
     await history.streams.append([text(log(), 0, b"before")])
     await history.probe()

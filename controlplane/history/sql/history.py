@@ -38,7 +38,7 @@ from controlplane.history.sql.uploads import SqlSent
 from controlplane.history.sql.user_storage import SqlKept
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from controlplane.history.portable import Batch
     from controlplane.history.sql.interface import Connection
@@ -101,6 +101,25 @@ class History:
             " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             (now,),
         )
+
+    async def update_property(self, name: str, change: Callable[[str], str]) -> str:
+        """Replace a property ("" before it has a value) by what `change` makes of it; its new value. No backup has it."""
+
+        def work(connection: Connection) -> str:
+            connection.execute(
+                "INSERT INTO properties (name, value) VALUES (?, '') ON CONFLICT (name) DO NOTHING",
+                (name,),
+            )
+            lock = self._database.dialect.for_update
+            row = connection.execute(
+                f"SELECT value FROM properties WHERE name = ?{lock}",  # noqa: S608
+                (name,),
+            ).fetchone()
+            value = change(str(row[0]))
+            connection.execute("UPDATE properties SET value = ? WHERE name = ?", (value, name))
+            return value
+
+        return await self._database.write(work)
 
     async def size(self) -> int:
         """Bytes that the database takes, free room within its files included."""

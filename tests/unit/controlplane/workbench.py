@@ -32,12 +32,13 @@ from nsml.common.clock import SystemClock, inline
 
 @dataclass
 class HandClock:
-    """Time that tests move; sleeping only lets others run."""
+    """Time that tests move; sleeping only lets others run. `wrong`: by how much the wall clock is ahead."""
 
     now: float = 1_000_000.0
+    wrong: float = 0.0
 
     def time(self) -> float:
-        return self.now
+        return self.now + self.wrong
 
     def monotonic(self) -> float:
         return self.now

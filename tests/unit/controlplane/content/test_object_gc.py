@@ -20,6 +20,7 @@ from controlplane.content import object_gc as collecting
 from controlplane.content.content import FOUND_FOR_S, PERIOD_S, Content
 from controlplane.content.object_gc import Collected, Collector, Marks, ReferencesUnread
 from controlplane.content.object_gc_loop import FIRST_AFTER_S, LOOK_EVERY_S, Collecting
+from controlplane.content.observed_clock import ObservedClock
 from controlplane.domain.identity import User, UserCaller, identity_of
 from controlplane.domain.values import ImportedFrom, InitialCheckpoint, Session
 from controlplane.history.sql import object_references as referring
@@ -125,6 +126,13 @@ class World:
     def __post_init__(self) -> None:
         self.state: Any = SimpleNamespace(sessions=self.live, allocations={})
         self.content = self.new_content()
+        self.start()
+
+    def start(self) -> None:
+        """Begin anew as a process that has not seen the clock."""
+        self.observed = ObservedClock(
+            objects=self.objects, history=self.history, clock=self.clock, grace_s=GRACE
+        )
 
     def new_content(self) -> Content:
         return Content(
@@ -136,7 +144,7 @@ class World:
             objects=self.objects,
             history=self.history,
             state=self.state,
-            grace_s=GRACE,
+            observed=self.observed,
             may=lambda: self.leads,
             term=lambda: 1,
         )
@@ -215,7 +223,9 @@ async def a_world() -> AsyncIterator[World]:
     clock = HandClock()
     history = await open_history(":memory:", clock=clock, run=inline)
     try:
-        yield World(clock, Turning(clock), history)
+        made = World(clock, Turning(clock), history)
+        await made.observed.cutoff()
+        yield made
     finally:
         await history.close()
 
@@ -520,7 +530,7 @@ async def test_a_leader_looks_again_and_again_whatever_fails(world: World) -> No
         objects=cast("Any", failing),
         history=world.history,
         state=world.state,
-        grace_s=GRACE,
+        observed=world.observed,
         may=lambda: True,
         term=lambda: 1,
     )

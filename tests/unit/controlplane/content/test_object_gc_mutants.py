@@ -56,7 +56,7 @@ MUTANTS = (
         "the grace counts from after the references were read",
         object_gc,
         "marks = await self._marked(done, counted)\n            async for some in _batches(self._objects.list_aside()",
-        "marks = await self._marked(done, counted)\n            before = await self._objects.now() - self._grace_s\n"
+        "marks = await self._marked(done, counted)\n            before = await self._observed.cutoff()\n"
         "            async for some in _batches(self._objects.list_aside()",
     ),
     Mutant(

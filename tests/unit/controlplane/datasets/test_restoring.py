@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.content.observed_clock import MOST_APART_S
 from controlplane.datasets.purge_loop import Purging
 from controlplane.datasets.references import DatasetReference, parse_dataset
 from controlplane.domain.errors import InvalidRequest, LimitReached, NotFound
@@ -39,7 +40,9 @@ async def world() -> AsyncIterator[World]:
     clock = HandClock()
     clock.now = 1_000_000.0
     history = await open_history(":memory:", clock=clock, run=inline)
-    yield World(history, clock)
+    made = World(history, clock)
+    await made.observed.cutoff()
+    yield made
     await history.close()
 
 
@@ -85,7 +88,7 @@ class Script:
             await act(KIM, DatasetReference(name=self.rng.choice(NAMES), version=version))
 
     async def purge(self) -> None:
-        await self.plane.datasets.purge()
+        await self.plane.datasets.purge(self.world.clock.now)
 
     async def wait(self) -> None:
         self.world.clock.now += GRACE * self.rng.choice([0.1, 0.5, 1.1])
@@ -183,7 +186,7 @@ async def test_nothing_is_restored_after_its_grace(world: World) -> None:
         with pytest.raises(NotFound) as refused:
             await act(KIM, parse_dataset("one"))
         assert "restore one" not in refused.value.attempt
-    await plane.datasets.purge()
+    await plane.datasets.purge(world.clock.now)
     await plane.push("kim", "one", "a")
     assert (await plane.datasets.lookup.find(KIM, parse_dataset("one"))).version.number == 2
 
@@ -195,7 +198,7 @@ async def test_the_leader_purges_what_cannot_be_restored(
     for name in NAMES:
         await plane.push("kim", name, "a")
         await plane.datasets.remove(KIM, parse_dataset(name))
-        world.clock.now += GRACE / 2 + 1
+        world.clock.now += GRACE / 2 + MOST_APART_S
     sound, failing = world.history.catalogue.purge_datasets, [HistoryUnavailable("away")]
 
     async def purge_datasets(before: float) -> int:
@@ -212,10 +215,45 @@ async def test_the_leader_purges_what_cannot_be_restored(
     async def is_purged() -> bool:
         return not failing and not await left[0]()
 
-    running = asyncio.create_task(Purging(datasets=plane.datasets, clock=world.clock).run())
+    purging = Purging(datasets=plane.datasets, observed=world.observed, clock=world.clock)
+    running = asyncio.create_task(purging.run())
     try:
         await until(is_purged, "the one that was removed first is purged")
         assert len(await left[1]()) == 1, "it can be restored still"
         assert not running.done()
     finally:
         running.cancel()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_clock_that_is_days_ahead_purges_nothing_early(
+    world: World, is_restarted: bool
+) -> None:
+    """Once it is right again, what was removed an hour ago can be restored; in a grace it goes."""
+    plane = Plane(world)
+    await plane.push("kim", "one", "a")
+    await plane.datasets.remove(KIM, parse_dataset("one"))
+    acts: list[float] = []
+
+    async def sleep(_: float) -> None:
+        acts.append(world.clock.now)
+        if len(acts) == 2:
+            raise asyncio.CancelledError
+
+    async def purge_once() -> None:
+        acts.clear()
+        with suppress(asyncio.CancelledError):
+            await Purging(datasets=plane.datasets, observed=observed, clock=world.clock).run()
+
+    world.clock.sleep = sleep  # type: ignore[method-assign]
+    observed = world.new_observed() if is_restarted else world.observed
+    world.clock.now += 600
+    world.clock.wrong = 3 * GRACE
+    await purge_once()
+    world.clock.wrong = 0.0
+    await purge_once()
+    assert (await plane.datasets.restore(KIM, parse_dataset("one")))[1] == (1,)
+    await plane.datasets.remove(KIM, parse_dataset("one"))
+    world.clock.now += GRACE + MOST_APART_S + 1
+    await purge_once()
+    assert not await world.history.catalogue.dataset_versions("kim", "one", with_removed=True)

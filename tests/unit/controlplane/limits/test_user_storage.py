@@ -18,6 +18,7 @@ from controlplane.content import object_gc as collecting
 from controlplane.content.admitted_objects import AdmittedObjects
 from controlplane.content.content import Content
 from controlplane.content.object_gc import Collector
+from controlplane.content.observed_clock import ObservedClock
 from controlplane.content.user_storage_loop import FAILED_REST_S, LEAST_REST_S, CountingKept
 from controlplane.datasets.datasets import Datasets
 from controlplane.datasets.references import parse_dataset
@@ -147,6 +148,8 @@ class World:
         self.live: dict[str, Any] = {}
         self.term = 1
         self.projects: dict[str, Project] = {}
+        self.observed = self.new_observed()
+
         self.state: Any = SimpleNamespace(
             sessions=self.live,
             allocations={},
@@ -158,12 +161,17 @@ class World:
         found = self.live.get(session_id)
         return found and found.value
 
+    def new_observed(self) -> ObservedClock:
+        return ObservedClock(
+            objects=self.objects, history=self.history, clock=self.clock, grace_s=GRACE
+        )
+
     def collector(self) -> Collector:
         return Collector(
             objects=self.objects,
             history=self.history,
             state=self.state,
-            grace_s=GRACE,
+            observed=self.observed,
             may=lambda: True,
             term=lambda: self.term,
             users=lambda: {name: name for name in CALLERS},
@@ -248,7 +256,9 @@ async def a_world() -> AsyncIterator[World]:
     clock = HandClock()
     history = await open_history(":memory:", clock=clock, run=inline)
     try:
-        yield World(history, clock)
+        made = World(history, clock)
+        await made.observed.cutoff()
+        yield made
     finally:
         await history.close()
 
@@ -420,7 +430,7 @@ async def test_a_removed_dataset_counts_for_live_sessions_that_use_it(world: Wor
     await world.collector().look()
     assert await world.objects.has_missing(tree("a", "b")[1]) == set(), "it can be restored"
     assert await world.counted("kim") == await world.counted("lee") == {}
-    assert await plane.datasets.purge() == 1
+    assert await plane.datasets.purge(world.clock.now) == 1
     for _ in range(2):
         world.clock.now += GRACE + 1
         await world.collector().look()

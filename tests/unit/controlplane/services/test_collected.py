@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from controlplane.content import object_gc_loop as collecting
+from controlplane.content import observed_clock
 from nsml.common.clock import SystemClock
 from nsml.v1 import sessions_pb2
 from tests.support.memory_objects import MemoryObjects
@@ -37,6 +39,9 @@ async def clock() -> Later:
 async def rig(clock: Later, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     monkeypatch.setattr(collecting, "FIRST_AFTER_S", 0.01)
     monkeypatch.setattr(collecting, "LOOK_EVERY_S", 0.01)
+    # Tests move the clock of the objects alone.
+    monkeypatch.setattr(observed_clock, "TOLERANCE_S", math.inf)
+    monkeypatch.setattr(observed_clock, "MOST_APART_S", math.inf)
     made: Any = {"objects": MemoryObjects(clock)}
     async with platform(character={"collect_after_s": GRACE_S}, **made) as rig:
         yield rig
