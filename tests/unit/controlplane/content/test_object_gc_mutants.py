@@ -6,30 +6,20 @@ taken back by whoever refers to it, or by the next look, before its grace aside 
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from dataclasses import dataclass
-from types import ModuleType
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
-from controlplane.content import content, object_gc
+from controlplane.content import content, object_gc, observed_clock
+from controlplane.content.observed_clock import MOST_APART_S
+from tests.support.mutants import Mutant, install, is_found
 from tests.unit.controlplane.content import test_object_gc as property_of_collector
+from tests.unit.controlplane.content import test_observed_clock as of_clock
+from tests.unit.controlplane.content.test_object_gc import a_world
 
 SEEDS = 50
 """A mutant that none of these shows is not found. Each is shown by one of the first few."""
-WITHIN_S = 20.0
-"""Of one life: it takes a tenth of a second. A mutant may have people wait for ever."""
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A module in which these words stand for others."""
-
-    name: str
-    module: ModuleType
-    words: str
-    instead: str
 
 
 MUTANTS = (
@@ -92,35 +82,118 @@ MUTANTS = (
 )
 
 
-def _mutated(mutant: Mutant) -> ModuleType:
-    source = inspect.getsource(mutant.module)
-    assert source.count(mutant.words) == 1, (
-        f"{mutant.name}: these words have changed; change the mutant"
+UNREAD = (
+    Mutant(
+        "what a manifest lists that cannot be read counts as nothing",
+        object_gc,
+        "    except (NotFound, BlobDamaged, ContentError) as error:\n        raise ",
+        "    except (NotFound, BlobDamaged, ContentError) as error:\n        return\n        raise ",
+    ),
+    Mutant(
+        "what a record refers to that cannot be read counts as nothing",
+        object_gc,
+        '        raise ReferencesUnread("the record of a session cannot be read", why=str(error)) from error',
+        "        return []",
+    ),
+)
+CLOCK = (
+    Mutant(
+        "the collector takes the clock as it is",
+        object_gc,
+        "before = await self._observed.cutoff()",
+        "before = await self._objects.now() - self._observed._grace_s",
+    ),
+    Mutant(
+        "a jump counts as time that went by",
+        observed_clock,
+        "if least - TOLERANCE_S <= now - end <= most + TOLERANCE_S:",
+        "if now >= end:",
+    ),
+    Mutant(
+        "a jump during a restart counts",
+        observed_clock,
+        "(0.0, UNOBSERVED_S) if",
+        "(0.0, 1e12) if",
+    ),
+    Mutant(
+        "what was seen before a step back counts",
+        observed_clock,
+        "if now - end < least:",
+        "if False:",
+    ),
+    Mutant(
+        "how long the clock was seen does not matter",
+        observed_clock,
+        "if end - start >= age_s:",
+        "if True:",
+    ),
+    Mutant(
+        "clocks that differ are trusted",
+        observed_clock,
+        "if abs(apart) > MOST_APART_S:",
+        "if False:",
+    ),
+)
+
+
+def lives() -> Iterator[Awaitable[object]]:
+    return (property_of_collector.lived(seed) for seed in range(SEEDS))
+
+
+async def _in_a_world(test: Callable[..., Awaitable[object]], *args: object) -> None:
+    async with a_world() as world:
+        await test(world, *args)
+
+
+def unread() -> Iterator[Awaitable[object]]:
+    yield _in_a_world(property_of_collector.test_a_manifest_that_cannot_be_read_stops_it_all)
+    yield _in_a_world(property_of_collector.test_nothing_is_put_aside_while_a_page_cannot_be_read)
+    yield _in_a_world(property_of_collector.test_a_record_that_cannot_be_read_stops_it_all)
+
+
+async def _old(seed: int) -> None:
+    of_clock.test_what_is_called_old_is_old_whatever_happens_to_the_clock(seed)
+
+
+def clocks() -> Iterator[Awaitable[object]]:
+    for days in (1.5, -2.0):
+        for is_restarted in (False, True):
+            test: Any = of_clock.test_a_clock_that_is_set_by_days_removes_nothing_early
+            yield _in_a_world(test, days, is_restarted)
+    yield _in_a_world(of_clock.test_nothing_is_done_while_two_clocks_differ, MOST_APART_S + 1)
+    yield _in_a_world(
+        of_clock.test_a_platform_that_is_off_each_night_collects_once_it_was_on_for_a_grace
     )
-    module = ModuleType(mutant.module.__name__)
-    module.__file__ = mutant.module.__file__
-    exec(
-        compile(source.replace(mutant.words, mutant.instead), mutant.name, "exec"), module.__dict__
-    )
-    return module
+    yield from (_old(seed) for seed in range(20))
+
+
+FOUND_BY = (
+    *((mutant, lives) for mutant in MUTANTS),
+    *((mutant, unread) for mutant in UNREAD),
+    *((mutant, clocks) for mutant in CLOCK),
+)
 
 
 @pytest.mark.variant
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(("mutant", "tests"), FOUND_BY, ids=lambda one: getattr(one, "name", ""))
 async def test_a_missing_safeguard_is_found(
-    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
+    mutant: Mutant,
+    tests: Callable[[], Iterator[Awaitable[object]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    changed = _mutated(mutant)
-    for name in ("Collector", "Content"):
-        if hasattr(changed, name) and getattr(changed, name).__module__ == changed.__name__:
-            monkeypatch.setattr(property_of_collector, name, getattr(changed, name))
-    if mutant.module is object_gc:
-        monkeypatch.setattr(changed, "MARK_BITS", 20)
-    for seed in range(SEEDS):
-        try:
-            async with asyncio.timeout(WITHIN_S):
-                await property_of_collector.lived(seed)
-        except (BaseExceptionGroup, AssertionError):
-            print(f"{mutant.name}: seed {seed}")
-            return
-    pytest.fail(f"{mutant.name} is found by none of {SEEDS} seeds")
+    monkeypatch.setattr(object_gc, "MARK_BITS", 20)
+    install(mutant, monkeypatch)
+    assert await is_found(mutant, tests)
+
+
+@pytest.mark.variant
+async def test_whatever_finds_them_finds_nothing_in_the_code_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(object_gc, "MARK_BITS", 20)
+    nothing = Mutant(
+        "nothing", observed_clock, "if end - start >= age_s:", "if end - start >= age_s:"
+    )
+    install(nothing, monkeypatch)
+    for tests in (unread, clocks):
+        assert not await is_found(nothing, tests)

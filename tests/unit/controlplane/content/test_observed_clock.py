@@ -81,14 +81,12 @@ async def test_a_platform_that_is_off_each_night_collects_once_it_was_on_for_a_g
 
 
 @pytest.mark.parametrize("apart", [MOST_APART_S + 1, -MOST_APART_S - 1])
-async def test_nothing_is_done_while_two_clocks_differ(
-    world: World, apart: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_is_done_while_two_clocks_differ(world: World, apart: float) -> None:
     """The history's, by which objects are stamped, may be that of another machine."""
     one = tree("a")
     await world.send(one)
     world.clock.now += GRACE
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
 
         async def now() -> float:
             return world.clock.now + apart

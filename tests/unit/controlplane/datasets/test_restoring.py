@@ -88,7 +88,18 @@ class Script:
             await act(KIM, DatasetReference(name=self.rng.choice(NAMES), version=version))
 
     async def purge(self) -> None:
+        since = self.world.clock.now - GRACE
+        kept = {key for key, at in (await self._removed_at()).items() if at == 0 or at >= since}
         await self.plane.datasets.purge(self.world.clock.now)
+        assert kept == (await self._removed_at()).keys()
+
+    async def _removed_at(self) -> dict[tuple[str, int], float]:
+        listed = self.world.history.catalogue.dataset_versions
+        return {
+            (name, one.version.number): one.version.removed_at
+            for name in NAMES
+            for one in await listed("kim", name, with_removed=True)
+        }
 
     async def wait(self) -> None:
         self.world.clock.now += GRACE * self.rng.choice([0.1, 0.5, 1.1])

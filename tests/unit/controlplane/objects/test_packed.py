@@ -327,6 +327,34 @@ async def test_who_does_not_lead_any_more_changes_nothing(world: World) -> None:
     assert world.packs() == []
 
 
+@pytest.mark.parametrize("step", ["remove", "forget"])
+async def test_what_was_in_a_pack_does_not_come_back_if_its_removal_is_broken_off(
+    world: World, step: str
+) -> None:
+    """A file of which the index knows nothing would be taken in as a pack."""
+    await world.objects.mark("c1/x")
+    await world.objects.put(digest_of(b"data"), b"data")
+    await world.objects.put_aside(named(b"data"), always)
+    await world.objects.delete(named(b"data"))
+    await world.objects.maintain(always)
+    world.clock.now += maintenance.EMPTY_S + 1
+
+    async def killed(*_: object) -> None:
+        raise Killed
+
+    keeping = world.objects._maintenance
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeping._files if step == "remove" else keeping._index, step, killed)
+        with pytest.raises(Killed):
+            await world.objects.maintain(always)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maintenance, "ADOPT_AFTER_S", -1.0)
+        await world.objects.maintain(always)
+        await world.objects.maintain(always)
+    assert await world.listed() == set()
+    assert world.packs() == []
+
+
 ENTRY = PackEntry("ab" * 32, 0, 10, 9)
 
 
@@ -408,8 +436,11 @@ async def test_killed_anywhere_nothing_that_was_acknowledged_is_lost_and_no_room
     monkeypatch.setattr(maintenance, "MANY_SMALL", 3)
     monkeypatch.setattr(maintenance, "SMALL_BYTES", 3_000)
     pool = [noise(chance.randrange(2_000), n) for n in range(30)]
+    kept: set[bytes] = set()
     for data in pool[:5]:
-        world.loose(data, chance.choice([NAMED, ASIDE]))
+        under = chance.choice([NAMED, ASIDE])
+        world.loose(data, under)
+        kept |= {data} if under == NAMED else set()
 
     def deadly(part: Any, names: tuple[str, ...]) -> None:
         for name in names:
@@ -432,7 +463,6 @@ async def test_killed_anywhere_nothing_that_was_acknowledged_is_lost_and_no_room
         deadly(index, ("put", "adopt", "move", "forget", "emptied", "put_aside", "delete"))
         return PackedObjects(files, index)
 
-    kept: set[bytes] = set()
     for _ in range(25):
         objects = begin()
         some = chance.sample(pool, chance.randrange(1, 6))
