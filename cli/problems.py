@@ -17,7 +17,7 @@ from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.common.shell import hint_line, option_words, shell_line, shell_word
 from nsml.common.text import escaped, visible
-from nsml.content.errors import ContentError
+from nsml.content.errors import ContentError, EmptyFolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,8 @@ def problem_of(error: BaseException) -> Problem:
             return _system_problem(error)
         case UnicodeEncodeError():
             return _encoding_problem(error)
-    return Problem(code=ExitCode.FAILED, reason=_reason(error), message=str(error))
+    code = ExitCode.USAGE if isinstance(error, EmptyFolder) else ExitCode.FAILED
+    return Problem(code=code, reason=_reason(error), message=str(error))
 
 
 def _our_problem(error: CommandError | ContextError) -> Problem:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from cli.exits import CommandError
+from cli.exits import CommandError, ExitCode
 from nsml._path_text import path_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from nsml.v1.datasets_pb2 import DatasetPart
+    from nsml.v1.datasets_pb2 import Dataset, DatasetPart
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -80,9 +80,23 @@ def check_parts(parts: Collection[str], files: Iterable[str]) -> None:
     for path in sorted(left):
         raise CommandError(
             f"there is no file {path} to hide, and none below it",
+            code=ExitCode.USAGE,
             why="a part is named by its path in the dataset",
             advice="--hide test/test_label    for example",
         )
+
+
+def hidden_parts(found: Dataset, below: Collection[str] = ()) -> list[str]:
+    """The parts that the caller may not read; `below`: those with something of these files and folders."""
+    hidden = [one.path for one in found.parts if not one.digest]
+    return [
+        part
+        for part in hidden
+        if not below
+        or any(
+            f"{part}/".startswith(f"{one}/") or f"{one}/".startswith(f"{part}/") for one in below
+        )
+    ]
 
 
 def test_folders(files: Collection[str]) -> list[str]:

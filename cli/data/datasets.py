@@ -15,6 +15,7 @@ from cli.data.dataset_changes import describe, restore, rm, share, tag, untag
 from cli.data.dataset_lineage import lineage
 from cli.data.dataset_parts import (
     check_parts,
+    hidden_parts,
     part_messages,
     part_options,
     part_path,
@@ -81,6 +82,8 @@ def dataset() -> None:
 @click.option(
     "-e",
     "--evaluation",
+    "evaluations",
+    multiple=True,
     metavar="FILE",
     help="As -l, with FILE as evaluation.py at the top; it may lie outside of PATH.",
 )
@@ -107,7 +110,7 @@ def push(
     parts: dict[str, str],
     under: str | None,
     leaderboard: bool,
-    evaluation: str | None,
+    evaluations: tuple[str, ...],
     force: bool,
     verbose: bool,
 ) -> None:
@@ -125,6 +128,9 @@ def push(
     from nsml.view.datasets import part_lines, record
     from nsml.view.sessions import visibility_named
 
+    if len(evaluations) > 1:
+        raise click.UsageError("-e names one file: a dataset has one evaluation.py")
+    evaluation = next(iter(evaluations), None)
     wanted = visibility_named(visibility) if visibility else None
     request = CreateDatasetVersionRequest(
         name=name, message=message, visibility=wanted, parts=part_messages(parts)
@@ -216,6 +222,7 @@ def _under(listed: FolderFiles, folder: str | None) -> FolderFiles:
     except PathRefused as error:
         raise CommandError(
             f"no files can be below {folder!r} in a dataset",
+            code=ExitCode.USAGE,
             why=error.reason,
             advice="--under train/mnist    for example",
         ) from error
@@ -232,6 +239,7 @@ def _with_evaluation(app: App, listed: FolderFiles, path: Path, evaluation: str)
     if file is None:
         raise CommandError(
             f"there is no file {evaluation!r}",
+            code=ExitCode.USAGE,
             why=f"it is looked for here and in {path}",
             advice="-e FILE    with its path",
         )
@@ -241,6 +249,7 @@ def _with_evaluation(app: App, listed: FolderFiles, path: Path, evaluation: str)
             return listed
         raise CommandError(
             f"two files would be {_EVALUATION} at the top of the dataset: {file} and {there}",
+            code=ExitCode.USAGE,
             advice=f"-e {_EVALUATION}    for the one in the folder",
         )
     from nsml.content.listing import with_file
@@ -258,12 +267,15 @@ def _test_folders(name: str, files: list[str]) -> list[str]:
     if not any(part_of(one, ("test",)) for one in found):
         raise CommandError(
             "there is no folder test",
+            code=ExitCode.USAGE,
             why="a dataset with a leaderboard has test/test_data, and test/test_label, which -l hides",
             advice=f"nsml dataset push {shell_word(name)} PATH    for a dataset without",
         )
     return found
 
 
+_NAMED: Final = 5
+"""Paths that an error names."""
 _EVALUATION: Final = "evaluation.py"
 _OF_NSML: Final = frozenset({"train", "test", "test_submit", "data_loader.py", _EVALUATION})
 """What is at the top of a dataset that is laid out for NSML."""
@@ -396,9 +408,10 @@ def pull(
     Without @N or @TAG its newest version. Every file is verified by its digest. An existing folder is left alone, unless
     -f replaces it.
     Hidden parts come with it for the owner and administrators alone. Files keep their paths with --only; exit code 9
-    if only some of its paths are there.
+    if only some of its paths are there, and 5 if none is.
     """
     from nsml.client.content import download
+    from nsml.client.errors import NotFound
     from nsml.common.text import visible
     from nsml.common.units import size_text
     from nsml.spec.folders import folder_name
@@ -420,15 +433,25 @@ def pull(
                 files, size, missing = await copy_in_place(client, found, place, paths)
                 absent.extend(missing)
                 return found, target, files, size
-            extent = await download(
-                client,
-                found.digest,
-                place,
-                progress=progress,
-                shown_by=lambda: client.datasets.get(full, found.version),
-                below=paths,
-                absent=absent.append,
-            )
+            try:
+                extent = await download(
+                    client,
+                    found.digest,
+                    place,
+                    progress=progress,
+                    shown_by=lambda: client.datasets.get(full, found.version),
+                    below=paths,
+                    absent=absent.append,
+                )
+            except NotFound as error:
+                if paths and len(absent) == len(paths) and (hidden := hidden_parts(found, paths)):
+                    raise CommandError(
+                        f"{', '.join(hidden[:_NAMED])} of {full} is hidden by the owner",
+                        code=ExitCode.NOT_FOUND,
+                        why="hidden parts can be pulled by the owner and administrators alone",
+                        advice=f"nsml dataset info {shell_word(name)}    shows the parts, and who reads them",
+                    ) from error
+                raise
         if not paths:
             return found, target, found.file_count, found.size_bytes
         return found, target, extent.files, extent.size
@@ -441,9 +464,11 @@ def pull(
         f"{'part of ' if paths else ''}version {found.version} of {found.owner}/{found.name}:"
         f" {files_text(files)} ({size_text(size)})"
     )
+    withheld = hidden_parts(found, paths)
     for one in absent:
-        app.say(f"note: there is no file {visible(one)} in it, and none below it")
-    if withheld := [one.path for one in found.parts if not one.digest]:
+        if not hidden_parts(found, [one]):
+            app.say(f"note: there is no file {visible(one)} in it, and none below it")
+    if withheld:
         app.say(f"not included, hidden by the owner: {visible(', '.join(withheld))}")
     facts = {**record(found), "path": str(target)}
     if paths:

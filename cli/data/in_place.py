@@ -18,6 +18,7 @@ from cli.group import command, pass_app
 from cli.output import write_one
 from cli.progress import Progress
 from cli.sessions.file_names import files_text
+from nsml.common.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -148,7 +149,7 @@ async def copy_in_place(
     """
     from nsml.client.errors import NotFound
     from nsml.common.clock import in_thread
-    from nsml.content.errors import ContentError, TargetExists
+    from nsml.content.errors import ChangedInPlace, ContentError, TargetExists
     from nsml.content.in_place import copy
     from nsml.content.tree_parts import Chosen
 
@@ -164,6 +165,15 @@ async def copy_in_place(
             await in_thread(lambda: copy(Path(found.in_place), listed, target))
     except TargetExists:
         raise
+    except ChangedInPlace as error:
+        raise CommandError(
+            f"{full}@{found.version} is in place at {found.in_place}, and cannot be copied",
+            reason="IN_PLACE",
+            why=str(error),
+            advice=f"nsml dataset add {full} --in-place {shell_word(found.in_place)}"
+            "    as its owner, makes a version of what is there now\n"
+            f"nsml run -d {full}@{found.version} --allow-changed ...    reads it as it is",
+        ) from error
     except ContentError as error:
         raise CommandError(
             f"{full}@{found.version} is in place at {found.in_place}, and cannot be copied",

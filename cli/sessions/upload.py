@@ -203,11 +203,15 @@ def _shown(app: App) -> Iterator[Callable[[Transfer], None]]:
     from nsml.common.c_memory import keep_freed_memory
 
     keep_freed_memory()
-    weighing, sending = Progress(app, "checking size"), Progress(app, "sending")
+    weighing, comparing = Progress(app, "checking size"), Progress(app, "comparing")
+    sending = Progress(app, "sending")
+
+    def show(seen: Transfer) -> None:
+        shown = sending if seen.is_sent else comparing
+        (weighing if seen.is_weighed else shown).update(seen.bytes, seen.bytes_total)
+
     try:
-        yield lambda seen: (weighing if seen.is_weighed else sending).update(
-            seen.bytes, seen.bytes_total
-        )
+        yield show
     finally:
-        weighing.close()
-        sending.close()
+        for each in (weighing, comparing, sending):
+            each.close()

@@ -47,6 +47,8 @@ class Transfer:
     bytes_total: int
     is_weighed: bool = False
     """They are read to see whether what is new of them may be kept; nothing is sent yet."""
+    is_sent: bool = True
+    """Some of them had to be sent."""
 
 
 async def read_blobs(
@@ -182,7 +184,7 @@ async def download(
 ) -> Extent:
     """Lay out the tree that `root` names as the new folder `target`: whole or not at all. How much it has.
 
-    `below`: only these files and folders of it. `absent` is told those that are not there; NotFound where none is. Every chunk is held against its digest; `shown_by`
+    `below`: only these files and folders of it. `absent` is told those that are not there; NotFound where none is there. Every chunk is held against its digest; `shown_by`
     as for `read_blobs`. Raises ClientError and ContentError (TargetExists when the folder is there, ExtractRefused when the disk
     has no room for all of it).
     """
@@ -216,12 +218,12 @@ def _part_of(
         with source.open("wb") as file:
             file.writelines(encoded(one for one in tree.entries if chosen.has(one.path)))
         missing = chosen.absent()
+        for path in missing:
+            absent(path)
         if len(missing) == len(below):
             raise NotFound(
                 f"there is no file or folder {', '.join(map(repr, below[:5]))} among these files"
             )
-        for path in missing:
-            absent(path)
         with StoredManifest(source) as part:
             part.check()
             yield part

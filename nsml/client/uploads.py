@@ -411,7 +411,12 @@ class _Sending:
             # Of a call that broke, some counts twice.
             done = min(self._done, self._total)
             self._progress(
-                Transfer(bytes=done, bytes_total=self._total, is_weighed=self.is_weighed)
+                Transfer(
+                    bytes=done,
+                    bytes_total=self._total,
+                    is_weighed=self.is_weighed,
+                    is_sent=bool(self._bytes_sent),
+                )
             )
 
 

@@ -80,5 +80,9 @@ class ExtractRefused(ContentError):
     """A tree that cannot be laid out here."""
 
 
+class ChangedInPlace(ContentError):
+    """A file of a dataset in place is not what it was when the dataset was added."""
+
+
 class TargetExists(ExtractRefused):
     """The folder to lay out into is there already."""

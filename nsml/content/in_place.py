@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from blake3 import blake3
 
 from nsml.content.digests import is_digest
-from nsml.content.errors import ContentError, EmptyFolder, PackRefused, TargetExists
+from nsml.content.errors import ChangedInPlace, ContentError, EmptyFolder, PackRefused, TargetExists
 from nsml.content.listing import open_root
 from nsml.content.manifest import ChunkRef, Entry
 from nsml.content.ordered_listing import OrderedListing
@@ -217,7 +217,8 @@ class _Sample:
 def copy(root: Path, listed: Iterable[ListedFile], target: Path) -> None:
     """Copy the files of the list to the new folder `target`: whole or not at all, each held against its digest.
 
-    Raises TargetExists, OSError for a target that cannot be written, and ContentError for files that are not what they were.
+    Raises TargetExists, OSError for a target that cannot be written, ChangedInPlace for files that are not what they were, and
+    ContentError where they are not on this machine.
     """
     if os.path.lexists(target):
         raise TargetExists(f"{target} is there already")
@@ -234,7 +235,7 @@ def copy(root: Path, listed: Iterable[ListedFile], target: Path) -> None:
                 file = staged.joinpath(*native_parts(path))
                 file.parent.mkdir(parents=True, exist_ok=True)
                 if now is None or _digest(folder, now, file) != was.digest:
-                    raise ContentError(f"{path} is not what it was when the dataset was added")
+                    raise ChangedInPlace(f"{path} is not what it was when the dataset was added")
                 file.chmod(now.mode)
         staged.rename(target)
     finally:
@@ -259,7 +260,7 @@ def _digest(folder: Beneath, file: FolderFile, copy_to: Path | None = None) -> s
             target.write(data)
         facts = os.fstat(opened.fileno())
     if (facts.st_size, facts.st_mtime_ns) != (file.size, file.version[0]):
-        raise ContentError(f"{file.path} changed while it was read")
+        raise ChangedInPlace(f"{file.path} changed while it was read")
     return digest.hexdigest()
 
 

@@ -238,18 +238,26 @@ def test_parts_are_hidden_when_they_are_pushed_and_named_wherever_it_is_shown(ns
     state.datasets[-1].parts[1].digest = ""
     pulled = nsml("dataset", "pull", "kin", str(scored.parent / "there"))
     assert "not included, hidden by the owner: test\n" in pulled.stderr
+    words = ["dataset", "pull", "kin", str(scored.parent / "part"), "--only", "test/other"]
+    done = nsml(*words, check=False)
+    assert (done.code, "error: test of kim/kin is hidden by the owner\n" in done.stderr) == (
+        5,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--hide", "test/label"], 1, "there is no file test/label to hide"),
+        (["--hide", "test/label"], 2, "there is no file test/label to hide"),
         (["--hide", "test", "--owner-only", "test/"], 2, "two flags name 'test'"),
-        (["-l", "-e", "judge.py"], 1, "there is no file 'judge.py'"),
-        (["-e", "test/test_data"], 1, "two files would be evaluation.py at the top"),
-        (["-l", "--under", "data"], 1, "there is no folder test"),
-        (["--under", "../up"], 1, "no files can be below '../up'"),
-        (["--under", "/"], 1, "no files can be below '/'"),
+        (["-l", "-e", "judge.py"], 2, "there is no file 'judge.py'"),
+        (["-e", "test/test_data"], 2, "two files would be evaluation.py at the top"),
+        (["-e", "judge.py", "-e", "evaluation.py"], 2, "-e names one file"),
+        (["-l", "--under", "data"], 2, "there is no folder test"),
+        (["--exclude", "*"], 2, "has no files"),
+        (["--under", "../up"], 2, "no files can be below '../up'"),
+        (["--under", "/"], 2, "no files can be below '/'"),
     ],
 )
 def test_what_cannot_be_a_part_is_said_before_anything_is_sent(
@@ -332,6 +340,7 @@ def test_a_dataset_in_place_is_a_list_of_its_files_and_is_copied_where_they_are(
     (tmp_path / "away").rename(shared)
     told = nsml("dataset", "pull", "big", "there", check=False)
     assert (told.code, "labels is not what it was" in told.stderr) == (1, True)
+    assert f"nsml dataset add kim/big --in-place {shared}    # as its owner, makes" in told.stderr
     nsml("dataset", "push", "other", str(shared))
     told = nsml("dataset", "diff", "big@1", "other", check=False)
     assert (told.code, "in place cannot be compared with one that is not" in told.stderr) == (

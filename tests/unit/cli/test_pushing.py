@@ -41,6 +41,17 @@ def test_an_unchanged_folder_is_not_read_again(nsml, state, project, opened, com
     assert len(state.blobs) == len(blobs) + 2
 
 
+def test_nothing_is_said_to_be_sent_of_what_is_there_already(nsml, project) -> None:
+    words = ["dataset", "push", "digits", "."]
+    assert "sending" in nsml(*words, terminal=True).stderr
+    again = nsml(*words, terminal=True).stderr
+    assert ("sending" in again, "comparing" in again, "sent 0 files" in again) == (
+        False,
+        True,
+        True,
+    )
+
+
 def test_a_broken_cache_changes_nothing(nsml, state, home, project, opened) -> None:
     place = home / "cache" / "nsml" / FILE_NAME
     place.parent.mkdir(parents=True)
