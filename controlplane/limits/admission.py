@@ -274,15 +274,18 @@ class Admission:
         """
         for kept, name in self._holders(user, project):
             try:
-                self._check_kept(kept, name, size)
+                with self._counting(kept):
+                    kept.check(name, size)
             except LimitReached:
                 if is_agent:
                     kept.waits(name, size)
                 raise
 
-    def _check_kept(self, kept: Kept, name: str, size: int) -> None:
+    @contextlib.contextmanager
+    def _counting(self, kept: Kept) -> Iterator[None]:
+        """Around what may be refused."""
         try:
-            kept.check(name, size)
+            yield
         except LimitReached:
             self.refused[kept.limit] += 1
             raise
@@ -295,8 +298,8 @@ class Admission:
     def check_full(self, user: str, project: str = "") -> None:
         """Raise LimitReached where hardly anything more may be kept for a user, or a project ("": for nobody)."""
         for kept, name in self._holders(user, project):
-            if (use := kept.use(name)).is_full:
-                self._check_kept(kept, name, use.most)
+            with self._counting(kept):
+                kept.check_full(name)
 
     def _take_kept(self, user: str, project: str, size: int) -> None:
         for kept, name in self._holders(user, project):

@@ -220,7 +220,10 @@ class Kept:
         return "nsml storage"
 
     def _rule(self, one: KeptUse) -> str:
-        return f"one user may keep {size_text(one.most)} (user_kept_bytes)"
+        if one.is_own_limit:
+            return f"an administrator has set the limit of {one.name} to {size_text(one.most)}"
+        setting = "user_kept_share" if self._limits.kept_bytes is None else "user_kept_bytes"
+        return f"one user may keep {size_text(one.most)} ({setting})"
 
     def waits(self, user: str, size: int) -> None:
         """So much of a user has just been refused to an agent, which keeps it and sends it again."""
@@ -239,11 +242,19 @@ class Kept:
             return
         if one.kept.sent and not one.kept.asked:
             self._asking.add(user)  # what was sent is an upper bound
-        more = f"cannot keep {size_text(size)} more" if size < one.most else "cannot keep more"
-        raise LimitReached(
-            f"the object store keeps {size_text(one.used)} for {self._named(user)}, and {more}",
-            why=f"{self._rule(one)}: {kinds_text(one.kept)}",
-            attempt=f"{self._command(user)}    shows what is largest, and how to remove it",
+        raise self._refused(one, f"{_more_than(one.room or 0, size)} more cannot be stored")
+
+    def check_full(self, user: str) -> None:
+        """Raise LimitReached where hardly anything more may be kept for a user."""
+        if (one := self.use(user)).is_full:
+            raise self._refused(one, "nothing more can be stored")
+
+    def _refused(self, one: KeptUse, what: str) -> LimitReached:
+        free = f"{size_text(one.room or 0)} of {size_text(one.most)} are free"
+        return LimitReached(
+            f"{what} for {self._named(one.name)}: {free}",
+            why=f"{self._rule(one)}; stored: {kinds_text(one.kept)}",
+            attempt=f"{self._command(one.name)}    shows what is largest, and how to remove it",
         )
 
     def take(self, user: str, size: int) -> None:
@@ -322,6 +333,12 @@ class ProjectKept(Kept):
 
     def _rule(self, one: KeptUse) -> str:
         return f"the quota of project {one.name} is {size_text(one.most)} of stored data"
+
+
+def _more_than(free: int, size: int) -> str:
+    """A size that is larger than another one, to the byte where both would read the same."""
+    text = size_text(size)
+    return f"{size:,} Bytes" if text == size_text(free) else text
 
 
 def kinds_text(kept: KeptBytes) -> str:

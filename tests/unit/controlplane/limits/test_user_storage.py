@@ -520,6 +520,12 @@ async def test_without_a_set_limit_others_decide_and_the_disk(world: World) -> N
     assert kept(others=True, size=100).use("kim").most == 50
     assert kept(others=True, size=None).use("kim").most == UNKNOWN_BYTES
     assert kept(others=True, size=100, own=7).use("kim").most == 7
+    with pytest.raises(LimitReached, match="8 Bytes more cannot be stored for kim: 7 Bytes") as own:
+        kept(others=True, size=100, own=7).check("kim", 8)
+    assert own.value.why == "an administrator has set the limit of kim to 7 Bytes; stored: nothing"
+    with pytest.raises(LimitReached) as shared:
+        kept(others=True, size=100).check("kim", 51)
+    assert shared.value.why.startswith("one user may keep 50 Bytes (user_kept_share); stored")
     assert kept(others=True, size=100, own=0).use("kim").most == 0
 
 
@@ -725,7 +731,7 @@ async def test_a_quota_is_of_one_project_alone_and_says_what_to_do(world: World)
     await plane.save("s1", blobs)
     await world.save("s1", "best", root)
     _, more = tree("d", "e")
-    with pytest.raises(LimitReached, match="for project vision, and cannot keep") as caught:
+    with pytest.raises(LimitReached, match="cannot be stored for project vision") as caught:
         await plane.save("s2", more)
     assert "the quota of project vision is 32.8 kB of stored data" in caught.value.why
     assert caught.value.attempt.startswith("nsml storage --project vision ")
@@ -771,14 +777,14 @@ async def test_whoever_says_how_much_is_coming_is_told_before_it_is_sent(world: 
     used = size_of(blobs)
     assert plane.content.room(kim) == plane.content.room(kim, project="nothing") == 8 * BLOB - used
     assert plane.content.room(kim, 4 * BLOB, project="vision") == 4 * BLOB
-    with pytest.raises(LimitReached, match="for kim, and cannot keep"):
+    with pytest.raises(LimitReached, match="cannot be stored for kim"):
         plane.content.room(kim, 8 * BLOB - used + 1)
-    with pytest.raises(LimitReached, match="for project vision, and cannot keep"):
+    with pytest.raises(LimitReached, match="cannot be stored for project vision"):
         plane.content.room(kim, 4 * BLOB + 1, project="vision")
     assert plane.content.room(lee, 8 * BLOB, project="vision") == 8 * BLOB, "it is not of lee"
     world.run("s1", "kim", project="vision")
     assert plane.content.room(agent, session_id="s1") == 4 * BLOB
-    with pytest.raises(LimitReached, match="for project vision, and cannot keep"):
+    with pytest.raises(LimitReached, match="cannot be stored for project vision"):
         plane.content.room(agent, 4 * BLOB + 1, session_id="s1")
     assert plane.project_kept.words("vision", is_own=True).startswith("new checkpoints are not")
     assert Plane(world).content.room(kim) is None
