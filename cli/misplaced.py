@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,7 +62,7 @@ def _read(context: click.Context, words: Sequence[str]) -> Mapping[str, Any]:
 def _is_name_last(name: str, path: str, *, reads: bool) -> bool:
     """Whether a dataset stands behind the path; `reads`: from that path, where the other commands make it."""
     if reads:
-        return Path(name).exists() and not Path(path).exists()
+        return os.path.exists(name) and not os.path.exists(path)  # noqa: PTH110 - any text
     return not _names_dataset(name) and _names_dataset(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from os.path import normpath
 from pathlib import Path
@@ -47,6 +48,12 @@ def dataset() -> None:
     """Datasets: names for immutable, numbered versions of files."""
 
 
+def _only_one(_: click.Context, __: click.Parameter, files: tuple[str, ...]) -> str | None:
+    if len(files) > 1:
+        raise click.UsageError("-e names one file: a dataset has one evaluation.py")
+    return next(iter(files), None)
+
+
 @command(
     "push",
     reads=True,
@@ -82,8 +89,8 @@ def dataset() -> None:
 @click.option(
     "-e",
     "--evaluation",
-    "evaluations",
     multiple=True,
+    callback=_only_one,
     metavar="FILE",
     help="As -l, with FILE as evaluation.py at the top; it may lie outside of PATH.",
 )
@@ -110,7 +117,7 @@ def push(
     parts: dict[str, str],
     under: str | None,
     leaderboard: bool,
-    evaluations: tuple[str, ...],
+    evaluation: str | None,
     force: bool,
     verbose: bool,
 ) -> None:
@@ -128,9 +135,6 @@ def push(
     from nsml.view.datasets import part_lines, record
     from nsml.view.sessions import visibility_named
 
-    if len(evaluations) > 1:
-        raise click.UsageError("-e names one file: a dataset has one evaluation.py")
-    evaluation = next(iter(evaluations), None)
     wanted = visibility_named(visibility) if visibility else None
     request = CreateDatasetVersionRequest(
         name=name, message=message, visibility=wanted, parts=part_messages(parts)
@@ -235,7 +239,8 @@ def _with_evaluation(app: App, listed: FolderFiles, path: Path, evaluation: str)
 
     Raises CommandError where it is not there, or the folder has another one.
     """
-    file = next((one for one in (Path(evaluation), path / evaluation) if one.is_file()), None)
+    places = (Path(evaluation), path / evaluation)
+    file = next((one for one in places if os.path.isfile(one)), None)  # noqa: PTH113 - any text
     if file is None:
         raise CommandError(
             f"there is no file {evaluation!r}",

@@ -204,7 +204,7 @@ class Datasets:
 
         Raises:
             NotFound: there is nothing to restore, or it is somebody else's.
-            StateConflict: more users would see them than could before.
+            StateConflict: more users would see them than could before, or it is there.
             LimitReached: more than the caller may keep.
         """
         owner, name = reference.owner or caller.user.name, reference.name
@@ -227,6 +227,7 @@ class Datasets:
                 attempt=f"nsml dataset share {owner}/{name} --private    and the same again",
             )
         if not done.numbers:
+            await self._check_removed(caller, owner, reference)
             version = f"@{reference.version}" if reference.version else ""
             raise NotFound(
                 f"there is nothing to restore of {owner}/{name}{version}",
@@ -238,6 +239,20 @@ class Datasets:
         return await self.lookup.find(
             caller, DatasetReference(owner=owner, name=name)
         ), done.numbers
+
+    async def _check_removed(
+        self, caller: UserCaller, owner: str, reference: DatasetReference
+    ) -> None:
+        """Raise StateConflict where what is to be restored is there."""
+        name, number = reference.name, reference.version
+        there = await self._history.catalogue.dataset(owner, name, number)
+        if there is None or not is_theirs(caller, owner):
+            return
+        full = f"{owner}/{name}@{number}" if number else f"{owner}/{name}"
+        raise StateConflict(
+            f"{full} is there: it was not removed",
+            attempt=f"nsml dataset info {full}\nnsml dataset versions {owner}/{name} --removed",
+        )
 
     async def _count_again(self, caller: UserCaller, name: str, digests: set[str]) -> None:
         """Count for the caller what is restored; raises LimitReached.

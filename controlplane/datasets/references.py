@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from controlplane.domain.errors import InvalidRequest
-from controlplane.domain.names import check_dataset, check_user
+from controlplane.domain.errors import Denied, InvalidRequest
+from controlplane.domain.names import check_dataset, check_user, is_user
 from nsml.spec.dataset_names import is_dataset_name
 
 if TYPE_CHECKING:
@@ -56,6 +56,23 @@ def parse_dataset(
         tag=tag,
         streamed=streamed,
         folder=folder,
+    )
+
+
+def own_dataset(text: str, user: str) -> str:
+    """The name of a dataset of this user, which may be written with its owner.
+
+    Raises:
+        InvalidRequest: it is not the name of a dataset.
+        Denied: it is another user's.
+    """
+    owner, _, name = text.rpartition("/")
+    if owner == user or not owner or not is_user(owner):
+        return check_dataset(name if owner == user else text)
+    raise Denied(
+        f"dataset {owner}/{check_dataset(name)} is {owner}'s",
+        why="a version is made of a dataset of your own",
+        attempt=f"nsml dataset push {name} PATH",
     )
 
 

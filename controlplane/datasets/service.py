@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 from controlplane.access.current import require_user
 from controlplane.datasets.pushes import InPlace
-from controlplane.datasets.references import cursor_behind, cursor_behind_version, parse_dataset
+from controlplane.datasets.references import (
+    cursor_behind,
+    cursor_behind_version,
+    own_dataset,
+    parse_dataset,
+)
 from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.wire.catalogue import dataset_message, to_parts
 from controlplane.wire.chunking import beside, parts_of
@@ -45,16 +50,17 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     ) -> pb.CreateDatasetVersionResponse:
         """Make content the newest version."""
         who, visibility = require_user(), to_visibility(request.visibility)
+        name = own_dataset(request.name, who.user.name)
         parts = to_parts(request.parts)
         in_place = _in_place(request) if request.in_place else None
         if request.validate_only:
             self._datasets.pushes.check(
-                who, request.name, visibility, request.message, parts=parts, in_place=in_place
+                who, name, visibility, request.message, parts=parts, in_place=in_place
             )
             return pb.CreateDatasetVersionResponse()
         found, created = await self._datasets.pushes.create_version(
             who,
-            name=request.name,
+            name=name,
             digest=request.digest,
             visibility=visibility,
             message=request.message,

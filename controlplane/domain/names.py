@@ -37,6 +37,11 @@ def check_user(name: str) -> str:
     return _check(_USER, name, "user name", _USER_RULE)
 
 
+def is_user(text: str) -> bool:
+    """Whether it is the name that a user can have."""
+    return _USER.fullmatch(text) is not None
+
+
 def check_project(name: str) -> str:
     """The name, if it is one of a project: as of a user, whose own has the same."""
     if not _USER.fullmatch(name):

@@ -122,7 +122,11 @@ def validated(submission: Submission, limits: TimeLimits) -> SessionSpec:
             "two datasets of one name would be mounted at the same place",
             attempt="nsml run -d NAME@1=OTHER ...    mounts it at /data/OTHER",
         )
-    return _validated(submission.spec, limits)
+    spec = replace(
+        submission.spec,
+        output_datasets=_check_outputs(submission.spec.output_datasets, submission.owner.name),
+    )
+    return _validated(spec, limits)
 
 
 def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
@@ -166,21 +170,27 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
         lost_after_s=_check_span(lost_after_s, "lost_after", LONGEST_S, "{}, or leave it out"),
         gpu_model=" ".join(spec.gpu_model.split()),
         keep_checkpoints=check_keep(spec.keep_checkpoints, of_session=True),
-        output_datasets=_check_outputs(spec.output_datasets),
     )
 
 
-def _check_outputs(texts: Sequence[str]) -> tuple[str, ...]:
-    """The output datasets, each as it is written."""
+def _check_outputs(texts: Sequence[str], user: str) -> tuple[str, ...]:
+    """The output datasets, each as it is written, without its owner."""
     try:
         found = [output_datasets.output_dataset(text) for text in texts]
     except ValueError as error:
         raise InvalidRequest(f"no output dataset: {error}") from error
+    for one in found:
+        if one.owner not in {"", user}:
+            raise InvalidRequest(
+                f"a session of {user} makes no version of {one.owner}/{one.name}",
+                why="an output dataset belongs to the session's user",
+                attempt=f"nsml run --output-dataset {one.name} ...",
+            )
     if len({one.name for one in found}) < len(found) or len(found) > output_datasets.MOST:
         raise InvalidRequest(
             f"a session has at most {output_datasets.MOST} output datasets, of different names"
         )
-    return tuple(map(str, found))
+    return tuple(str(one._replace(owner="")) for one in found)
 
 
 def check_supposed(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:

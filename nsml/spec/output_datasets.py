@@ -1,7 +1,8 @@
-"""Folders of a session that become versions of datasets when it succeeds: NAME, or NAME=FOLDER."""
+"""Folders of a session that become versions of datasets when it succeeds: [OWNER/]NAME, or [OWNER/]NAME=FOLDER."""
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from nsml._checkpoints import ARTIFACT
@@ -21,16 +22,22 @@ MOST: Final = 8
 """Output datasets of one session."""
 _MOST_FOLDER_CHARS: Final = 1_024
 _MOST_DEPTH: Final = 32
+_OWNER: Final = re.compile(r"[a-z0-9_.-]{1,32}")
 
 
 class OutputDataset(NamedTuple):
-    """The folder, relative to the session's working folder, that becomes a version of the dataset `name`."""
+    """The folder, relative to the session's working folder, that becomes a version of the dataset `name`.
+
+    `owner`: as it was written, who can only be the session's; "": that one.
+    """
 
     name: str
     folder: str
+    owner: str = ""
 
     def __str__(self) -> str:
-        return self.name if self.folder == self.name else f"{self.name}={self.folder}"
+        full = f"{self.owner}/{self.name}" if self.owner else self.name
+        return full if self.folder == self.name else f"{full}={self.folder}"
 
 
 def artifact_folder(number: int) -> str:
@@ -43,13 +50,14 @@ def artifact_folder(number: int) -> str:
 
 def output_dataset(text: str) -> OutputDataset:
     """Read NAME, whose folder has that name, or NAME=FOLDER. Raises ValueError that says what is wrong."""
-    name, equals, folder = text.partition("=")
-    if not is_dataset_name(name):
-        raise ValueError(f"{name[:80]!r} cannot be the name of a dataset of yours")
+    full, equals, folder = text.partition("=")
+    owner, slash, name = full.rpartition("/")
+    if not is_dataset_name(name) or (slash and not _OWNER.fullmatch(owner)):
+        raise ValueError(f"{full[:80]!r} cannot be the name of a dataset of yours")
     folder = folder.removesuffix("/") if equals else name
     parts = folder.split("/")
     if len(folder) > _MOST_FOLDER_CHARS or len(parts) > _MOST_DEPTH or not folder.isprintable():
         raise ValueError(f"{folder[:80]!r} is too long, or cannot be shown")
     if any(part in {"", ".", ".."} for part in parts):
         raise ValueError(f"{folder[:80]!r} is not a folder below the session's working folder")
-    return OutputDataset(name, folder)
+    return OutputDataset(name, folder, owner)

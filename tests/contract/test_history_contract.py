@@ -938,6 +938,7 @@ async def test_removed_versions_of_all_datasets_are_listed_in_pages(history: His
     of_mnist = [("mnist", owner, number) for owner in ("kim", "lee") for number in (1, 2)]
     assert told(await every("", since=55.0)) == of_mnist
     assert told(await every("kim", since=0.0, name_glob="m*")) == of_mnist[:2]
+    assert told(await every("kim", since=0.0, name_glob="kim/m*")) == of_mnist[:2]
     assert told(await every("", since=0.0, after=of_mnist[0], limit=2)) == of_mnist[1:3]
 
 
@@ -1170,6 +1171,7 @@ async def test_datasets_are_listed_to_who_may_see_them(history: History) -> None
     assert await seen_by(park) == [("kin_1", "lee", 2), ("mnist", "lee", 2)]
     assert len(await seen_by(ADMIN)) == 4
     assert await seen_by(ADMIN, name_glob="kin_*") == [("kin_1", "lee", 2)]
+    assert await seen_by(ADMIN, name_glob="kim/*") == [("mnist", "kim", 2)]
     assert await seen_by(ADMIN, name="secret") == [("secret", "lee", 2)]
 
 

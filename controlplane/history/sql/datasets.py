@@ -170,7 +170,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
     ) -> tuple[DatasetListing, ...]:
         """What the viewer may see, with the newest versions, by name and then owner.
 
-        `name_glob` as domain.names.fits_glob has it; "" does not restrict. Each of the words occurs in the name, the
+        `name_glob` as domain.names.fits_glob has it, of OWNER/NAME if it has a slash; "" does not restrict. Each of the words occurs in the name, the
         description, the newest version's message or its tags; capitals from A to Z are as small letters. `after` is the
         name and owner of the last one of the page before; at most `limit` follow.
         """
@@ -181,7 +181,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
             "(d.name, d.owner) > (:after_name, :after_owner)",
         ]
         conditions += ["d.name = :name"] if name else []
-        conditions += [dialect.fits("d.name", "glob")] if name_glob else []
+        conditions += [dialect.fits(_globbed("d", name_glob), "glob")] if name_glob else []
         conditions += [_has_word(dialect, f"word{place}") for place in range(len(words))]
         parameters = {
             **viewer_parameters(viewer),
@@ -353,7 +353,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
             "(v.name, v.owner, v.number) > (:after_name, :after_owner, :after_number)",
         ]
         conditions += ["v.owner = :owner"] if owner else []
-        conditions += [dialect.fits("v.name", "glob")] if name_glob else []
+        conditions += [dialect.fits(_globbed("v", name_glob), "glob")] if name_glob else []
         return await select(
             self._database,
             f"SELECT {_LISTING} WHERE {' AND '.join(conditions)}"
@@ -523,6 +523,12 @@ _PUT_TAG = (
 
 def _key(owner: str, name: str) -> str:
     return f"{owner}/{name}"
+
+
+def _globbed(table: str, glob: str) -> str:
+    """What a glob is held against."""
+    name = f"{table}.name"
+    return f"({table}.owner || '/' || {name})" if "/" in glob else name
 
 
 def _has_word(dialect: Dialect, word: str) -> str:

@@ -257,6 +257,7 @@ def test_parts_are_hidden_when_they_are_pushed_and_named_wherever_it_is_shown(ns
         (["-l", "--under", "data"], 2, "there is no folder test"),
         (["--exclude", "*"], 2, "has no files"),
         (["--under", "../up"], 2, "no files can be below '../up'"),
+        (["-e", "x" * 300], 2, "there is no file 'xxx"),
         (["--under", "/"], 2, "no files can be below '/'"),
     ],
 )

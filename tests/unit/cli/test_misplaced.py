@@ -49,6 +49,7 @@ def test_the_line_that_was_meant(nsml, everything, project, typed, meant):
         "model pull @last nonono",
         "dataset push digits missing",
         "dataset pull nonono target",
+        f"dataset push {'x' * 300} missing",
         "dataset pull kim/nonono target",
         "logs nonono",
         "exec 99 1",

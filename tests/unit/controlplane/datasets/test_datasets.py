@@ -13,7 +13,7 @@ from controlplane.content import manifests
 from controlplane.content.content import Content
 from controlplane.datasets import pushes
 from controlplane.datasets.datasets import Datasets
-from controlplane.datasets.references import parse_dataset
+from controlplane.datasets.references import own_dataset, parse_dataset
 from controlplane.domain.errors import Denied, InvalidRequest, NotFound, NsmlError, TooLarge
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.values import Visibility
@@ -189,6 +189,15 @@ async def test_what_can_be_restored_is_listed_for_its_owner_and_administrators(
     assert await listed(root) == ["root/only@1", "root/only@2", "root/only@3", *of_kim]
     with pytest.raises(InvalidRequest):
         await datasets.lookup.removed_page(KIM, "", size=2, cursor="root/only@x")
+
+
+def test_a_push_may_name_its_own_user_and_nobody_else() -> None:
+    assert own_dataset("kin", "kim") == own_dataset("kim/kin", "kim") == "kin"
+    with pytest.raises(Denied, match="dataset lee/kin is lee's"):
+        own_dataset("lee/kin", "kim")
+    for text in ("kim/", "kim/kin/2", "../kin", "/kin", "kim/" + 65 * "x"):
+        with pytest.raises(InvalidRequest, match="dataset"):
+            own_dataset(text, "kim")
 
 
 async def test_only_who_may_lets_nodes_mount_a_folder(datasets: Datasets) -> None:

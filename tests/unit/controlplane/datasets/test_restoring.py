@@ -14,7 +14,7 @@ import pytest
 from controlplane.content.observed_clock import MOST_APART_S
 from controlplane.datasets.purge_loop import Purging
 from controlplane.datasets.references import DatasetReference, parse_dataset
-from controlplane.domain.errors import InvalidRequest, LimitReached, NotFound
+from controlplane.domain.errors import InvalidRequest, LimitReached, NotFound, StateConflict
 from controlplane.domain.values import PartAccess
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.sql import object_references
@@ -84,7 +84,7 @@ class Script:
 
     async def _try(self, act: Any) -> None:
         version = self.rng.choice([0, *range(1, 6)])
-        with suppress(NotFound):
+        with suppress(NotFound, StateConflict):
             await act(KIM, DatasetReference(name=self.rng.choice(NAMES), version=version))
 
     async def purge(self) -> None:
@@ -173,6 +173,8 @@ async def test_nothing_is_restored_above_the_limit(world: World) -> None:
     assert LIMIT / 2 < full < LIMIT
     await plane.datasets.remove(KIM, parse_dataset("large"))
     assert (await plane.datasets.restore(KIM, parse_dataset("large")))[1] == (1, 2), "at once"
+    with pytest.raises(StateConflict, match="kim/large@2 is there: it was not removed"):
+        await plane.datasets.restore(KIM, parse_dataset("large", 2))
     await plane.datasets.remove(KIM, parse_dataset("large"))
     plane = await counted(world)
     assert plane.kept.use("kim").used == 0, "what is removed does not count"

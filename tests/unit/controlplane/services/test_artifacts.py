@@ -176,7 +176,7 @@ async def test_the_output_of_a_session_that_succeeds_becomes_a_version(
 ) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
     agent = await (await rig.agent()).connect()
-    session = await kim.submit(output_datasets=["made=out", "other"])
+    session = await kim.submit(output_datasets=["kim/made=out", "other"])
     assert session.spec.output_datasets == ["made=out", "other"]
     [order] = await agent.assignments(1)
     assert order.spec.output_datasets == ["made=out", "other"]

@@ -143,8 +143,12 @@ async def test_what_is_removed_comes_back_whole(rig: Rig) -> None:
     assert back.dataset.visibility == PUBLIC
     eve = await rig.user("eve")
     assert set(await read(eve, root)) == {root}
-    code, _, _ = await refused(call(kim, "RestoreDataset", name="mnist"))
-    assert code == "NOT_FOUND"
+    code, _, told = await refused(call(kim, "RestoreDataset", name="mnist"))
+    assert (code, told["try"].splitlines()[0]) == (
+        "FAILED_PRECONDITION",
+        "nsml dataset info kim/mnist",
+    )
+    assert (await refused(call(eve, "RestoreDataset", name="kim/mnist")))[0] == "NOT_FOUND"
 
 
 async def test_a_name_that_was_given_anew_is_not_confused(rig: Rig) -> None:

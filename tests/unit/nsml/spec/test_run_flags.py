@@ -132,7 +132,7 @@ ONE: dict[str, object] = {
     "grace": 5.0,
     "retry": 3,
     "keep": "best:3:val/acc:max last:2",
-    "output_dataset": ("predictions", "labels=out/labels"),
+    "output_dataset": ("kim/predictions", "labels=out/labels"),
     "keep_files": True,
     "no_keep_files": True,
     "pod": "p1",
