@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from cli.app import App
     from nsml.client.calls import Client
     from nsml.v1.content_pb2 import BrokenContent, RepairStorageResponse, VerifyStorageResponse
+    from nsml.v1.datasets_pb2 import Dataset
 
     _Read = VerifyStorageResponse | RepairStorageResponse
 
@@ -30,7 +32,8 @@ _MOST_NAMES: Final = 3
 _IN_PLACE: Final = "datasets in place"
 _ADVICE: Final = {
     "datasets": "push the same files again: nsml dataset push NAME PATH",
-    _IN_PLACE: "nsml dataset add NAME --in-place PATH makes a version of what is there",
+    _IN_PLACE: "nsml dataset add NAME --in-place PATH makes a version of what is there,"
+    " nsml dataset rm NAME@N removes an old one",
     "checkpoints": "nsml model ls SESSION lists them, nsml model rm SESSION CHECKPOINT removes one",
     "artifacts": "nsml artifact ls SESSION lists them, nsml artifact rm SESSION NAME@VERSION removes one",
 }
@@ -62,7 +65,7 @@ class _Found:
 def storage(app: App, *, repairs: bool) -> int:
     """Read everything that the platform has stored, and say what is damaged or missing. For administrators.
 
-    Of datasets in place the newest versions are compared with their files, where this machine has them.
+    All versions of datasets in place are compared with their files, where this machine has them.
     Without --repair nothing is changed, but that damaged parts count as missing: the next push of a folder
     that has them sends them again. Exit code 1 when anything is damaged, and stays so.
     """
@@ -170,7 +173,7 @@ async def _in_place(app: App, client: Client) -> list[BrokenContent]:
     from nsml.v1.content_pb2 import BrokenContent
 
     found = []
-    for one in [one for one in await client.datasets.every() if one.in_place]:
+    for one in await _versions_in_place(client):
         name = f"{one.owner}/{one.name}@{one.version}"
         try:
             changed = await changed_in_place(client, one)
@@ -190,6 +193,18 @@ async def _in_place(app: App, client: Client) -> list[BrokenContent]:
                     lost=changed.count,
                 )
             )
+    return found
+
+
+async def _versions_in_place(client: Client) -> list[Dataset]:
+    """All that are not removed, whether or not there is a newer version."""
+    from nsml.client.errors import NotFound
+
+    found = []
+    for newest in await client.datasets.every():
+        with suppress(NotFound):  # removed since
+            versions = await client.datasets.versions(f"{newest.owner}/{newest.name}")
+            found += [one for one in versions if one.in_place]
     return found
 
 
@@ -217,6 +232,12 @@ def _names(one: BrokenContent) -> str:
     return ", ".join([*names, f"and {more} more"] if more else names) or one.owner or "-"
 
 
+def _lost_text(one: BrokenContent, lost: int | None = None) -> str:
+    """What is damaged or missing, and not repaired: `3 blobs`, `1 file`."""
+    count = one.lost if lost is None else lost
+    return counted(count, "file" if one.kind == _IN_PLACE else "blob")
+
+
 def _record(one: BrokenContent) -> dict[str, Any]:
     return {
         "kind": one.kind,
@@ -230,7 +251,7 @@ def _record(one: BrokenContent) -> dict[str, Any]:
 _COLUMNS: tuple[Column[BrokenContent], ...] = (
     Column(key="kind", title="Kind", cell=lambda one, _: one.kind),
     Column(key="of", title="Of", cell=lambda one, _: _names(one), is_name=True),
-    Column(key="lost", title="Blobs lost", cell=lambda one, _: f"{one.lost:,}"),
+    Column(key="lost", title="Damaged", cell=lambda one, _: _lost_text(one)),
     Column(key="digest", title="Content", cell=lambda one, _: one.digest[:12]),
 )
 
@@ -238,6 +259,10 @@ _REPAIR_COLUMNS: tuple[Column[_Found], ...] = (
     Column(key="kind", title="Kind", cell=lambda one, _: one.broken.kind),
     Column(key="of", title="Of", cell=lambda one, _: _names(one.broken), is_name=True),
     Column(key="repaired", title="Blobs repaired", cell=lambda one, _: _sources(one)),
-    Column(key="lost", title="Lost", cell=lambda one, _: f"{one.lost:,}"),
+    Column(
+        key="lost",
+        title="Still damaged",
+        cell=lambda one, _: _lost_text(one.broken, one.lost),
+    ),
     Column(key="digest", title="Content", cell=lambda one, _: one.broken.digest[:12]),
 )

@@ -336,10 +336,14 @@ def test_a_dataset_in_place_is_a_list_of_its_files_and_is_copied_where_they_are(
     assert "datasets in place  kim/big@1" in told.stdout
     told = nsml("doctor", "storage", "--repair", check=False)
     assert (told.code, "datasets in place  kim/big@1" in told.stdout) == (1, True)
+    nsml("dataset", "add", "big", "--in-place", str(shared))
+    told = nsml("doctor", "storage", check=False)
+    lines = [line.split() for line in told.stdout.splitlines() if "in place" in line]
+    assert (told.code, [line[3:6] for line in lines]) == (1, [["kim/big@1", "1", "file"]])
     shared.rename(tmp_path / "away")
     assert "which this machine does not have" in nsml("doctor", "storage").stderr
     (tmp_path / "away").rename(shared)
-    told = nsml("dataset", "pull", "big", "there", check=False)
+    told = nsml("dataset", "pull", "big@1", "there", check=False)
     assert (told.code, "labels is not what it was" in told.stderr) == (1, True)
     assert f"nsml dataset add kim/big --in-place {shared}    # as its owner, makes" in told.stderr
     nsml("dataset", "push", "other", str(shared))
