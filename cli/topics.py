@@ -118,6 +118,7 @@ Environment variables
   NSML_TOKEN_FILE  a file with the token instead of the context's
   NSML_CONFIG_DIR  the folder of config.toml (default: $XDG_CONFIG_HOME/nsml)
   NSML_DATA        the data folder of up, down and join, like --data
+  DOCKER_HOST      unix:///PATH: the container engine for up, join and doctor
   NSML_OUTPUT      default of -o
   NSML_COLOR       auto, always or never; NO_COLOR and FORCE_COLOR work too
   NSML_ACCESSIBLE  nothing is redrawn, plots in words; ACCESSIBLE works too

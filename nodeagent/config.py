@@ -145,7 +145,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many such ids there are."""
 
     engine_socket: Path = Path("/var/run/docker.sock")
-    """Unix socket of the container engine (Docker) on this machine."""
+    """Unix socket of the container engine (Docker) on this machine. `nsml up` and `nsml join` take that of
+    `DOCKER_HOST=unix:///PATH` from their environment."""
 
     simulate_gpus: int = 0
     """Offer so many simulated GPUs instead of the machine's; every screen says so."""

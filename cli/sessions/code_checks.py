@@ -178,12 +178,14 @@ def check_dockerfile(app: App, code: Code, options: RunOptions) -> None:
     path = options.spec.dockerfile
     content = code.read(path_text(path))
     if content is None:
+        is_build = options.request.command[:3] == ["nsml", "image", "build"]
+        flag = "-f" if is_build else "--dockerfile"
         raise CommandError(
             f"{visible(path)} is not among the files that are sent",
             code=ExitCode.USAGE,
             reason="NO_DOCKERFILE",
-            why="--dockerfile takes the path of a file in the folder of the code",
-            advice="nsml run --dockerfile Dockerfile ...",
+            why=f"{flag} takes the path of a file in the folder of the code",
+            advice="nsml image build -f PATH" if is_build else "nsml run --dockerfile PATH ...",
         )
     try:
         found = read_dockerfile(content.decode(errors="replace"), options.spec.build_arguments)

@@ -164,7 +164,7 @@ def _obstacle(socket: Path) -> str:
             trial.settimeout(1.0)
             trial.connect(str(socket))
     except FileNotFoundError:
-        return "there is no such socket"
+        return "there is no such socket (the agent's setting engine_socket names another)"
     except PermissionError:
         return "permission denied: add this user to the group docker"
     except OSError as error:

@@ -337,7 +337,10 @@ def _opened(name: str, folder: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRun:
-    """A step as it is to be run: its container's program, who runs it, and what its image says afterwards."""
+    """A step as it is to be run: its container's program, who runs it, and what its image says afterwards.
+
+    `shown`: its line of the file; "": it is none of the file's, and nothing is told of it.
+    """
 
     argv: Sequence[str]
     shown: str
@@ -450,7 +453,7 @@ class DockerfileBuild:
                     raise EnvironmentFailed(f"{where}: {error}") from None
         last = self._stages[-1]
         if last.environment != dict(last.image.environment):
-            self._step(last, "ENV", StepRun(argv=["true"], shown="ENV", environment={}))
+            self._step(last, "ENV", StepRun(argv=["true"], shown="", environment={}))
         return last.image
 
     def _tell(self, shown: str) -> None:

@@ -401,7 +401,8 @@ class ImageBuilds:
         self._records.note_use(key)
         found = find_image(self._engine, tag_of(key))
         if found is not None:
-            request.say(b"  made before\n")
+            if step.shown:
+                request.say(b"  made before\n")
         else:
             container = self._build_container(
                 run.key,

@@ -215,7 +215,8 @@ def _engine(s: Symptoms) -> Iterator[Finding]:
         yield _warn(
             "engine",
             s.engine.refusal,
-            "start it, and let the agent's user use its socket (group docker)",
+            "start it, and let the agent's user use its socket (group docker);"
+            " DOCKER_HOST=unix:///PATH of nsml up and join, or engine_socket in agent.toml, names another one",
         )
         return
     yield _ok("engine", f"docker {s.engine.version}")

@@ -34,6 +34,9 @@ WORDS: Final = {
     KEPT_KIND_UNUSED: "sent, not used yet",
 }
 
+MOST_LARGEST: Final = 10
+"""A usage has no more of the largest things."""
+
 
 def limit_text(usage: Usage) -> str:
     """`2.0 TB`, or `no limit`; with `(own)` where an administrator set it for this user."""
@@ -130,11 +133,16 @@ def _largest(usage: Usage) -> list[str]:
     found = []
     if usage.largest:
         found += ["  (equal data counts once, and each stored file 4 KiB at least)"]
-        found += ["largest, by the sizes of their files, with the command that removes each:"]
+        count = f"the {MOST_LARGEST} " if len(usage.largest) >= MOST_LARGEST else ""
+        found += [
+            f"{count}largest, by the sizes of their files, with the command that removes each:"
+        ]
     sizes = [size_text(one.bytes) for one in usage.largest]
     width = max(map(len, sizes), default=0)
     for item, size in zip(usage.largest, sizes, strict=True):
         found += [f"  {size:>{width}}  {removal(item)}"]
+    if len(usage.largest) >= MOST_LARGEST:
+        found += ["  there may be smaller ones: nsml dataset ls, nsml ps -a"]
     return found
 
 

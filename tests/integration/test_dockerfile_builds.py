@@ -144,6 +144,13 @@ def test_steps_are_used_again_by_their_user_alone(node: Node) -> None:
     assert "made before" not in said
 
 
+def test_only_steps_of_the_file_are_told_as_made_before(node: Node) -> None:
+    text = "FROM BASE\nRUN head -c 8 /dev/urandom | od > /id\nENV A=1\n"
+    node.build(text)
+    _, said = node.build(f"{text}# the same steps\n")
+    assert said.count("made before") == 1
+
+
 def test_a_step_that_fails_ends_the_build_with_its_line(node: Node) -> None:
     text = (
         "FROM BASE\nENV A=1\nRUN echo fine && \\\n  echo '\x1b[31mERROR: no such thing' && exit 3\n"

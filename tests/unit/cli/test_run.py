@@ -750,6 +750,8 @@ def test_a_dockerfile_is_built_where_it_is_asked_for(nsml, state, project):
         refused = nsml("run", *wrong, check=False)
         assert (refused.code, says in refused.stderr) == (2, True), refused.stderr
     (project / "Dockerfile").write_text("FROM a\nRUN --mount=type=secret,id=\x1b[31mx y\n")
+    missing = nsml("image", "build", "-f", "other", check=False).stderr
+    assert "  try: nsml image build -f PATH\n" in missing
     refused = nsml("run", "--dockerfile", "Dockerfile", check=False)
     assert (refused.code, "\x1b" in refused.stderr) == (2, False)
     assert "Dockerfile, line 2: RUN --mount=type=secret" in refused.stderr

@@ -2,7 +2,7 @@
 
 import json
 
-from nsml.v1 import projects_pb2
+from nsml.v1 import accounts_pb2, projects_pb2
 from nsml.view import user_storage
 
 
@@ -18,6 +18,19 @@ def test_storage_names_what_takes_most_and_what_removes_it(nsml):
     assert "700 Bytes  nsml rm kim/mnist/1" in shown
     assert "nsml model rm kim/mnist/2 CHECKPOINT" in shown
     assert "nsml dataset rm mnist" in shown
+
+
+def test_ten_largest_are_not_all_of_them():
+    usage = accounts_pb2.Usage(user="kim")
+    for number in range(9):
+        usage.largest.add(name=f"kim/d/{number}", kind=accounts_pb2.KEPT_KIND_CHECKPOINTS, bytes=9)
+    assert "smaller" not in "".join(user_storage.lines(usage, 0.0))
+    usage.largest.add(name="mnist", kind=accounts_pb2.KEPT_KIND_DATASETS, bytes=1)
+    shown = user_storage.lines(usage, 0.0)
+    assert (
+        "the 10 largest, by the sizes of their files, with the command that removes each:" in shown
+    )
+    assert shown[-1] == "  there may be smaller ones: nsml dataset ls, nsml ps -a"
 
 
 def test_storage_in_raw_values(nsml):
