@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     FAILED = 1
     """It did not work; the error says why."""
     USAGE = 2
-    """The command line is wrong, names local files that are not there, or needs a confirmation that nobody can give."""
+    """The command line or a file it names is wrong, or nobody can confirm it."""
     UNAVAILABLE = 3
     """The control plane cannot be reached; safe to run again."""
     DENIED = 4

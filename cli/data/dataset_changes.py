@@ -1,24 +1,16 @@
-"""dataset: who sees it, what is said of it, tags of its versions, removal and what undoes it."""
+"""dataset: who sees it, what is said of it, tags of its versions, and what undoes a removal."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import click
 
 from cli.app import App
 from cli.arguments import DATASET, split_dataset, visibility_options
-from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.data.dataset_parts import part_messages, part_options
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.output import write_one
 from nsml.common.shell import shell_line
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from nsml.v1.datasets_pb2 import DatasetUse
 
 
 @command(
@@ -126,68 +118,6 @@ def untag(app: App, *, name: str, tag: str) -> None:
     version = app.call(lambda client: client.datasets.untag(plain, tag))
     text = f"{plain}@{version} has no tag {tag} any more"
     write_one(app, {"name": plain, "tag": tag, "version": version}, [text])
-
-
-@command(
-    "rm",
-    reads=True,
-    examples=["nsml dataset rm mnist@2", "nsml dataset rm mnist -y"],
-)
-@click.argument("name", type=DATASET)
-@confirmed
-@pass_app
-def rm(app: App, *, name: str) -> None:
-    """Remove a dataset, or with @N one version of it.
-
-    Says which sessions use it, and asks first. Running and queued sessions that use it continue.
-    `nsml dataset restore` undoes it for a day, unless the platform is set otherwise. What the object
-    store keeps for you is counted anew within minutes.
-    """
-    from nsml.common.units import counted, duration_text, moment
-    from nsml.view.confirmation import Plan, Target
-    from nsml.view.times import seconds_of
-
-    answer = app.call(lambda client: client.datasets.look(*split_dataset(name)))
-    found, full = answer.dataset, f"{answer.dataset.owner}/{answer.dataset.name}"
-    plain = split_dataset(name)
-    version = found.version if plain.version or plain.tag else 0
-    target = Target(f"{full}@{version}" if version else full, found.owner)
-    plan = Plan(
-        rule=rule_of("dataset rm"),
-        targets=[target],
-        noun="dataset",
-        loses=[] if version else ["all its versions"],
-        user=app.call(lambda client: client.accounts.caller()).user.name,
-        last=_known_by(found.tags if version else (), answer.use),
-    )
-    if not go_ahead(app, plan):
-        return
-    done = app.call(lambda client: client.datasets.remove(full, version))
-    text = f"removed {counted(done.removed, 'version')} of {full}"
-    if done.live_sessions:
-        text += f"; {counted(done.live_sessions, 'live session')} can use it until the end"
-    until = seconds_of(done.restorable_until) if done.HasField("restorable_until") else None
-    lines = [text]
-    if until is not None:
-        span = duration_text(round(until - app.clock.time()))
-        lines.append(f"to undo it, within {span}: nsml dataset restore {target.name}")
-    gone = {
-        "name": target.name,
-        "removed": done.removed,
-        "live_sessions": done.live_sessions,
-        "restorable_until": None if until is None else moment(until),
-    }
-    write_one(app, gone, lines)
-
-
-def _known_by(tags: Collection[str], use: DatasetUse) -> str:
-    """What names it, or uses it, in parentheses; "" for nothing."""
-    from nsml.view.datasets import uses_text
-
-    words = [f"tagged {', '.join(tags)}"] if tags else []
-    if use.live_sessions or use.ended_sessions:
-        words.append(f"used by {uses_text(use)}")
-    return f"({'; '.join(words)})" if words else ""
 
 
 @command(

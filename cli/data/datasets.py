@@ -12,7 +12,7 @@ import click
 
 from cli.app import App
 from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
-from cli.data.dataset_changes import describe, restore, rm, share, tag, untag
+from cli.data.dataset_changes import describe, restore, share, tag, untag
 from cli.data.dataset_lineage import lineage
 from cli.data.dataset_parts import (
     check_parts,
@@ -22,6 +22,7 @@ from cli.data.dataset_parts import (
     part_path,
     test_folders,
 )
+from cli.data.dataset_removal import rm
 from cli.data.dataset_versions import diff, search, versions
 from cli.data.in_place import add, copy_in_place
 from cli.exits import CommandError, ExitCode

@@ -133,6 +133,25 @@ def test_a_removal_names_the_users_and_is_undone(nsml, two, state):
     assert nsml("dataset", "restore", "digits@gold", check=False).code == 2
 
 
+def test_several_are_removed_by_names_and_globs(nsml, two, state):
+    for name in ("dig_a", "dig_b", "other"):
+        nsml("dataset", "push", name, str(two / "new"))
+    asked = nsml("dataset", "rm", "dig_*", "digits@1", terminal=True, stdin="n\n", check=False)
+    assert "  kim/dig_a     all versions" in asked.stderr
+    assert "remove 3 datasets? " in asked.stderr
+    told = nsml("dataset", "rm", "dig_*", "digits", "digits@1", "-y").stdout
+    assert (
+        "removed 2 versions of kim/digits; 1 live session can use it until the end, of kim/" in told
+    )
+    assert told.count("to undo it") == 3
+    assert {one.name for one in state.datasets} == {"other"}
+    assert [
+        one["name"] for one in json.loads(nsml("dataset", "rm", "o*", "-y", "-j").stdout)["items"]
+    ] == ["kim/other"]
+    for words, code in (["no*"], 5), (["lee/*"], 5), (["o*@1"], 2):
+        assert nsml("dataset", "rm", *words, "-y", check=False).code == code
+
+
 def test_what_looks_secret_is_named_with_the_line_that_leaves_it_out(nsml, tmp_path, project):
     data = tmp_path / "my data"
     for name in (
