@@ -63,7 +63,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def size_text(count: int) -> str:
-    """Bytes as `3.5 MB`: powers of 1000, as NSML writes them."""
+    """Bytes of data, on disks and on their way, as `3.5 MB`: powers of 1000, as NSML writes them; of memory see `memory_text`."""
     if count == 1:
         return "1 Byte"
     value = float(count)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsml.common.text import visible
-from nsml.common.units import ago, counted, memory_text
+from nsml.common.units import ago, counted, size_text
 from nsml.packages.locks import LockedPackage, count_packages, is_of_conda, read_lock
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
@@ -87,8 +87,8 @@ COLUMNS: tuple[Column[OnNode], ...] = (
         cell=lambda i, _: "all" if i.environment.for_all else i.environment.owner or "-",
     ),
     Column(key="packages", title="Packages", cell=lambda i, _: str(i.environment.package_count)),
-    Column(key="size", title="Size", cell=lambda i, _: memory_text(i.environment.bytes)),
-    Column(key="shared", title="Shared", cell=lambda i, _: memory_text(i.environment.shared_bytes)),
+    Column(key="size", title="Size", cell=lambda i, _: size_text(i.environment.bytes)),
+    Column(key="shared", title="Shared", cell=lambda i, _: size_text(i.environment.shared_bytes)),
     Column(
         key="built",
         title="Built",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nsml.common.text import visible
-from nsml.common.units import memory_text
+from nsml.common.units import size_text
 from nsml.v1 import resources_pb2 as pb
 from nsml.view.tables import Column
 
@@ -27,7 +27,7 @@ class ImageOnNode:
 COLUMNS: tuple[Column[ImageOnNode], ...] = (
     Column(key="name", title="Image", cell=lambda i, _: i.image.name, is_name=True),
     Column(key="node", title="Node", cell=lambda i, _: i.node),
-    Column(key="size", title="Size", cell=lambda i, _: memory_text(i.image.bytes)),
+    Column(key="size", title="Size", cell=lambda i, _: size_text(i.image.bytes)),
 )
 
 
@@ -75,7 +75,7 @@ def answer_word(answer: ImageAnswer) -> str:
 
 
 def _size(answer: ImageAnswer) -> str:
-    return memory_text(answer.status.bytes) if answer.status.bytes else ""
+    return size_text(answer.status.bytes) if answer.status.bytes else ""
 
 
 ANSWER_COLUMNS: tuple[Column[ImageAnswer], ...] = (

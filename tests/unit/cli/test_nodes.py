@@ -159,7 +159,7 @@ def test_several_nodes_are_removed(nsml, state, everything):
 
 def test_images_are_listed_by_node(nsml, state, everything):
     listed = nsml("image", "ls").stdout.splitlines()
-    assert listed[-1].split() == ["lab/torch:2", "gpu-1", "3.0", "GiB"]
+    assert listed[-1].split() == ["lab/torch:2", "gpu-1", "3.2", "GB"]
     (row,) = json.loads(nsml("image", "ls", "gpu-1", "-j").stdout)["items"]
     assert (row["name"], row["node"], row["bytes"]) == ("lab/torch:2", "gpu-1", 3 << 30)
     assert nsml("image", "ls", "gpu-9", check=False).code == ExitCode.NOT_FOUND
