@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from cli.atomic_file import check_folder_of
 from cli.exits import CommandError, ExitCode
 from cli.progress import Progress
 from nsml.common.shell import shell_line
@@ -26,13 +27,16 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def fetched(app: App, fetch: Callable[[Client, Callable[[Transfer], None]], Awaitable[T]]) -> T:
-    """What `fetch` gives, to which it tells its progress.
+def fetched(
+    app: App, path: Path, fetch: Callable[[Client, Callable[[Transfer], None]], Awaitable[T]]
+) -> T:
+    """What `fetch` gives, which makes folders in `path`, to which it tells its progress.
 
-    Raises CommandError after Ctrl-C: a folder is there whole or not at all.
+    Raises CommandError where there is no folder for `path`, and after Ctrl-C: a folder is there whole or not at all.
     """
     from nsml.common.c_memory import keep_freed_memory
 
+    check_folder_of(path)
     keep_freed_memory()
     progress = Progress(app, "fetching")
     try:

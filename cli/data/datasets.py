@@ -462,7 +462,7 @@ def pull(
             return found, target, found.file_count, found.size_bytes
         return found, target, extent.files, extent.size
 
-    found, target, files, size = fetched(app, fetch)
+    found, target, files, size = fetched(app, path, fetch)
     remember_pushed(app, target)
     if verbose:
         tell_files(app, target)

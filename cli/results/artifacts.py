@@ -88,7 +88,7 @@ def pull(app: App, *, session: str, artifact: str, path: Path, force: bool, verb
             await artifacts.pull(client, found, place, progress=progress)
         return found, target
 
-    found, target = fetched(app, fetch)
+    found, target = fetched(app, path, fetch)
     remember(app, [target.parent.parent])
     if verbose:
         tell_files(app, target)

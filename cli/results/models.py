@@ -106,7 +106,7 @@ def pull(
             await checkpoints.pull(client, found, place, progress=progress)
         return found, target
 
-    found, target = fetched(app, fetch)
+    found, target = fetched(app, path, fetch)
     remember(app, [target.parent.parent])
     if verbose:
         tell_files(app, target)

@@ -87,7 +87,7 @@ def download(app: App, *, session: str, path: Path, below: str, force: bool, ver
             )
         return found, lost, extent.files, extent.size
 
-    answer = fetched(app, fetch)
+    answer = fetched(app, path, fetch)
     if not isinstance(answer, tuple):
         return _copy(app, answer, path, below, is_listed=verbose)
     found, lost, count, size = answer

@@ -43,7 +43,7 @@ def pull(app: App, *, session: str, path: Path, force: bool, verbose: bool) -> N
         with fetching_to(path, code.folder_of(found, path), replaces=force) as place:
             return found, await code.pull(client, found, place, progress=progress)
 
-    found, extent = fetched(app, fetch)
+    found, extent = fetched(app, path, fetch)
     target = code.folder_of(found, path)
     remember(app, [target.parent])
     if verbose:

@@ -424,6 +424,14 @@ def test_a_part_is_pulled_and_what_is_not_there_is_said(nsml, scored, state):
     assert [one.name for one in (there / "kin").iterdir()] == ["train"]
 
 
+def test_only_the_last_part_of_a_path_is_made(nsml, two, project):
+    done = nsml("dataset", "pull", "digits", "no/such", check=False)
+    assert (done.code, (project / "no").exists()) == (5, False)
+    assert "no/such cannot be written: there is no folder no\n" in done.stderr
+    assert "  try: mkdir -p no\n" in done.stderr
+    assert nsml("dataset", "pull", "digits", "such").stdout == "such/digits\n"
+
+
 def test_what_made_a_version_is_told_as_fields_and_as_a_tree(nsml, state):
     def version(name, number, session="", sources=(), **made):
         found = datasets_pb2.Dataset(owner="kim", name=name, version=number, digest=name)

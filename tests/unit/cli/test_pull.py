@@ -12,13 +12,13 @@ from nsml.v1 import sessions_pb2 as pb
     ("words", "target", "told"),
     [
         (
-            ["pull", "mnist/1", "x/y"],
-            "x/y/kim_mnist_1/code",
+            ["pull", "mnist/1", "x"],
+            "x/kim_mnist_1/code",
             "code of kim/mnist/1: 1 file (7 Bytes)\n",
         ),
         (
-            ["dataset", "pull", "mnist@1", "x/y"],
-            "x/y/mnist",
+            ["dataset", "pull", "mnist@1", "x"],
+            "x/mnist",
             "version 1 of kim/mnist: 4 files (3.5 MB)\n",
         ),
     ],
@@ -74,11 +74,11 @@ def test_what_is_not_whole_leaves_nothing(nsml, state, everything, project, word
     for name, data in [*state.blobs.items()]:
         if data == part:
             state.blobs[name] = b"another"
-    broken = nsml(*words, "x/y", check=False)
+    broken = nsml(*words, "x", check=False)
     assert broken.code not in (0, 2)
     assert sorted(project.iterdir()) == there
     del state.blobs[digest]
-    gone = nsml(*words, "x/y", check=False)
+    gone = nsml(*words, "x", check=False)
     assert gone.code == ExitCode.NOT_FOUND
     assert sorted(project.iterdir()) == there
 
