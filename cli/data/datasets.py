@@ -35,7 +35,7 @@ from cli.sessions.written_files import remember_pushed
 from nsml.common.shell import shell_line, shell_word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
@@ -450,13 +450,7 @@ def pull(
                     absent=absent.append,
                 )
             except NotFound as error:
-                if paths and len(absent) == len(paths) and (hidden := hidden_parts(found, paths)):
-                    raise CommandError(
-                        f"{', '.join(hidden[:_NAMED])} of {full} is hidden by the owner",
-                        code=ExitCode.NOT_FOUND,
-                        why="hidden parts can be pulled by the owner and administrators alone",
-                        advice=f"nsml dataset info {shell_word(name)}    shows the parts, and who reads them",
-                    ) from error
+                _refuse_hidden(found, name, paths, error, is_all=len(absent) == len(paths))
                 raise
         if not paths:
             return found, target, found.file_count, found.size_bytes
@@ -481,6 +475,19 @@ def pull(
         facts |= {"only": list(paths), "not_there": absent, "fetched_files": files}
     write_one(app, facts, [str(target)], name="path")
     return ExitCode.PARTLY if absent else ExitCode.OK
+
+
+def _refuse_hidden(
+    found: Dataset, name: str, paths: Collection[str], error: Exception, *, is_all: bool
+) -> None:
+    """Raises CommandError where none of the paths was there, since they are hidden."""
+    if paths and is_all and (hidden := hidden_parts(found, paths)):
+        raise CommandError(
+            f"{', '.join(hidden[:_NAMED])} of {found.owner}/{found.name} is hidden by the owner",
+            code=ExitCode.NOT_FOUND,
+            why="hidden parts can be pulled by the owner and administrators alone",
+            advice=f"nsml dataset info {shell_word(name)}    shows the parts, and who reads them",
+        ) from error
 
 
 dataset.add_command(push)
