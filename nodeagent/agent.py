@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import platform
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -371,6 +372,9 @@ class Agent:
             shared_roots=machine.shared_roots,
             not_ready=offer.not_ready,
             engine_note=offer.engine_note,
+            python_version=(
+                "" if machine.isolation is Isolation.CONTAINER else platform.python_version()
+            ),
             peer_offer=self._exchange.offer,
             abilities=[
                 pb.AGENT_ABILITY_IMAGES,

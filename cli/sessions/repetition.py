@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.packages.requirements import Requirements
     from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.nodes_pb2 import Node
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session, SessionSpec
     from nsml.view.reproduction import Unpinned
 
@@ -82,6 +83,7 @@ class Repetition:
             self._typed.add("env")
         self._found: Session | None = None
         self._required: Requirements | None = None
+        self._nodes: list[Node] | None = None
         self._caller = ""
         """The user's name, where the new session or the other one has output datasets."""
         self._outputs_left_out: list[str] = []
@@ -153,7 +155,9 @@ class Repetition:
     def _not_pinned(self, made: Session) -> list[Unpinned]:
         from nsml.view.reproduction import not_pinned
 
-        return [] if self._found is None else not_pinned(self._found, made, self._required)
+        if self._found is None:
+            return []
+        return not_pinned(self._found, made, self._required, self._nodes)
 
     def _changed(self, made: Session) -> str:
         """What was asked for that the other session had not: `gpus 1 -> 2, lr 0.1 -> 0.2`."""
@@ -221,6 +225,7 @@ class Repetition:
         self._pin_image(request, known)
         self._pin_packages(request, known)
         self._required = await _required(client, session, has_image=bool(request.spec.image))
+        self._nodes = await _nodes(client, session)
         request.command[:] = self._command(session)
         return known
 
@@ -382,6 +387,18 @@ async def _required(client: Client, session: Session, *, has_image: bool) -> Req
         return await read_required(client, session, has_image=has_image)
     except ClientError:
         return None  # the submission says what it lacks
+
+
+async def _nodes(client: Client, session: Session) -> list[Node] | None:
+    """All nodes, if something of the session is to be compared with what they have; None where that fails."""
+    from nsml.view.reproduction import is_of_nodes
+
+    if not is_of_nodes(session):
+        return None
+    try:
+        return await client.nodes.every()
+    except ClientError:
+        return None
 
 
 def _check_ended(session: Session) -> None:

@@ -238,6 +238,8 @@ def _replica(message: sessions_pb2.Replica, rank: int) -> Replica:
             model=_text(one.model),
             memory_bytes=min(one.memory_bytes, (1 << 53) - 1),
             simulated=one.simulated,
+            driver_version=_text(one.driver_version),
+            cuda_version=_text(one.cuda_version),
         )
         for one in message.devices[:MOST_DEVICES]
     )
@@ -246,6 +248,7 @@ def _replica(message: sessions_pb2.Replica, rank: int) -> Replica:
         node=f"{_text(message.node)} (elsewhere)",
         devices=devices,
         image=_text(message.image),
+        python_version=_text(message.python_version),
     )
 
 
@@ -263,6 +266,8 @@ def _attempt(message: sessions_pb2.EndedAttempt, now: float) -> EndedAttempt:
             _text(model): min(share, 1 << 30)
             for model, share in list(message.gpu_models.items())[:MOST_DEVICES]
         },
+        driver_versions=tuple(map(_text, message.driver_versions[:MOST_DEVICES])),
+        python_versions=tuple(map(_text, message.python_versions[:MOST_DEVICES])),
     )
 
 

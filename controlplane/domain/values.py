@@ -214,7 +214,8 @@ class Device:
     """One GPU of a node.
 
     `withheld` says why nothing new is placed on it; empty: it is offered. `parent_uuid` names the
-    device that a MIG instance is a part of.
+    device that a MIG instance is a part of. Versions are those of its driver, and of the newest CUDA that this runs;
+    "": not known.
     """
 
     uuid: str
@@ -224,6 +225,8 @@ class Device:
     simulated: bool = False
     withheld: str = ""
     parent_uuid: str = ""
+    driver_version: str = ""
+    cuda_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,7 +375,7 @@ class Replica:
 
     `exit` was heard of at `heard_at`, by the leader's clock. `is_near_data`: it was placed there, and not on a node
     as good, since less of its data had to be fetched. `waiting`: what it waits for while it is prepared, for people.
-    `image`: that of its container, by digest.
+    `image`: that of its container, by digest. `python_version`: of the Python that its node gave it; "" in containers.
     """
 
     rank: int
@@ -386,6 +389,7 @@ class Replica:
     is_near_data: bool = False
     waiting: str = ""
     image: str = ""
+    python_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -500,6 +504,7 @@ class EndedAttempt:
     held, empty where that is not known any more. `simulated`: any of them was. `gpu_models` are thousandths of
     GPUs by model, which add up to `gpu_thousandths`; empty of versions before they were kept. `durable_until`:
     when its newest durable checkpoint was saved, by our clock and never after `ended_at`; 0: none is durable.
+    `driver_versions` and `python_versions`, each once: of its GPUs, and of the Python that nodes gave its replicas.
     """
 
     number: int
@@ -514,6 +519,8 @@ class EndedAttempt:
     simulated: bool = False
     gpu_models: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     durable_until: float = 0.0
+    driver_versions: tuple[str, ...] = ()
+    python_versions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -726,6 +733,8 @@ class Node:
     """Folders below which it can mount datasets in place."""
     abilities: tuple[str, ...] = ()
     """What its agent can be asked: names of `Ability`."""
+    python_version: str = ""
+    """Of the Python that programs get there; "" with containers, or of an agent that does not say."""
     registered_at: float = 0.0
     limits: KeptLimits = field(default_factory=KeptLimits)
     drain: Drain | None = None

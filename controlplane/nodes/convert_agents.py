@@ -72,6 +72,7 @@ MOST_NOTE_CHARS: Final = 4096
 MOST_WAITING_CHARS: Final = 256
 MOST_IMAGE_CHARS: Final = 512
 MOST_NODE_DEVICES: Final = 256
+MOST_VERSION_CHARS: Final = 32
 MOST_STOCKED: Final = 256
 """Things that a node may say that it has."""
 MOST_CERTIFICATE_BYTES: Final = 4096
@@ -125,6 +126,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         engine_note=message.engine_note[:MOST_NOTE_CHARS],
         shared_roots=tuple(filter(is_plain, message.shared_roots[:MOST_SHARED_ROOTS])),
         abilities=tuple(sorted(one.name for one in to_abilities(message.abilities))),
+        python_version=message.python_version[:MOST_VERSION_CHARS],
         registered_at=now,
         limits=to_kept(message.limits, most_note_chars=MOST_NOTE_CHARS),
     )
@@ -190,7 +192,8 @@ def to_devices(messages: Iterable[resources_pb2.Device]) -> tuple[Device, ...]:
     if len(devices) > MOST_NODE_DEVICES:
         raise InvalidRequest(f"{len(devices)} devices: a node has at most {MOST_NODE_DEVICES}")
     for device in devices:
-        _check_facts([device.uuid, device.model, device.withheld, device.parent_uuid])
+        texts = [device.uuid, device.model, device.withheld, device.parent_uuid]
+        _check_facts([*texts, device.driver_version, device.cuda_version])
     return devices
 
 
@@ -244,6 +247,7 @@ def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Repor
         placed_as=_to_placed_as(message.placed_as) if message.HasField("placed_as") else None,
         waiting=message.waiting[:MOST_WAITING_CHARS],
         image=message.image[:MOST_IMAGE_CHARS],
+        python_version=message.python_version[:MOST_VERSION_CHARS],
     )
 
 

@@ -381,6 +381,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             setting_note=node.setting_note,
             not_ready=node.not_ready,
             engine_note=node.engine_note,
+            python_version=node.python_version,
             disk_note=sample.disk_note if sample else "",
             drain=drain_message(node.drain),
             fence=fence_message(node.fence),

@@ -25,6 +25,8 @@ from controlplane.scheduler import can_ever_fit, request_of
 from controlplane.state.progress import SAVING_RANK, durable_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from controlplane.domain.program_changes import ProgramChange
     from controlplane.state.draft import Draft
 
@@ -67,7 +69,8 @@ class Report:
 
     `heard_at` is set when its end could have been heard of earlier, had the node not been silent: the
     leader's time at which it counts as heard. `placed_as` is for people, should we not know it; `waiting` says
-    what it waits for while it is prepared; `image` is that of its container, by digest.
+    what it waits for while it is prepared; `image` is that of its container, by digest, and `python_version` that of
+    the Python that it got.
     """
 
     node: str
@@ -81,6 +84,7 @@ class Report:
     placed_as: PlacedAs | None = None
     waiting: str = ""
     image: str = ""
+    python_version: str = ""
 
 
 def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: float) -> bool:
@@ -106,6 +110,7 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
         heard_at=known.heard_at or (report.heard_at or now if ended else 0.0),
         waiting=report.waiting if report.phase is ReplicaPhase.PREPARING else "",
         image=report.image or known.image,
+        python_version=report.python_version or known.python_version,
     )
     replicas = tuple(changed if one.rank == report.rank else one for one in session.replicas)
     before, session = session, replace(session, replicas=replicas)
@@ -232,6 +237,10 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         devices=held,
         simulated=any(one.simulated for replica in session.replicas for one in replica.devices),
         gpu_models=MappingProxyType(dict(gpu_models)),
+        driver_versions=_each_once(
+            device.driver_version for replica in session.replicas for device in replica.devices
+        ),
+        python_versions=_each_once(replica.python_version for replica in session.replicas),
     )
     if session.durable is not None and session.durable.attempt == session.attempt:
         attempt = durable_until(attempt, session.durable.until)
@@ -264,6 +273,10 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         not_before=now + SETTLED_WITHIN_S if settling else _earliest(session),
         avoids=session.avoids | devices | _failed_nodes(draft, session, end),
     )
+
+
+def _each_once(versions: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(versions) - {""}))
 
 
 def _changes_over(draft: Draft, session: Session, now: float) -> tuple[ProgramChange, ...]:

@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 import time
 from contextlib import suppress
@@ -74,6 +75,7 @@ _FORMAT = 6
 _BARE_DISK_BYTES = 8 << 20
 """An environment without packages takes some kilobytes: a small disk that is nearly full has room for it."""
 _BLOCK = 512
+_CONDA_PYTHON = re.compile(r"python-(\d+\.\d+\.[0-9a-z]{1,16})-\w+\.json")
 _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr")
 """What a build's root has of the machine by itself, or never has."""
 
@@ -497,6 +499,17 @@ def _warn_of_unreadable_lock(environment: Path, say: Say) -> None:
     except (OSError, ValueError) as error:
         log.warning("environment.lock_refused", key=environment.name, reason=str(error))
         say(f"nsml: note: no lock of these packages is kept: {visible(str(error))}\n".encode())
+
+
+def python_version_of(environment: Path) -> str:
+    """Of the interpreter of an environment; "" where that cannot be told. Blocking.
+
+    That of this node, unless it has one from conda: what its packages wrote is believed if it looks like a version.
+    """
+    if not (environment / "conda-meta").is_dir():
+        return platform.python_version()
+    names = (path.name for path in (environment / "conda-meta").glob("python-*.json"))
+    return next((found[1] for name in names if (found := _CONDA_PYTHON.fullmatch(name))), "")
 
 
 def _key(wanted: _Wanted) -> str:

@@ -43,13 +43,19 @@ def report_of(
     end: pb.ReplicaExit | None = None,
     waiting: str = "",
     image: str = "",
+    python_version: str = "",
 ) -> pb.ReplicaReport:
     """A step of a replica, taken at the Unix time `at`; `waiting` says what it waits for, for people.
 
-    `image` is that of its container, by digest.
+    `image` is that of its container, by digest; `python_version` that of the Python of its environment.
     """
     report = pb.ReplicaReport(
-        replica=replica_message(replica_id), phase=phase, exit=end, waiting=waiting, image=image
+        replica=replica_message(replica_id),
+        phase=phase,
+        exit=end,
+        waiting=waiting,
+        image=image,
+        python_version=python_version,
     )
     report.at.FromMicroseconds(round(at * 1e6))
     return report

@@ -276,6 +276,8 @@ def _message(one: OfferedDevice) -> resources.Device:
         simulated=device.simulated,
         withheld=_short(one.withheld),
         parent_uuid=device.parent_uuid,
+        driver_version=_short(device.driver_version),
+        cuda_version=_short(device.cuda_version),
     )
 
 

@@ -15,7 +15,8 @@ class Device:
 
     `index` counts the devices of the machine from 0. `minor` numbers its node `/dev/nvidia<minor>`;
     simulated ones have none. `nodes` are what it needs of /dev beside that. `trouble` says why it
-    must not be used, as far as the driver knows; empty: it is well.
+    must not be used, as far as the driver knows; empty: it is well. Versions are those of the driver and of the newest
+    CUDA that it runs; empty: it does not tell.
     """
 
     index: int
@@ -27,6 +28,8 @@ class Device:
     parent_uuid: str = ""
     nodes: Sequence[str] = ()
     trouble: str = ""
+    driver_version: str = ""
+    cuda_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,7 @@ class NvmlProbe:
             self._bad_xid.clear()
             return Devices(reason=f"the driver does not tell its devices: {error}")
         self._hear()
+        driver, cuda = _versions()
         found: dict[str, Device] = {}
         notes = []
         minors = self._capability_minors()
@@ -100,7 +101,8 @@ class NvmlProbe:
             parts, note = self._at(index, minors)
             notes += [note] if note else []
             for device in parts:
-                found.setdefault(device.uuid, replace(device, index=position))
+                known = replace(device, index=position, driver_version=driver, cuda_version=cuda)
+                found.setdefault(device.uuid, known)
                 position += 1
             position += not parts
         if not count:
@@ -302,6 +304,13 @@ def _ask(question: str, *arguments: Any) -> Any:
     with contextlib.suppress(_NoAnswer):
         return _call(question, *arguments)
     return None
+
+
+def _versions() -> tuple[str, str]:
+    """Those of the driver and of the newest CUDA that it runs; "" for one that it does not tell."""
+    driver = _ask("nvmlSystemGetDriverVersion")
+    cuda = _ask("nvmlSystemGetCudaDriverVersion_v2")
+    return _text(driver or ""), f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
 
 
 def _trouble(handle: Any) -> str:

@@ -31,7 +31,7 @@ from nodeagent.engine.watch import EngineWatch
 from nodeagent.environments.dockerfile_builds import Recipe
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.requirements import read_requirements
-from nodeagent.environments.virtualenvs import Environments, lock_of
+from nodeagent.environments.virtualenvs import Environments, lock_of, python_version_of
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.link.outbox import replica_of
 from nodeagent.machine.accounts import Accounts, AccountsError
@@ -96,6 +96,7 @@ class Draft:
     mounts: list[Mount] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
     python: PythonEnvironment | None = None
+    python_version: str = ""
     image: str | None = None
     image_name: str = ""
     """What was asked for, as it was written."""
@@ -333,6 +334,8 @@ class PythonHook:
                 provide = partial(self._environments.provide, wanted)
                 draft.python = await _provided(self._run, provide, draft, "environment", wanted)
                 draft.installed = await self._run(partial(lock_of, draft.python.folder))
+                version_of = partial(python_version_of, draft.python.folder)
+                draft.python_version = await self._run(version_of)
                 if draft.lock and (without := self._environments.lacking_defaults(draft.lock)):
                     await self._run(partial(draft.log.note, _without_defaults(without)))
         except (AccountsError, EnvironmentFailed, OSError) as error:

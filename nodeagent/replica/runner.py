@@ -153,6 +153,7 @@ class Runner:
     _since: float = 0.0
     _waiting: str = ""
     _image: str = ""
+    _python_version: str = ""
     progress: Progress = field(default_factory=Progress)
     """What the control plane is to know of what it would lose; of rank 0 alone."""
     _looks: Looks = field(default_factory=Looks)
@@ -180,6 +181,7 @@ class Runner:
             end=self.exit,
             waiting=self._waiting if self.phase == pb.REPLICA_PHASE_PREPARING else "",
             image=self._image,
+            python_version=self._python_version,
         )
 
     def introduction(self) -> pb.ReplicaReport:
@@ -316,7 +318,7 @@ class Runner:
             await asyncio.wait([preparing])
             telling.cancel()
         self._preparing = None
-        self._image = draft.pinned_image
+        self._image, self._python_version = draft.pinned_image, draft.python_version
         return None if preparing.cancelled() else preparing.result()
 
     async def _tell(self, told: asyncio.Event) -> NoReturn:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 _MAKER = "nvidia"
+_WORDS = re.compile(r"[^\s_-]+")
+_INSTANCE = "mig"
 
 
 def model_word(model: str) -> str:
@@ -12,3 +16,13 @@ def model_word(model: str) -> str:
     """
     words = model.split()
     return "-".join(words[1:] if len(words) > 1 and words[0].casefold() == _MAKER else words)
+
+
+def is_meant(model: str, wanted: str) -> bool:
+    """Whether a request for `wanted` means a model, as the control plane decides it (controlplane/domain/models.py)."""
+    known = set(_WORDS.findall(model.casefold()))
+    for one in wanted.split("|"):
+        asked = set(_WORDS.findall(one.casefold()))
+        if asked <= known and (not asked or _INSTANCE in asked or _INSTANCE not in known):
+            return True
+    return False

@@ -245,7 +245,7 @@ class MemberReport(_message.Message):
     def __init__(self, local_rank: _Optional[int] = ..., process: _Optional[str] = ..., world: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[_Union[_sessions_pb2.MemberState, str]] = ..., counter: _Optional[str] = ..., at: _Optional[int] = ..., position: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., step_s: _Optional[_Mapping[str, float]] = ..., is_paused: _Optional[bool] = ..., knobs: _Optional[_Iterable[_Union[_sessions_pb2.KnobChange, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks", "not_ready", "engine_note", "abilities", "peer_offer", "shared_roots")
+    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks", "not_ready", "engine_note", "abilities", "peer_offer", "shared_roots", "python_version")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +272,7 @@ class Register(_message.Message):
     ABILITIES_FIELD_NUMBER: _ClassVar[int]
     PEER_OFFER_FIELD_NUMBER: _ClassVar[int]
     SHARED_ROOTS_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     agent_version: str
@@ -298,7 +299,8 @@ class Register(_message.Message):
     abilities: _containers.RepeatedScalarFieldContainer[AgentAbility]
     peer_offer: _peers_pb2.PeerOffer
     shared_roots: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., highest_revision: _Optional[int] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., abilities: _Optional[_Iterable[_Union[AgentAbility, str]]] = ..., peer_offer: _Optional[_Union[_peers_pb2.PeerOffer, _Mapping]] = ..., shared_roots: _Optional[_Iterable[str]] = ...) -> None: ...
+    python_version: str
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., highest_revision: _Optional[int] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., abilities: _Optional[_Iterable[_Union[AgentAbility, str]]] = ..., peer_offer: _Optional[_Union[_peers_pb2.PeerOffer, _Mapping]] = ..., shared_roots: _Optional[_Iterable[str]] = ..., python_version: _Optional[str] = ...) -> None: ...
 
 class DevicesChanged(_message.Message):
     __slots__ = ("devices", "device_note", "not_ready", "engine_note")
@@ -339,7 +341,7 @@ class ReplicaExit(_message.Message):
     def __init__(self, cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ran_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_peak_bytes: _Optional[int] = ..., node_refused: _Optional[bool] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("replica", "phase", "exit", "at", "placed_as", "waiting", "image")
+    __slots__ = ("replica", "phase", "exit", "at", "placed_as", "waiting", "image", "python_version")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
@@ -347,6 +349,7 @@ class ReplicaReport(_message.Message):
     PLACED_AS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
     replica: ReplicaId
     phase: ReplicaPhase
     exit: ReplicaExit
@@ -354,7 +357,8 @@ class ReplicaReport(_message.Message):
     placed_as: PlacedAs
     waiting: str
     image: str
-    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., phase: _Optional[_Union[ReplicaPhase, str]] = ..., exit: _Optional[_Union[ReplicaExit, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., placed_as: _Optional[_Union[PlacedAs, _Mapping]] = ..., waiting: _Optional[str] = ..., image: _Optional[str] = ...) -> None: ...
+    python_version: str
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., phase: _Optional[_Union[ReplicaPhase, str]] = ..., exit: _Optional[_Union[ReplicaExit, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., placed_as: _Optional[_Union[PlacedAs, _Mapping]] = ..., waiting: _Optional[str] = ..., image: _Optional[str] = ..., python_version: _Optional[str] = ...) -> None: ...
 
 class PlacedAs(_message.Message):
     __slots__ = ("session_name", "device_uuids", "started_at")

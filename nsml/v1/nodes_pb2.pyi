@@ -158,7 +158,7 @@ class DeviceUse(_message.Message):
     def __init__(self, device: _Optional[_Union[_resources_pb2.Device, _Mapping]] = ..., sample: _Optional[_Union[_resources_pb2.DeviceSample, _Mapping]] = ..., allocated_thousandths: _Optional[int] = ..., sessions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "state", "devices", "capacity", "allocated", "isolation", "pod", "agent_version", "last_contact_at", "cpu_percent", "memory_used_bytes", "host", "device_note", "drain", "fence", "hold", "gang_network", "networks", "limits", "owner_note", "isolation_note", "setting_note", "disk_note", "certificate_ends_at", "clock_ahead", "not_ready", "engine_note")
+    __slots__ = ("name", "state", "devices", "capacity", "allocated", "isolation", "pod", "agent_version", "last_contact_at", "cpu_percent", "memory_used_bytes", "host", "device_note", "drain", "fence", "hold", "gang_network", "networks", "limits", "owner_note", "isolation_note", "setting_note", "disk_note", "certificate_ends_at", "clock_ahead", "not_ready", "engine_note", "python_version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +186,7 @@ class Node(_message.Message):
     CLOCK_AHEAD_FIELD_NUMBER: _ClassVar[int]
     NOT_READY_FIELD_NUMBER: _ClassVar[int]
     ENGINE_NOTE_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: NodeState
     devices: _containers.RepeatedCompositeFieldContainer[DeviceUse]
@@ -213,7 +214,8 @@ class Node(_message.Message):
     clock_ahead: _duration_pb2.Duration
     not_ready: str
     engine_note: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., pod: _Optional[str] = ..., agent_version: _Optional[str] = ..., last_contact_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., host: _Optional[str] = ..., device_note: _Optional[str] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., owner_note: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., disk_note: _Optional[str] = ..., certificate_ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., clock_ahead: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ...) -> None: ...
+    python_version: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., pod: _Optional[str] = ..., agent_version: _Optional[str] = ..., last_contact_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., host: _Optional[str] = ..., device_note: _Optional[str] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., owner_note: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., disk_note: _Optional[str] = ..., certificate_ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., clock_ahead: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., python_version: _Optional[str] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ("page_size", "cursor")

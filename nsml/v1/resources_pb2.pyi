@@ -95,7 +95,7 @@ class Resources(_message.Message):
     def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated", "withheld", "parent_uuid")
+    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated", "withheld", "parent_uuid", "driver_version", "cuda_version")
     UUID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,8 @@ class Device(_message.Message):
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
     WITHHELD_FIELD_NUMBER: _ClassVar[int]
     PARENT_UUID_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     index: int
     model: str
@@ -110,7 +112,9 @@ class Device(_message.Message):
     simulated: bool
     withheld: str
     parent_uuid: str
-    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: _Optional[bool] = ..., withheld: _Optional[str] = ..., parent_uuid: _Optional[str] = ...) -> None: ...
+    driver_version: str
+    cuda_version: str
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: _Optional[bool] = ..., withheld: _Optional[str] = ..., parent_uuid: _Optional[str] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ...) -> None: ...
 
 class DeviceSample(_message.Message):
     __slots__ = ("uuid", "utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius", "clock_mhz", "memory_clock_mhz", "ecc_corrected", "ecc_uncorrected", "last_xid", "process_count", "throttled")

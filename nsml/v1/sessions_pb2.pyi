@@ -473,7 +473,7 @@ class ProgramChange(_message.Message):
     def __init__(self, number: _Optional[int] = ..., kind: _Optional[_Union[ProgramChangeKind, str]] = ..., phase: _Optional[_Union[ProgramChangePhase, str]] = ..., attempt: _Optional[int] = ..., asked_by: _Optional[str] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., values: _Optional[_Mapping[str, str]] = ..., checkpoint: _Optional[str] = ..., checkpoint_session: _Optional[str] = ..., limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., asked_at_step: _Optional[int] = ..., counter: _Optional[str] = ..., at: _Optional[int] = ..., reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[ProgramChangeMember, _Mapping]]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("rank", "node", "devices", "resources", "near_data", "use", "image")
+    __slots__ = ("rank", "node", "devices", "resources", "near_data", "use", "image", "python_version")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -481,6 +481,7 @@ class Replica(_message.Message):
     NEAR_DATA_FIELD_NUMBER: _ClassVar[int]
     USE_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node: str
     devices: _containers.RepeatedCompositeFieldContainer[_resources_pb2.Device]
@@ -488,7 +489,8 @@ class Replica(_message.Message):
     near_data: bool
     use: ReplicaUse
     image: str
-    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., near_data: _Optional[bool] = ..., use: _Optional[_Union[ReplicaUse, _Mapping]] = ..., image: _Optional[str] = ...) -> None: ...
+    python_version: str
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., near_data: _Optional[bool] = ..., use: _Optional[_Union[ReplicaUse, _Mapping]] = ..., image: _Optional[str] = ..., python_version: _Optional[str] = ...) -> None: ...
 
 class EnvironmentLock(_message.Message):
     __slots__ = ("digest", "package_count", "content")
@@ -645,7 +647,7 @@ class SessionStop(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class EndedAttempt(_message.Message):
-    __slots__ = ("number", "cause", "reason", "placed_at", "ended_at", "nodes", "gpu_models", "durable_until")
+    __slots__ = ("number", "cause", "reason", "placed_at", "ended_at", "nodes", "gpu_models", "durable_until", "driver_versions", "python_versions")
     class GpuModelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -661,6 +663,8 @@ class EndedAttempt(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     GPU_MODELS_FIELD_NUMBER: _ClassVar[int]
     DURABLE_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     number: int
     cause: Cause
     reason: str
@@ -669,7 +673,9 @@ class EndedAttempt(_message.Message):
     nodes: _containers.RepeatedScalarFieldContainer[str]
     gpu_models: _containers.ScalarMap[str, int]
     durable_until: _timestamp_pb2.Timestamp
-    def __init__(self, number: _Optional[int] = ..., cause: _Optional[_Union[Cause, str]] = ..., reason: _Optional[str] = ..., placed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., nodes: _Optional[_Iterable[str]] = ..., gpu_models: _Optional[_Mapping[str, int]] = ..., durable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    driver_versions: _containers.RepeatedScalarFieldContainer[str]
+    python_versions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, number: _Optional[int] = ..., cause: _Optional[_Union[Cause, str]] = ..., reason: _Optional[str] = ..., placed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., nodes: _Optional[_Iterable[str]] = ..., gpu_models: _Optional[_Mapping[str, int]] = ..., durable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., driver_versions: _Optional[_Iterable[str]] = ..., python_versions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("resumable", "saved_at")

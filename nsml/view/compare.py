@@ -17,11 +17,13 @@ from nsml.spec.run_flags import asked_rows
 from nsml.view.program_changes import settings
 from nsml.view.sessions import (
     command_words,
+    driver_versions,
     git_text,
     images_text,
     initial_text,
     lock_text,
     plain,
+    python_versions,
 )
 
 if TYPE_CHECKING:
@@ -341,6 +343,8 @@ def _places(session: Session) -> Iterator[tuple[str, str]]:
     yield "ran in", images_text(session)
     yield "ran with", lock_text(session)
     yield "ran on", ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
+    yield "GPU driver", ", ".join(driver_versions(session))
+    yield "Python", ", ".join(python_versions(session))
 
 
 def _file_text(entry: Entry) -> str:

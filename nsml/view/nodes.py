@@ -22,7 +22,7 @@ from nsml.spec.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.nodes_pb2 import ForeignReplica
 from nsml.view.enums import enum_name, enum_word
-from nsml.view.sessions import SIMULATED, SIMULATED_SHORT, network_word
+from nsml.view.sessions import SIMULATED, SIMULATED_SHORT, driver_text, network_word
 from nsml.view.tables import Column
 from nsml.view.times import seconds_of
 
@@ -383,6 +383,8 @@ def device_record(item: NodeDevice) -> dict[str, Any]:
         "uuid": use.device.uuid,
         "model": use.device.model,
         "simulated": use.device.simulated,
+        "driver_version": use.device.driver_version or None,
+        "cuda_version": use.device.cuda_version or None,
         "memory_bytes": use.device.memory_bytes,
         "memory_used_bytes": sample.memory_used_bytes if sample else None,
         "utilization_percent": _utilization(use),
@@ -435,6 +437,7 @@ def record(node: Node) -> dict[str, Any]:
         "setting_note": node.setting_note or None,
         "not_ready": node.not_ready or None,
         "engine_note": node.engine_note or None,
+        "python_version": node.python_version or None,
         "simulated": is_simulated(node),
         "certificate_ends_at": (
             moment(seconds_of(node.certificate_ends_at))
@@ -542,6 +545,7 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         ago(now - seconds_of(node.last_contact_at)) if node.HasField("last_contact_at") else "-"
     )
     models = Counter(use.device.model for use in node.devices)
+    drivers = {driver_text(use.device) for use in node.devices}
     cpus = _share(node.allocated.cpu_thousandths, node.capacity.cpu_thousandths)
     rows = [
         ("state", state_text(node)),
@@ -559,6 +563,8 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
             "gpus",
             " · ".join([_gpus(node, now), *(f"{n} x {model}" for model, n in models.items())]),
         ),
+        ("driver", ", ".join(sorted(drivers - {""}))),
+        ("python", node.python_version),
         ("cpus", f"{cpus} used"),
         ("memory", _memory(node, now)),
         ("datasets", _transfers(answer.transfers)),

@@ -5,21 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsml.common.units import counted
+from nsml.spec.gpu_models import is_meant
 from nsml.spec.images import full_name, parts_of
+from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.resources_pb2 import ISOLATION_CONTAINER
 from nsml.view.datasets import names_in
 from nsml.view.program_changes import MADE, step_text, what
-from nsml.view.sessions import images_text, initial_text
+from nsml.view.sessions import (
+    driver_text,
+    driver_versions,
+    images_text,
+    initial_text,
+    python_versions,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nsml.packages.requirements import Requirements
-    from nsml.v1.sessions_pb2 import Session
+    from nsml.v1.nodes_pb2 import Node
+    from nsml.v1.sessions_pb2 import Session, SessionSpec
 
 _SHOWN = 5
 _REPLAYED = (pb.PROGRAM_CHANGE_KIND_SET, pb.PROGRAM_CHANGE_KIND_LOAD)
 """Kinds of changes that made a difference to what was trained."""
+_IN_SERVICE = (nodes_pb2.NODE_STATE_READY, nodes_pb2.NODE_STATE_NOT_READY)
+_NOT_RECORDED = "not recorded"
+_NOT_REPORTED = "one that is not reported"
+_OF_DEFAULT_IMAGE = "that of their default image"
 
 
 class Unpinned(NamedTuple):
@@ -43,17 +57,30 @@ def pinned_image(session: Session) -> str:
     return image if is_it else ""
 
 
-def not_pinned(source: Session, made: Session, required: Requirements | None) -> list[Unpinned]:
+def is_of_nodes(source: Session) -> bool:
+    """Whether something is recorded of a session that a new one would have from its nodes: `not_pinned` takes these."""
+    return bool(driver_versions(source) or python_versions(source))
+
+
+def not_pinned(
+    source: Session,
+    made: Session,
+    required: Requirements | None,
+    nodes: Sequence[Node] | None = None,
+) -> list[Unpinned]:
     """What may be another one in `made` than in `source`, from whose record it was made.
 
-    `required`: what the code asks for; None where that cannot be read.
+    `required`: what the code asks for; None where that cannot be read. `nodes`: all of the platform; None where they are
+    not known.
     """
+    candidates = None if nodes is None else [one for one in nodes if _may_run(one, made.spec)]
     return [
         *_start(source, made),
         *_in_place(made),
         *_image(source, made, required),
+        *_python(source, made, required, candidates),
         *_packages(source, made, required),
-        *_gpus(source, made),
+        *_gpus(source, made, candidates),
         *_datasets(source, made),
         *_secrets(source, made),
         Unpinned("network", "what the program fetches while it runs is not recorded"),
@@ -94,19 +121,63 @@ def _image(source: Session, made: Session, required: Requirements | None) -> Ite
             f" {ran_in or 'none'}",
         )
         return
-    if not asked and not ran_in:
-        yield Unpinned(
-            "Python",
-            "that of the node: its version is not recorded"
-            if made.spec.environment_lock
-            else "that of the node, with its default packages if it has some: neither is recorded",
-        )
-    elif not asked:
+    if not asked and ran_in:
         beside = "" if made.spec.environment_lock else ", with its default packages if it has some"
         yield Unpinned("image", f"the node's default{beside}; {source.name} ran in {ran_in}")
-    elif not _has_digest(asked):
+    elif asked and not _has_digest(asked):
         text = f"{source.name} ran in {ran_in}" if ran_in else "its digest is not known"
         yield Unpinned("image", f"{asked} is a tag; {text}")
+
+
+def _python(
+    source: Session, made: Session, required: Requirements | None, nodes: Sequence[Node] | None
+) -> Iterator[Unpinned]:
+    """Python and the packages that come with it, where neither is of an image."""
+    asked = made.spec.image or (required.image if required is not None else "")
+    if made.spec.dockerfile or asked or images_text(source):
+        return
+    now = None if nodes is None else {_python_of(one) for one in nodes}
+    if text := _compared(source, python_versions(source), now):
+        yield Unpinned("Python", text)
+    if not made.spec.environment_lock:
+        yield Unpinned("default packages", f"those of the node, where it has some: {_NOT_RECORDED}")
+
+
+def _python_of(node: Node) -> str:
+    if node.isolation == ISOLATION_CONTAINER:
+        return _OF_DEFAULT_IMAGE
+    return node.python_version or _NOT_REPORTED
+
+
+def _compared(source: Session, ran: Iterable[str], now: Iterable[str] | None) -> str:
+    """What a session ran with, and what nodes have now; "" where they have nothing else."""
+    before = sorted(ran)
+    if not before:
+        return _NOT_RECORDED
+    words = f"{source.name} ran with {' and '.join(before)}"
+    if now is None:
+        return f"{words}; what nodes have now is not known"
+    after = sorted(now)
+    if not after:
+        return f"{words}; no node that could run this one is in service"
+    if set(after) <= set(before):
+        return ""
+    return f"{words}, nodes now have {' and '.join(after)}"
+
+
+def _may_run(node: Node, spec: SessionSpec) -> bool:
+    """Whether a session may be placed on a node, as far as its state, its pod and its GPUs tell."""
+    is_open = node.state in _IN_SERVICE and (not spec.pod or node.pod == spec.pod)
+    has_gpus = not spec.resources.gpu_thousandths or any(_drivers_of(node, spec))
+    return is_open and has_gpus
+
+
+def _drivers_of(node: Node, spec: SessionSpec) -> Iterator[str]:
+    """By GPU that a session may get there."""
+    for use in node.devices:
+        device = use.device
+        if not device.withheld and is_meant(device.model, spec.gpu_model):
+            yield driver_text(device) or _NOT_REPORTED
 
 
 def _has_digest(image: str) -> bool:
@@ -138,7 +209,7 @@ def _without_lock(source: Session) -> str:
     return f" (no lock of {source.name} is kept)"
 
 
-def _gpus(source: Session, made: Session) -> Iterator[Unpinned]:
+def _gpus(source: Session, made: Session, nodes: Sequence[Node] | None) -> Iterator[Unpinned]:
     if not made.spec.resources.gpu_thousandths:
         return
     models = sorted({device.model for one in source.replicas for device in one.devices})
@@ -148,8 +219,11 @@ def _gpus(source: Session, made: Session) -> Iterator[Unpinned]:
         yield Unpinned(
             "GPU model", f"any; {source.name} ran on {', '.join(models)} (--gpu-model MODEL)"
         )
-    if not source.simulated:
-        yield Unpinned("GPU driver", "not recorded")
+    if not models or source.simulated:
+        return
+    now = None if nodes is None else {d for one in nodes for d in _drivers_of(one, made.spec)}
+    if text := _compared(source, driver_versions(source), now):
+        yield Unpinned("GPU driver", text)
 
 
 def _datasets(source: Session, made: Session) -> Iterator[Unpinned]:

@@ -22,6 +22,7 @@ from nsml.view.sessions import (
     SIMULATED,
     WAITING_STATES,
     attempt_lines,
+    driver_versions,
     git_text,
     images_text,
     initial_text,
@@ -30,6 +31,7 @@ from nsml.view.sessions import (
     lost_text,
     origin_text,
     placed_text,
+    python_versions,
     ran_s,
     ran_text,
     state_text,
@@ -115,8 +117,13 @@ def course(session: Session, now: float) -> list[tuple[str, str]]:
         is_over = session.HasField("ended_at") or session.state in WAITING_STATES
         found.insert(2, ("ran for" if is_over else "runs for", ran_text(ran)))
     found += [("time limit", _limit_text(session, now)), ("devices", devices_text(session))]
-    found += [("image", images_text(session))]
+    found += [("image", images_text(session)), *_ran_with(session)]
     return [(title, text) for title, text in found if text]
+
+
+def _ran_with(session: Session) -> list[tuple[str, str]]:
+    drivers, pythons = driver_versions(session), python_versions(session)
+    return [("driver", ", ".join(drivers)), ("python", ", ".join(pythons))]
 
 
 def devices_text(session: Session) -> str:
@@ -196,6 +203,7 @@ def _place_lines(session: Session) -> list[str]:
         found.append(f"  see: nsml node show {session.replicas[0].node}")
     if image := images_text(session):
         found.append(f"  image: {image}")
+    found += [f"  {title}: {text}" for title, text in _ran_with(session) if text]
     if packages := lock_text(session):
         found.append(f"  packages: {packages}")
     return found

@@ -754,6 +754,23 @@ def images_text(session: Session) -> str:
     return ", ".join(dict.fromkeys(one.image for one in session.replicas if one.image))
 
 
+def driver_versions(session: Session) -> list[str]:
+    """The drivers of the GPUs that it holds or held, each once; see `driver_text`."""
+    every = {driver_text(device) for one in session.replicas for device in one.devices}
+    return sorted(every - {""})
+
+
+def driver_text(device: resources_pb2.Device) -> str:
+    """The driver of a GPU: `550.54.14 (CUDA 12.4)`; "" where it is not known."""
+    cuda = device.cuda_version and f" (CUDA {device.cuda_version})"
+    return device.driver_version and f"{device.driver_version}{cuda}"
+
+
+def python_versions(session: Session) -> list[str]:
+    """Versions of the Python that nodes gave it, each once."""
+    return sorted({one.python_version for one in session.replicas} - {""})
+
+
 def attempt_lines(session: Session) -> list[str]:
     """The last attempts that were not the last word, a line each: `attempt 1: vm for 3s; preempted: ...`."""
     return [attempt_line(session, one) for one in earlier_attempts(session)[-_MOST_ATTEMPTS:]]
@@ -782,9 +799,13 @@ def attempt_line(session: Session, one: EndedAttempt) -> str:
 
 
 def _models(one: EndedAttempt) -> list[str]:
-    """The GPUs that an attempt held: `2 x NVIDIA A100`."""
+    """The GPUs that an attempt held, and what it ran with: `2 x NVIDIA A100`, `driver 550.54.14`, `Python 3.12.4`."""
     held = sorted(one.gpu_models.items())
-    return [f"{thousandths(count)} x {model or 'GPU'}" for model, count in held]
+    return [
+        *(f"{thousandths(count)} x {model or 'GPU'}" for model, count in held),
+        *(f"driver {version}" for version in one.driver_versions),
+        *(f"Python {version}" for version in one.python_versions),
+    ]
 
 
 def _saved_words(one: EndedAttempt) -> str:
@@ -1102,6 +1123,8 @@ def record(session: Session) -> dict[str, Any]:
                 "gpu_models": {
                     model: count / 1000 for model, count in sorted(one.gpu_models.items())
                 },
+                "driver_versions": list(one.driver_versions),
+                "python_versions": list(one.python_versions),
                 "durable_until": moment_of(one, "durable_until"),
             }
             for one in session.attempts
@@ -1112,11 +1135,19 @@ def record(session: Session) -> dict[str, Any]:
                 "node": replica.node,
                 "near_data": replica.near_data,
                 "image": replica.image or None,
+                "python_version": replica.python_version or None,
                 "cpus": replica.resources.cpu_thousandths / 1000,
                 "memory_bytes": replica.resources.memory_bytes,
                 "use": use_record(replica),
                 "devices": [
-                    {"uuid": d.uuid, "index": d.index, "model": d.model, "simulated": d.simulated}
+                    {
+                        "uuid": d.uuid,
+                        "index": d.index,
+                        "model": d.model,
+                        "simulated": d.simulated,
+                        "driver_version": d.driver_version or None,
+                        "cuda_version": d.cuda_version or None,
+                    }
                     for d in replica.devices
                 ],
             }

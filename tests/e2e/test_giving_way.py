@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from platform import python_version
 
 import pytest
 
@@ -264,7 +265,8 @@ def test_the_only_gpu_goes_to_a_higher_class_and_comes_back(narrow: Platform, tm
     assert first["gpu_models"] == {device["model"]: 1.0}
     assert first["placed_at"] < first["durable_until"] <= first["ended_at"], "it saved on notice"
     held = (
-        f"1 x {device['model']}, low priority; preempted: gives way to {high} (high); saved until "
+        f"1 x {device['model']}, Python {python_version()}, low priority;"
+        f" preempted: gives way to {high} (high); saved until "
     )
     assert held in narrow.nsml("events", low, "loss").stderr
     assert (

@@ -100,6 +100,14 @@ async def test_what_fails_vanishes_and_hangs_is_withheld_until_it_is_well(
         ("GPU-0", "Fake-A", False),
         ("GPU-1", "Fake-A", False),
     ]
+    driver.say(GPU0, GPU1, "driver version=550.54.14 cuda=12040")
+    sent = node.platform.devices
+
+    def versions() -> set[tuple[str, str]]:
+        devices = sent[-1].devices if sent else ()
+        return {(one.driver_version, one.cuda_version) for one in devices}
+
+    await node.platform.until(lambda: versions() == {("550.54.14", "12.4")})
     driver.say(GPU0, GPU1 + " lost=1")
     await says(node, lambda devices: devices == {"GPU-0": "", "GPU-1": "GPU is lost"})
     driver.say(GPU0)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from platform import python_version
 
 import grpc.aio
 import pytest
@@ -115,6 +116,7 @@ async def test_says_what_it_is_and_says_when_it_is_ready(node: Node) -> None:
     assert said.capacity.gpu_thousandths == 2000
     assert said.capacity.memory_bytes > 0
     assert said.boot_id == HostProbe().facts().boot_id
+    assert said.python_version == python_version()
     await until((node.data / "ready.json").exists)
     ready = json.loads((node.data / "ready.json").read_text())
     assert node.process is not None
@@ -182,8 +184,10 @@ async def test_a_program_and_its_end(node: Node, platform: ScriptedPlatform) -> 
     report = await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
     assert (report.exit.cause, report.exit.exit_code) == (sessions.CAUSE_PROGRAM_FAILED, 3)
     assert platform.log(S) == b"kim/None/1\n"
+    assert report.python_version == python_version()
     report = await platform.phase(OTHER, pb.REPLICA_PHASE_FINALIZED)
     assert report.exit.cause == sessions.CAUSE_COMPLETED
+    assert report.python_version == "", "it was given none"
     await until(lambda: not list((node.data / "replicas").iterdir()))
 
 
@@ -249,6 +253,7 @@ async def test_a_second_agent_on_the_same_data_leaves(node: Node) -> None:
 LASTS = """
 import threading
 from pathlib import Path
+from platform import python_version
 from nodeagent import folders
 from nodeagent.replica import preparation_steps
 from nodeagent.probes import nvml

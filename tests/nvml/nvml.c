@@ -4,6 +4,7 @@
  *       ecc=0 corrected=0 pending=0 remap=0 action=0 mig=0 throttle=0 lost=0
  *   mig gpu=0 uuid=MIG-0 gi=1 ci=0 memory=100 used=10     a part of the gpu of that number
  *   process gpu=0 pid=7 memory=1    or mig=0 for one of an instance
+ *   driver version=550.54.14 cuda=12040     without it versions are not told
  *   xid gpu=0 code=79 gi=4294967295     each such line is one event
  *   deny function=nvmlDeviceGetPowerUsage error=3
  *   counts-once                         there are as many devices as when it was begun
@@ -105,6 +106,20 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
 static int text(const char *line, const char *key, char *out, unsigned size) {
     char found[512];
     snprintf(out, size, "%s", get(line, key, "Fake-GPU", found));
+    return SUCCESS;
+}
+
+int nvmlSystemGetDriverVersion(char *out, unsigned size) {
+    line_t line;
+    DENIED();
+    return find("driver", 0, &line) ? text(line.text, "version", out, size) : NOT_SUPPORTED;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *out) {
+    line_t line;
+    DENIED();
+    if (!find("driver", 0, &line)) return NOT_SUPPORTED;
+    *out = (int)number(line.text, "cuda", 0);
     return SUCCESS;
 }
 

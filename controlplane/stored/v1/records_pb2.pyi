@@ -413,7 +413,7 @@ class ResourcesRecord(_message.Message):
     def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class ReplicaRecord(_message.Message):
-    __slots__ = ("rank", "node", "devices", "resources", "phase", "exit", "started_at", "heard_at", "near_data", "waiting", "image")
+    __slots__ = ("rank", "node", "devices", "resources", "phase", "exit", "started_at", "heard_at", "near_data", "waiting", "image", "python_version")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -425,6 +425,7 @@ class ReplicaRecord(_message.Message):
     NEAR_DATA_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node: str
     devices: _containers.RepeatedCompositeFieldContainer[DeviceRecord]
@@ -436,7 +437,8 @@ class ReplicaRecord(_message.Message):
     near_data: bool
     waiting: str
     image: str
-    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., phase: _Optional[str] = ..., exit: _Optional[_Union[ExitRecord, _Mapping]] = ..., started_at: _Optional[float] = ..., heard_at: _Optional[float] = ..., near_data: _Optional[bool] = ..., waiting: _Optional[str] = ..., image: _Optional[str] = ...) -> None: ...
+    python_version: str
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., phase: _Optional[str] = ..., exit: _Optional[_Union[ExitRecord, _Mapping]] = ..., started_at: _Optional[float] = ..., heard_at: _Optional[float] = ..., near_data: _Optional[bool] = ..., waiting: _Optional[str] = ..., image: _Optional[str] = ..., python_version: _Optional[str] = ...) -> None: ...
 
 class ExitRecord(_message.Message):
     __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for_s", "memory_peak_bytes")
@@ -457,7 +459,7 @@ class ExitRecord(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., ran_for_s: _Optional[float] = ..., memory_peak_bytes: _Optional[int] = ...) -> None: ...
 
 class DeviceRecord(_message.Message):
-    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated", "withheld", "parent_uuid")
+    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated", "withheld", "parent_uuid", "driver_version", "cuda_version")
     UUID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -465,6 +467,8 @@ class DeviceRecord(_message.Message):
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
     WITHHELD_FIELD_NUMBER: _ClassVar[int]
     PARENT_UUID_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     index: int
     model: str
@@ -472,7 +476,9 @@ class DeviceRecord(_message.Message):
     simulated: bool
     withheld: str
     parent_uuid: str
-    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: _Optional[bool] = ..., withheld: _Optional[str] = ..., parent_uuid: _Optional[str] = ...) -> None: ...
+    driver_version: str
+    cuda_version: str
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: _Optional[bool] = ..., withheld: _Optional[str] = ..., parent_uuid: _Optional[str] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ...) -> None: ...
 
 class EndRecord(_message.Message):
     __slots__ = ("cause", "exit_code", "rank", "message")
@@ -505,7 +511,7 @@ class StopRecord(_message.Message):
     def __init__(self, grace_s: _Optional[float] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ..., came_first: _Optional[bool] = ..., notice_s: _Optional[float] = ..., asked_at: _Optional[float] = ...) -> None: ...
 
 class AttemptRecord(_message.Message):
-    __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s", "nodes", "reason", "devices", "simulated", "gpu_models", "durable_until")
+    __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s", "nodes", "reason", "devices", "simulated", "gpu_models", "durable_until", "driver_versions", "python_versions")
     class GpuModelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -525,6 +531,8 @@ class AttemptRecord(_message.Message):
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
     GPU_MODELS_FIELD_NUMBER: _ClassVar[int]
     DURABLE_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     number: int
     cause: str
     placed_at: float
@@ -537,7 +545,9 @@ class AttemptRecord(_message.Message):
     simulated: bool
     gpu_models: _containers.ScalarMap[str, int]
     durable_until: float
-    def __init__(self, number: _Optional[int] = ..., cause: _Optional[str] = ..., placed_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., gpu_thousandths: _Optional[int] = ..., held_s: _Optional[float] = ..., nodes: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDeviceRecord, _Mapping]]] = ..., simulated: _Optional[bool] = ..., gpu_models: _Optional[_Mapping[str, int]] = ..., durable_until: _Optional[float] = ...) -> None: ...
+    driver_versions: _containers.RepeatedScalarFieldContainer[str]
+    python_versions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, number: _Optional[int] = ..., cause: _Optional[str] = ..., placed_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., gpu_thousandths: _Optional[int] = ..., held_s: _Optional[float] = ..., nodes: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDeviceRecord, _Mapping]]] = ..., simulated: _Optional[bool] = ..., gpu_models: _Optional[_Mapping[str, int]] = ..., durable_until: _Optional[float] = ..., driver_versions: _Optional[_Iterable[str]] = ..., python_versions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeldDeviceRecord(_message.Message):
     __slots__ = ("node", "uuid", "thousandths")
@@ -600,7 +610,7 @@ class DeviceShare(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., thousandths: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "drain", "fence", "hold", "gang_network", "limits", "only_owner", "isolation_note", "setting_note", "networks", "not_ready", "engine_note", "shared_roots", "abilities")
+    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "drain", "fence", "hold", "gang_network", "limits", "only_owner", "isolation_note", "setting_note", "networks", "not_ready", "engine_note", "shared_roots", "abilities", "python_version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -627,6 +637,7 @@ class NodeRecord(_message.Message):
     ENGINE_NOTE_FIELD_NUMBER: _ClassVar[int]
     SHARED_ROOTS_FIELD_NUMBER: _ClassVar[int]
     ABILITIES_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     boot_id: str
     agent_version: str
@@ -653,7 +664,8 @@ class NodeRecord(_message.Message):
     engine_note: str
     shared_roots: _containers.RepeatedScalarFieldContainer[str]
     abilities: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., drain: _Optional[_Union[DrainRecord, _Mapping]] = ..., fence: _Optional[_Union[FenceRecord, _Mapping]] = ..., hold: _Optional[_Union[HoldRecord, _Mapping]] = ..., gang_network: _Optional[str] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., networks: _Optional[_Iterable[str]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., shared_roots: _Optional[_Iterable[str]] = ..., abilities: _Optional[_Iterable[str]] = ...) -> None: ...
+    python_version: str
+    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., drain: _Optional[_Union[DrainRecord, _Mapping]] = ..., fence: _Optional[_Union[FenceRecord, _Mapping]] = ..., hold: _Optional[_Union[HoldRecord, _Mapping]] = ..., gang_network: _Optional[str] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., networks: _Optional[_Iterable[str]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., shared_roots: _Optional[_Iterable[str]] = ..., abilities: _Optional[_Iterable[str]] = ..., python_version: _Optional[str] = ...) -> None: ...
 
 class DrainRecord(_message.Message):
     __slots__ = ("asked_by", "reason", "asked_at", "move_at")

@@ -312,7 +312,9 @@ def test_everything_in_one_output(nsml, state, two, tmp_path):
     first.git.CopyFrom(pb.GitFacts(commit="a" * 40, branch="main"))
     second.git.CopyFrom(pb.GitFacts(commit="b" * 40, branch="main", dirty=True))
     first.replicas.add(node="n").devices.add(model="A100")
-    second.replicas.add(node="n").devices.add(model="H100")
+    second.replicas.add(node="n", python_version="3.12.4").devices.add(
+        model="H100", driver_version="550.54.14", cuda_version="12.4"
+    )
     change = second.changes.add(
         number=1, kind=pb.PROGRAM_CHANGE_KIND_SET, phase=pb.PROGRAM_CHANGE_PHASE_APPLIED
     )
@@ -321,7 +323,8 @@ def test_everything_in_one_output(nsml, state, two, tmp_path):
     assert [(one["kind"], one["key"]) for one in items] == [
         *(("argument", "--lr"), ("code", "code"), ("code", "git"), ("code", "file main.py")),
         *(("code", "file requirements.txt"), ("data", "datasets")),
-        *(("environment", "package numpy"), ("environment", "ran on"), ("knob", "set live lr")),
+        *(("environment", "package numpy"), ("environment", "ran on")),
+        *(("environment", "GPU driver"), ("environment", "Python"), ("knob", "set live lr")),
         *(("summary", "val/accuracy"), ("metric", "val/loss")),
     ]
     by_key = {one["key"]: list(one["values"].values()) for one in items}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nsml.content.packing import pack
-from nsml.v1 import checkpoints_pb2, datasets_pb2, resources_pb2
+from nsml.v1 import checkpoints_pb2, datasets_pb2, nodes_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.nsml.client.contract_server import EPOCH
 
@@ -172,6 +172,22 @@ def test_programs_get_what_could_not_be_pinned(nsml, state, source):
     assert whats == ["packages", "GPU driver", "secrets", "network", "live change"]
 
 
+def test_what_nodes_have_now_is_compared_with_what_it_ran_with(nsml, state, source):
+    device = source.replicas[0].devices[0]
+    device.driver_version, device.cuda_version = "535.129.03", "12.2"
+    node = nodes_pb2.Node(name="gpu-1", state="NODE_STATE_READY")
+    node.devices.add().device.CopyFrom(device)
+    state.nodes = [node]
+    assert "GPU driver" not in nsml("fork", "1").stderr
+    node.devices[0].device.driver_version = "550.54.14"
+    line = "GPU driver: kim/mnist/1 ran with 535.129.03 (CUDA 12.2), nodes now have 550.54.14 (CUDA 12.2)"
+    assert f"  not pinned: {line}\n" in nsml("rerun", "1").stderr
+    assert f"  not pinned: {line}\n" in nsml("fork", "1", "--dry-run").stderr
+    shown = nsml("node", "show", "gpu-1").stdout
+    assert "  driver    550.54.14 (CUDA 12.2)\n" in shown
+    assert "  driver: 535.129.03 (CUDA 12.2)\n" in nsml("status", "--explain", "1").stdout
+
+
 def test_resume_goes_on_from_the_newest_checkpoint_of_what_has_ended(nsml, state, source):
     told = nsml("resume", "1", "-g", "4")
     made = newest(state)
@@ -336,7 +352,7 @@ def locked(state, source):
 def test_the_packages_of_a_lock_are_asked_for_again_and_are_pinned(nsml, state, locked):
     told = nsml("fork", "1", "--", "--lr", "0.2").stderr
     assert "not pinned: packages" not in told
-    assert "not pinned: Python: that of the node: its version is not recorded" in told
+    assert "not pinned: Python: not recorded\n" in told
     assert newest(state).spec.environment_lock == "c" * 64
     assert "  packages: 2 packages, lock cccccccccccc\n" in nsml("status", "--explain", "1").stdout
     facts = {"digest": "c" * 64, "package_count": 2}

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from controlplane.domain.identity import Role
-from nsml.v1 import agents_pb2, checkpoints_pb2
+from nsml.v1 import agents_pb2, checkpoints_pb2, nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_content import send, tree
@@ -221,6 +221,38 @@ async def test_what_an_attempt_held_and_saved_is_kept_with_its_charge(rig: Rig) 
     kept = (await kim.get(session.id)).attempts
     assert kept[0] == attempt
     assert not kept[1].HasField("durable_until")
+
+
+async def test_what_an_attempt_ran_with_is_kept_though_its_node_has_another_now(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await rig.agent(gpus=1, python_version="3.12.4")
+    [device] = agent.register.devices
+    device.driver_version, device.cuda_version = "535.129.03", "12.2"
+    await agent.connect()
+    session, replica = await running(kim, agent)
+    python = agents_pb2.ReplicaReport(
+        replica=replica, phase="REPLICA_PHASE_PAUSED", python_version="3.11.9" + 40 * "x"
+    )
+    await agent.say(agents_pb2.ControlRequest(report=python))
+    [ran] = (await kim.reaches(session.id, "PAUSED")).replicas
+    assert ran.devices == [device]
+    assert ran.python_version == "3.11.9" + 26 * "x", "an agent cannot fill a record"
+    await agent.report(replica, "RUNNING")
+    device.driver_version = "550.54.14"
+    await agent.offer([device])
+
+    async def node_has_another() -> bool:
+        answer = await kim.nodes.GetNode(nodes_pb2.GetNodeRequest(name=ran.node))
+        [use] = answer.node.devices
+        assert answer.node.python_version == "3.12.4"
+        return use.device.driver_version == "550.54.14"
+
+    await until(node_has_another, "its driver is seen to be another one")
+    await kim.sessions.RequeueSession(pb.RequeueSessionRequest(session=session.id, force=True))
+    await agent.report(replica, "EXITED", cause="PREEMPTED", code=75)
+    [attempt] = (await kim.reaches(session.id, "QUEUED")).attempts
+    assert attempt.driver_versions == ["535.129.03"]
+    assert attempt.python_versions == [ran.python_version]
 
 
 async def has_come(seconds: int) -> bool:

@@ -49,10 +49,19 @@ def session(**given: Any) -> sessions_pb2.Session:
         attempt=1,
         memo="the old one",
         end=sessions_pb2.SessionEnd(cause=sessions_pb2.CAUSE_PROGRAM_FAILED, exit_code=3),
-        replicas=[sessions_pb2.Replica(node="gpu-1", devices=[resources_pb2.Device(uuid="G")])],
+        replicas=[
+            sessions_pb2.Replica(
+                node="gpu-1",
+                devices=[resources_pb2.Device(uuid="G", driver_version="535", cuda_version="12.2")],
+                python_version="3.11.9",
+            )
+        ],
         attempts=[
             sessions_pb2.EndedAttempt(
-                number=1, cause=sessions_pb2.CAUSE_PROGRAM_FAILED, nodes=["gpu-1"]
+                number=1,
+                cause=sessions_pb2.CAUSE_PROGRAM_FAILED,
+                nodes=["gpu-1"],
+                python_versions=["3.11.9"],
             )
         ],
     )
@@ -255,6 +264,9 @@ async def test_nodes_and_clocks_of_elsewhere_mean_nothing_here(rig: Rig) -> None
     assert stored is not None
     assert [one.node for one in stored.replicas] == ["gpu-1 (elsewhere)"]
     assert [(one.nodes, one.gpu_thousandths) for one in stored.attempts] == [((), 0)]
+    [replica], [attempt] = stored.replicas, stored.attempts
+    assert (replica.devices[0].driver_version, replica.devices[0].cuda_version) == ("535", "12.2")
+    assert (replica.python_version, attempt.python_versions) == ("3.11.9", ("3.11.9",))
 
 
 @pytest.mark.parametrize(

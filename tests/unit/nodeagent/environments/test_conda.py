@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from nodeagent.environments.conda import Unusable, are_channels, find_conda
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.errors import EnvironmentFailed
-from nodeagent.environments.virtualenvs import Environments, lock_of
+from nodeagent.environments.virtualenvs import Environments, lock_of, python_version_of
 from nodeagent.runtimes.interface import Isolation
 from nsml.packages.locks import read_lock
 from nsml.packages.requirements import CondaPackages, Requirements
@@ -92,6 +92,8 @@ def test_packages_of_conda_and_of_pip_are_installed_shared_and_locked(
 ) -> None:
     first, _ = provide("greeting")
     assert run(first, "import greeting; print(greeting.TEXT)") == "hello"
+    [package] = (first / "conda-meta").glob("python-*.json")
+    assert python_version_of(first) == package.name.split("-")[1]
     make_wheel(tmp_path / "wheels", "needed", "TEXT = 'old'")
     make_wheel(tmp_path / "wheels", "greeting", "TEXT = 'of pip'")
     make_wheel(

@@ -56,6 +56,35 @@ def test_what_the_driver_tells(driver: FakeDriver, probe: NvmlProbe) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "driver_version", "cuda_version"),
+    [
+        (["driver version=550.54.14 cuda=12040"], "550.54.14", "12.4"),
+        (
+            [
+                "driver version=470.1 cuda=11040",
+                "deny function=nvmlSystemGetCudaDriverVersion_v2 error=3",
+            ],
+            "470.1",
+            "",
+        ),
+        ([], "", ""),
+    ],
+)
+def test_each_device_has_the_versions_of_its_driver(
+    driver: FakeDriver,
+    probe: NvmlProbe,
+    lines: list[str],
+    driver_version: str,
+    cuda_version: str,
+) -> None:
+    driver.say(GPU0 + " mig=1", GPU1, MIG, *lines)
+    found = probe.devices().devices
+    assert [one.uuid for one in found] == ["MIG-0", "GPU-1"]
+    assert {one.driver_version for one in found} == {driver_version}
+    assert {one.cuda_version for one in found} == {cuda_version}
+
+
+@pytest.mark.parametrize(
     ("lines", "used"),
     [
         pytest.param([], 10, id="without what the driver reserves"),

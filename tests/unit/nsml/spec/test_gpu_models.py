@@ -1,6 +1,7 @@
 import pytest
 
-from nsml.spec.gpu_models import model_word
+from controlplane.domain.models import is_model
+from nsml.spec.gpu_models import is_meant, model_word
 
 
 @pytest.mark.parametrize(
@@ -17,3 +18,14 @@ from nsml.spec.gpu_models import model_word
 )
 def test_a_model_as_one_word(model, word):
     assert model_word(model) == word
+
+
+@pytest.mark.parametrize(
+    "model", ["NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", ""]
+)
+@pytest.mark.parametrize(
+    "wanted",
+    ["", "a100", "A100-80GB", "A10", "H100|A100_SXM4", "MIG", "a100 mig", "-", "|", "H100"],
+)
+def test_which_models_a_request_means_is_what_the_control_plane_decides(model, wanted):
+    assert is_meant(model, wanted) is is_model(model, wanted)

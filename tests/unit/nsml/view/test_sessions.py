@@ -105,6 +105,11 @@ def test_an_attempt_says_what_it_held_and_what_is_left_of_its_work():
     ended.gpu_models["A100"], ended.gpu_models["H100"] = 2000, 500
     held = "attempt 1: vm for 1h, 2 x A100, 0.5 x H100, low priority"
     assert attempt_line(one, ended) == f"{held}; node lost; nothing saved"
+    ended.driver_versions.append("550.54.14")
+    ended.python_versions.append("3.12.4")
+    ran_with = "0.5 x H100, driver 550.54.14, Python 3.12.4, low priority"
+    assert ran_with in attempt_line(one, ended)
+    del ended.driver_versions[:], ended.python_versions[:]
     ended.durable_until.seconds = NOW + 2880
     saved = f"saved until {short_moment(NOW + 2880, NOW)}"
     assert attempt_line(one, ended) == f"{held}; node lost; {saved}, 12m of work lost"
