@@ -16,7 +16,7 @@ import structlog
 
 from nodeagent.collect.spool import text_of
 from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId, write_atomically
-from nodeagent.link.outbox import Outbox
+from nodeagent.link.outbox import Outbox, replica_of
 from nodeagent.link.reports import exit_of, exit_without_start, placed_as, report_of
 from nodeagent.machine.accounts import Accounts, AccountsError
 from nodeagent.network.gang_network import GangNetwork
@@ -314,7 +314,9 @@ class Runner:
     ) -> PreparationFailed | None:
         async with TaskGroup() as group:
             telling = group.create_task(self._tell(told))
-            preparing = self._preparing = group.create_task(_run_hooks(hooks, draft))
+            preparing = self._preparing = group.create_task(
+                _run_hooks(hooks, draft, self.place.clock)
+            )
             await asyncio.wait([preparing])
             telling.cancel()
         self._preparing = None
@@ -594,10 +596,16 @@ class Runner:
         self.place.outbox.put(self.replica_id, self.report())
 
 
-async def _run_hooks(hooks: Sequence[Hook], draft: Draft) -> PreparationFailed | None:
+async def _run_hooks(hooks: Sequence[Hook], draft: Draft, clock: Clock) -> PreparationFailed | None:
+    """Run the steps in turn, and log how long each took."""
+    took_ms: dict[str, float] = {}
     try:
         for hook in hooks:
+            began = clock.monotonic()
             await hook.prepare(draft)
+            took_ms[type(hook).__name__] = round(1000 * (clock.monotonic() - began), 1)
     except PreparationFailed as failure:
         return failure
+    replica = replica_of(draft.assignment.replica)
+    log.info("replica.prepared", replica=str(replica), took_ms=took_ms)
     return None

@@ -29,6 +29,7 @@ from nodeagent.network.host_network import NetworkOffer
 from nodeagent.probes.interface import Device
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.replica.preparation_steps import (
+    CodeHook,
     Draft,
     Hook,
     ImageHook,
@@ -193,6 +194,25 @@ def test_registers_what_the_node_is(tmp_path: Path) -> None:
         async with world.agent():
             await world.platform.until(lambda: len(world.platform.registrations) == 2)
         assert world.platform.registrations[1].cluster_id == "test"
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_how_long_each_step_of_a_preparation_takes_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        async def wait(*_: object) -> None:
+            await world.clock.sleep(1.5)
+
+        monkeypatch.setattr(CodeHook, "prepare", wait)
+        with capture_logs() as logs:
+            async with world.agent():
+                await world.platform.order(assignment(S, "true", bundle_digest="a" * 64))
+                await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        [line] = [one for one in logs if one["event"] == "replica.prepared"]
+        assert line["replica"] == f"{S}.1.0"
+        assert line["took_ms"]["CodeHook"] == 1500
 
     on_virtual_time(tmp_path, test)
 
