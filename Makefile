@@ -108,6 +108,7 @@ bench: setup     ## Run the benchmarks and print JSON (the second and the last n
 	$(BIN)/python -m bench.starts --json
 	$(BIN)/python -m bench.environments --json
 	$(BIN)/python -m bench.history --json
+	$(BIN)/python -m bench.data_starts --json --many 10000 --large 500000000
 	$(BIN)/python -m bench.insight --json
 	$(BIN)/python -m bench.tui --json
 	$(BIN)/python -m bench.failover --json --rounds 10
