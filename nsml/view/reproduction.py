@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsml.common.units import counted
@@ -31,6 +32,8 @@ _SHOWN = 5
 _REPLAYED = (pb.PROGRAM_CHANGE_KIND_SET, pb.PROGRAM_CHANGE_KIND_LOAD)
 """Kinds of changes that made a difference to what was trained."""
 _IN_SERVICE = (nodes_pb2.NODE_STATE_READY, nodes_pb2.NODE_STATE_NOT_READY)
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+"""First words of command lines for which nodes make an environment (nodeagent/replica/preparation_steps.py)."""
 _NOT_RECORDED = "not recorded"
 _NOT_REPORTED = "one that is not reported"
 _OF_DEFAULT_IMAGE = "that of their default image"
@@ -136,11 +139,23 @@ def _python(
     asked = made.spec.image or (required.image if required is not None else "")
     if made.spec.dockerfile or asked or images_text(source):
         return
+    if not _is_given_python(source.spec, required):
+        yield Unpinned("Python", "that of the node, if the program calls it: it is given none")
+        return
     now = None if nodes is None else {_python_of(one) for one in nodes}
     if text := _compared(source, python_versions(source), now):
         yield Unpinned("Python", text)
     if not made.spec.environment_lock:
         yield Unpinned("default packages", f"those of the node, where it has some: {_NOT_RECORDED}")
+
+
+def _is_given_python(spec: SessionSpec, required: Requirements | None) -> bool:
+    """Whether a node makes an environment for it: not for a plain command line without requirements."""
+    if not spec.argv or _PYTHON.fullmatch(spec.argv[0]) or spec.environment_lock:
+        return True
+    return bool(spec.bundle_digest) and (
+        required is None or bool(required.lines) or required.conda is not None
+    )
 
 
 def _python_of(node: Node) -> str:
@@ -153,7 +168,7 @@ def _compared(source: Session, ran: Iterable[str], now: Iterable[str] | None) ->
     """What a session ran with, and what nodes have now; "" where they have nothing else."""
     before = sorted(ran)
     if not before:
-        return _NOT_RECORDED
+        return _NOT_RECORDED if source.attempt else f"{source.name} has not run"
     words = f"{source.name} ran with {' and '.join(before)}"
     if now is None:
         return f"{words}; what nodes have now is not known"

@@ -767,7 +767,9 @@ def driver_text(device: resources_pb2.Device) -> str:
 
 
 def python_versions(session: Session) -> list[str]:
-    """Versions of the Python that nodes gave it, each once."""
+    """Versions of the Python that nodes gave it, each once; while it is queued again, its last attempt."""
+    if not session.replicas and session.attempts:
+        return list(session.attempts[-1].python_versions)
     return sorted({one.python_version for one in session.replicas} - {""})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nsml.packages.requirements import Requirements
 from nsml.v1.nodes_pb2 import NODE_STATE_READY, NODE_STATE_SILENT, DeviceUse, Node, NodeState
 from nsml.v1.resources_pb2 import ISOLATION_CONTAINER, ISOLATION_NONE, Device, Resources
 from nsml.v1.sessions_pb2 import DatasetReference, Replica, Session, SessionSpec
@@ -51,7 +52,7 @@ def ran(driver: str, python: str, *, model: str = "", pod: str = "") -> tuple[Se
     device = Device(model="NVIDIA A100", driver_version=version, cuda_version=cuda)
     replica = Replica(devices=[device], python_version=python)
     made = Session(owner="kim", spec=asked)
-    return Session(name="kim/x/1", owner="kim", spec=asked, replicas=[replica]), made
+    return Session(name="kim/x/1", owner="kim", spec=asked, replicas=[replica], attempt=1), made
 
 
 RAN = "kim/x/1 ran with 535.129.03 (CUDA 12.2)"
@@ -117,3 +118,30 @@ def test_the_python_of_nodes_is_compared(before: str, nodes: list[Node], why: st
     assert "default packages" not in dict(not_pinned(source, made, None, nodes))
     made.spec.image = "lab/torch:2"
     assert "Python" not in dict(not_pinned(source, made, None, nodes)), "the image has one"
+
+
+def test_python_is_compared_only_where_a_node_gives_one() -> None:
+    source, made = ran("", "")
+    for words in (["./train.sh"], ["torchrun", "main.py"]):
+        source.spec.argv[:] = words
+        told = dict(not_pinned(source, made, None, [OLD]))
+        assert told["Python"] == "that of the node, if the program calls it: it is given none"
+        assert "default packages" not in told
+    source.spec.argv[:] = ["python3", "main.py"]
+    assert dict(not_pinned(source, made, None, [OLD]))["Python"] == "not recorded"
+    source.spec.argv[:] = ["torchrun", "main.py"]
+    source.spec.bundle_digest = "a" * 64
+    with_packages = Requirements(lines=("torch",))
+    assert dict(not_pinned(source, made, with_packages, [OLD]))["Python"] == "not recorded"
+    without = dict(not_pinned(source, made, Requirements(), [OLD]))
+    assert "it is given none" in without["Python"]
+
+
+def test_the_python_of_one_that_is_queued() -> None:
+    source, made = ran("", "")
+    del source.replicas[:]
+    source.attempt = 0
+    assert dict(not_pinned(source, made, None, [OLD]))["Python"] == "kim/x/1 has not run"
+    source.attempt = 1
+    source.attempts.add(number=1, python_versions=["3.11.9"])
+    assert "kim/x/1 ran with 3.11.9" in dict(not_pinned(source, made, None, [OLD]))["Python"]
