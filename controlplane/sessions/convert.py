@@ -143,6 +143,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         network=to_network(spec.network),
         refresh_environment=spec.refresh_environment,
         allow_changed_data=spec.allow_changed_data,
+        needs_conda=spec.needs_conda,
         knobs=tuple(to_knob_value(one) for one in spec.knobs),
         labels=MappingProxyType(dict(spec.labels)),
         limits=_LIMITS.from_message(spec.limits),

@@ -98,6 +98,7 @@ SPEC: Final = SessionSpec(
     output_datasets=("made=out",),
     allow_changed_data=True,
     keep_files=True,
+    needs_conda=True,
 )
 OTHER: Final = {
     # What contradicts one of the above.
