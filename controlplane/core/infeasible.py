@@ -162,9 +162,11 @@ def _lacking_everywhere(nearest: Alternatives, request: Request, image: str) -> 
         return CannotEverFit(
             f"{_NEVER}: it needs a node that installs packages of conda",
             why=words,
-            attempt="list the packages in requirements.txt\n"
-            "nsml run --image NAME    with an image that has them\n"
-            "echo environment.yml >> .nsmlignore    and run without them",
+            attempt=_lines(
+                "list the packages in requirements.txt",
+                _with_image(nearest, request),
+                "echo environment.yml >> .nsmlignore    and run without them",
+            ),
         )
     if paths := lacking_paths(nodes, request):
         return CannotEverFit(
@@ -173,6 +175,12 @@ def _lacking_everywhere(nearest: Alternatives, request: Request, image: str) -> 
             attempt=f"shared_roots = [FOLDER]{_IN_SETTINGS}\n{_LOOK}",
         )
     return None
+
+
+def _with_image(nearest: Alternatives, request: Request) -> str:
+    """The command with an image that has what conda would install; "" where no node could run that either."""
+    in_image = request._replace(in_container=True, with_conda=False)
+    return "nsml run --image NAME ..." if nearest.extent.fits(in_image) else ""
 
 
 def _beyond(request: Request) -> str:

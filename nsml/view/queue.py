@@ -28,6 +28,7 @@ _MEASURED = {"GPUs": "GPU", "cores": "core", "sessions": "session"}
 _OF_SEVERAL_NODES = {
     "takes its owner's sessions only": "take their owners' sessions only",
     "runs no containers": "run no containers",
+    "has no micromamba": "have no micromamba",
     "gives gangs no network": "give gangs no network",
     "has no such GPU": "have no such GPU",
     "is in another pod": "are in other pods",

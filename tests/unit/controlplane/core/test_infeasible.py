@@ -38,6 +38,8 @@ def applied(request: Request, command: str) -> Request:
     for flag, (parameter, field) in fields.items():
         if flag in flags:
             request = request._replace(**{field: given_flags[parameter]})
+    if "--image" in flags:
+        request = request._replace(in_container=True, with_conda=False)
     for flag in filter(None, left_out.split(" and ")):
         match flag:
             case "--image":
