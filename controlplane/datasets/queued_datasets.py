@@ -128,6 +128,9 @@ class QueuedDatasets:
 
     async def _take(self, changes: Subscription) -> None:
         """Note what becomes of sessions, until a dataset may be due."""
+        # First what is there: after a slow round it is asked for again already, and again after the next.
+        for change in changes.drain():
+            self._note(change)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SCANNED_EVERY_S):
                 while not self._is_asked:
