@@ -273,18 +273,22 @@ class Submitter:
         if asked is None:
             return None
         inherited = source.spec.initial_checkpoint if source is not None else None
-        if source is not None and inherited is not None and _key(asked) == _key(inherited):
-            if not inherited.digest:
-                raise StateConflict(
-                    f"{source.name} was restored without the checkpoint that it began with",
-                    why=f"it is {inherited.name!r} of {inherited.session_name}",
-                    attempt=f"nsml fork {source.name} -c CHECKPOINT    begins with another one",
-                )
+        is_inherited = inherited is not None and _key(asked) == _key(inherited)
+        if inherited is not None and is_inherited and inherited.digest:
             return inherited
         caller = UserCaller(user=submission.owner)
         session = await self._references.find(caller, asked.session_id)
         if asked.name:
-            found = await self._checkpoints.get(session, asked.name)
+            try:
+                found = await self._checkpoints.get(session, asked.name)
+            except NotFound:
+                if source is None or inherited is None or not is_inherited:
+                    raise
+                raise StateConflict(
+                    f"{source.name} was restored without the checkpoint that it began with",
+                    why=f"it is {inherited.name!r} of {inherited.session_name}",
+                    attempt=f"nsml fork {source.name} -c CHECKPOINT    begins with another one",
+                ) from None
         else:
             found = await self._checkpoints.newest(session)
         which = f"checkpoint {found.name!r} of {session.name}"
