@@ -53,11 +53,15 @@ _MOMENTS = (("created", "created_at"), ("started", "started_at"), ("ended", "end
 
 
 def lines(
-    session: Session, waiting: Waiting | None, now: float, artifacts: Iterable[Artifact] = ()
+    session: Session,
+    waiting: Waiting | None,
+    now: float,
+    artifacts: Iterable[Artifact] | None = None,
 ) -> list[str]:
     """Its state, why that is so, where it runs, what it made of its devices, and what was before.
 
-    `artifacts`: what it left; needed where it `lacks_outputs`.
+    `artifacts`: what it left; needed where it `lacks_outputs`. Without them nothing is said of its output datasets:
+    sessions of lists and watches do not tell which versions they made.
     """
     found = [f"{session.name}  {state_text(session)}"]
     if waiting is not None:
@@ -76,7 +80,7 @@ def lines(
     found += _source_lines(session)
     asked = ((flag.status_title, flag.text(session)) for flag in FLAGS if flag.status_title)
     found += [f"  {title}: {text}" for title, text in asked if text]
-    for name, why in outputs_not_made(session, artifacts):
+    for name, why in outputs_not_made(session, artifacts) if artifacts is not None else ():
         found.append(f"  not made: a version of {name}: {why}")
     if session.replicas:
         found += _place_lines(session)

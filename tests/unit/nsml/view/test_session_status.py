@@ -179,6 +179,7 @@ def test_output_datasets_of_which_nothing_came_are_named_with_the_reason():
         "  not made: a version of silent: its node has reported none",
     ]
     ended.state = pb.SESSION_STATE_FAILED
-    assert "  not made: a version of gone: the session did not succeed" in lines(ended, None, 0)
+    assert "  not made: a version of gone: the session did not succeed" in lines(ended, None, 0, [])
+    assert not any("not made" in one for one in lines(ended, None, 0)), "a listing does not tell"
     ended.ClearField("ended_at")
-    assert not any("not made" in one for one in lines(ended, None, 0))
+    assert not any("not made" in one for one in lines(ended, None, 0, []))
