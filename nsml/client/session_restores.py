@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from nsml.client.errors import MissingBlobs, NotFound, Unavailable
 from nsml.client.session_backups import LOST
@@ -131,7 +131,7 @@ class _Looking:
         self._tree = ""
         self.sessions: dict[str, Inside] = {}
         self._referring: dict[str, set[str]] = {}
-        self._began: dict[str, _Row] = {}
+        self._began: dict[str, _Began] = {}
         """Checkpoints of no attempt, by the folder of their session: older versions say in no other way what it began with."""
         self._held = 0
         self.bytes = 0
@@ -168,10 +168,14 @@ class _Looking:
             _check_size(name, member)
 
     def _look_at_rows(self, folder: str, name: str, member: Member) -> None:
+        if folder not in self._referring and len(self._referring) == MOST_SESSIONS:
+            raise ArchiveRefused(f"it has more than {MOST_SESSIONS:,} sessions")
         trees = self._referring.setdefault(folder, set())
         for row in _rows(member, *_ROWS[name]):
             if isinstance(row.message, checkpoints_pb2.Checkpoint) and not row.message.attempt:
-                self._began[folder] = row
+                began = _Began(row.path, row.message.digest[:_MOST_DIGEST], row.is_empty)
+                self._hold(len(began.path) + len(began.digest))
+                self._began[folder] = began
             if row.path and not row.is_empty and row.path not in trees:
                 self._hold(len(row.path))
                 trees.add(row.path)
@@ -233,6 +237,15 @@ class _Row:
         return not isinstance(self.message, media_pb2.Media) and not self.message.file_count
 
 
+class _Began(NamedTuple):
+    """What is kept of a checkpoint until the record of its session says whether that began with it."""
+
+    path: str
+    digest: str
+    is_empty: bool
+
+
+_MOST_DIGEST: Final = 128
 _ROWS: Final = {
     "checkpoints.jsonl": ("checkpoint", checkpoints_pb2.Checkpoint),
     "artifacts.jsonl": ("artifact", artifacts_pb2.Artifact),
@@ -259,8 +272,8 @@ class _Restoring:
         self._roots: dict[str, str] = {}
         self._datasets: dict[str, tuple[str, int, str]] = {}
         """Name, version and digest here by the digest there."""
-        self._mine: dict[tuple[str, str], set[str]] = {}
-        """Digests of the versions that the archive has of a dataset, by its owner and name."""
+        self._made_here: set[str] = set()
+        """Names of the datasets that this restore made."""
         self._empty_root = ""
         self._streams: dict[str, _Kept] = {}
         self._tree: _Tree | None = None
@@ -392,16 +405,14 @@ class _Restoring:
         if folder not in self._roots:
             return
         root = self._roots[folder]
-        mine = self._mine.setdefault((found.owner, found.name), set())
-        mine.add(root)
         for name in (found.name, f"{found.name}.restored"):
             try:
                 known = await self._client.datasets.versions(name)
             except NotFound:
                 known = []
             same = [one.version for one in known if one.digest == root]
-            # A restore that broke off, or this one, made those of which all are in the archive.
-            if same or {one.digest for one in known} <= mine:
+            # An archive, which may be a stranger's, adds no version to a dataset that was here before.
+            if same or not known or name in self._made_here:
                 break
         if not same:
             made = await self._client.datasets.create_version(
@@ -410,6 +421,7 @@ class _Restoring:
                 )
             )
             same = [made.dataset.version]
+            self._made_here.add(name)
         self._datasets[found.digest] = (name, same[0], root)
 
     async def _make_session(self, inside: Inside) -> None:
@@ -750,13 +762,11 @@ def _inside(folder: str, member: Member) -> Inside:
     )
 
 
-def _set_began(inside: Inside, row: _Row) -> None:
+def _set_began(inside: Inside, began: _Began) -> None:
     """Have a checkpoint of the session as what it began with, if it is that."""
-    digest = inside.session.spec.initial_checkpoint.digest
-    is_it = isinstance(row.message, checkpoints_pb2.Checkpoint) and row.message.digest == digest
-    if row.path and is_it:
-        inside.is_initial_empty = row.is_empty
-        inside.initial = "" if row.is_empty else row.path
+    if began.path and began.digest == inside.session.spec.initial_checkpoint.digest:
+        inside.is_initial_empty = began.is_empty
+        inside.initial = "" if began.is_empty else began.path
 
 
 def _rows(member: Member, kind: str, message: type[Any]) -> Iterator[_Row]:

@@ -35,7 +35,9 @@ async def client_of(rig: Rig, who: Stubs) -> Client:
 async def back_up(client: Client, file: Path, *names: str) -> list[Backed]:
     with file.open("wb") as opened, ArchiveWriter(opened, ABOUT, now=1.0) as archive:
         taking = SessionBackup(client, archive, with_checkpoints=True, with_datasets=True)
-        backed = [await taking.add(await client.sessions.get(name)) for name in names]
+        sessions = [await client.sessions.get(name) for name in names]
+        await taking.add_datasets(sessions)
+        backed = [await taking.add(one) for one in sessions]
         archive.finish()
     return backed
 
