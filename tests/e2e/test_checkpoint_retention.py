@@ -37,7 +37,7 @@ def test_the_best_the_last_and_tagged_ones_stay_and_the_session_goes_on(
 ) -> None:
     folder = write_program(tmp_path / "code", TRAINS)
     refused = platform.nsml("run", "--keep", "best:3", cwd=folder, check=False)
-    assert (refused.returncode, "best needs a metric" in refused.stderr) == (2, True)
+    assert (refused.returncode, "best names no metric" in refused.stderr) == (2, True)
     platform.nsml("run", "-g", "1", "--keep", KEEP, cwd=folder)
     session = platform.nsml("ps", "-o", "name").stdout.split()[0]
     wait_for(lambda: durable(platform, session) == ["2", "4", "5"], what="three are kept")

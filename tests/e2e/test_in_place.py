@@ -53,4 +53,5 @@ def test_a_session_reads_it_until_it_has_changed(platform, tmp_path):
     (other / "x").touch()
     platform.nsml("dataset", "add", "other", "--in-place", str(other))
     never = platform.nsml("run", "-g", "0", "-d", "other", check=False, cwd=code)
-    assert f"no node has {other}, where a dataset of it is in place" in never.stderr
+    assert f"no node has {other}\n" in never.stderr
+    assert "shared_roots" in never.stderr

@@ -373,7 +373,7 @@ def test_a_dataset_in_place_is_a_list_of_its_files_and_is_copied_where_they_are(
     )
     (shared / "train/2").rename(shared / "train/3")
     nsml("dataset", "add", "big", "--in-place", str(shared))
-    found = json.loads(nsml("dataset", "diff", "big", "-j").stdout)
+    found = json.loads(nsml("dataset", "diff", "big@1", "big", "-j").stdout)
     differ = [(one["change"], one["path"], one["path_before"]) for one in found["files"]]
     assert differ == [("changed", "labels", None), ("renamed", "train/3", "train/2")]
     assert (found["unchanged"], found["removed_bytes"], found["added_bytes"]) == (1, 6_000, 5)

@@ -242,6 +242,7 @@ class World:
                 replicas=(SimpleNamespace(rank=0, node=NODE),),
                 visibility=Visibility.PRIVATE,
                 team="",
+                imported=None,
             )
         )
 

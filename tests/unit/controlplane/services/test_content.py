@@ -91,7 +91,7 @@ async def test_a_dataset_goes_up_and_comes_down(rig: Rig) -> None:
 
 async def test_only_checking_refuses_alike_and_makes_nothing(rig: Rig) -> None:
     kim = await rig.user("kim")
-    request = datasets_pb2.CreateDatasetVersionRequest(name="a/b", validate_only=True)
+    request = datasets_pb2.CreateDatasetVersionRequest(name="a b", validate_only=True)
     assert (await refused(kim.datasets.CreateDatasetVersion(request)))[0] == "INVALID_ARGUMENT"
     request.name = "digits"
     request.message = "x" * 100_000

@@ -239,8 +239,8 @@ async def test_kept_bytes_of_one_user_are_bounded_and_removals_give_room_back() 
         more = content_pb2.Blob(digest=digest_of(b"x" * 300_000), data=b"x" * 300_000, last=True)
         await sent(agent.stubs, *blobs, session_id=session.id)
         await saved("best")
-        assert "keeps" in await refused(sent(agent.stubs, more, session_id=session.id))
-        assert "keeps" in await refused(sent(eve, more))
+        assert "cannot be stored" in await refused(sent(agent.stubs, more, session_id=session.id))
+        assert "cannot be stored" in await refused(sent(eve, more))
         assert "not durable" in (await eve.get(session.name)).waiting
         await sent(kim, more)
         usage = (await eve.accounts.GetUsage(accounts_pb2.GetUsageRequest())).usage
