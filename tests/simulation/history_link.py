@@ -144,6 +144,10 @@ class HistoryLink:
         """See History."""
         return str(await self._whole.mark(fresh))
 
+    async def update_property(self, name: str, change: Callable[[str], str]) -> str:
+        """See History."""
+        return str(await self._whole.update_property(name, change))
+
     async def probe(self) -> None:
         """See History."""
         await self._whole.probe()
