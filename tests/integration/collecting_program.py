@@ -1,0 +1,217 @@
+"""A control plane reduced to its object store, with a writer and a collector, that kills itself at a certain moment.
+
+Usage: python -m tests.integration.collecting_program FOLDER SEED MOMENT
+
+A moment is a write of the database, or a file that is opened for writing, renamed or removed. At the given one the process
+is gone, as by kill -9; 0: it does not die, and ends with 0 once nothing is left to collect. The clock is the folder's own: it goes
+a grace ahead whenever nothing is on its way from being found present to being referred to.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from controlplane.content.object_gc import Collector
+from controlplane.content.observed_clock import ObservedClock
+from controlplane.history.sqlite import SqliteHistory, open_history
+from controlplane.history.sqlite.database import SqliteDatabase
+from controlplane.history.values import Dataset
+from controlplane.objects import maintenance
+from controlplane.objects.folder_files import open_folder
+from controlplane.objects.packed import PackedObjects
+from nsml.common.clock import SystemClock, in_thread
+from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, build
+
+GRACE_S = 600.0
+CONTENTS = 400
+"""Different files; those of a tree are some of them."""
+NAMES = 12
+OWNER = "kim"
+
+
+def content(number: int) -> bytes:
+    """The bytes of a file; some are as large as chunks are at most."""
+    chance = random.Random(number)
+    return chance.randbytes(chance.choice([10, 3_000, 60_000, 300_000 if number % 20 else 1 << 20]))
+
+
+def tree(seed: int) -> tuple[str, dict[str, bytes]]:
+    """A manifest's digest, and it with all that it lists, by digest."""
+    contents = [content(one) for one in random.Random(seed).sample(range(CONTENTS), 25)]
+    refs = [ChunkRef(digest_of(one), len(one)) for one in contents]
+    entries = [
+        Entry(path=f"f{at}", mode=0o644, size=ref.size, chunks=(ref,))
+        for at, ref in enumerate(refs)
+    ]
+    manifest = build(entries).encode()
+    root = digest_of(manifest)
+    return root, {root: manifest, **{digest_of(one): one for one in contents}}
+
+
+class FolderClock(SystemClock):
+    """The machine's clock, and how far this folder's is ahead of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ahead = folder / "ahead"
+        self._ahead_s = float(self._ahead.read_text()) if self._ahead.exists() else 0.0
+
+    def time(self) -> float:
+        """See Clock."""
+        return super().time() + self._ahead_s
+
+    def monotonic(self) -> float:
+        """See Clock."""
+        return super().monotonic() + self._ahead_s
+
+    def advance(self, by_s: float) -> None:
+        """Have it so much further ahead, also for who opens the folder next."""
+        self._ahead_s += by_s
+        fresh = self._ahead.with_suffix(".new")
+        fresh.write_text(str(self._ahead_s))
+        fresh.rename(self._ahead)
+
+
+class World:
+    """What is in the folder, opened."""
+
+    def __init__(self, clock: FolderClock, history: SqliteHistory, objects: PackedObjects) -> None:
+        self.clock = clock
+        self.history = history
+        self.objects = objects
+        state: Any = SimpleNamespace(sessions={}, allocations={})
+        self.collector = Collector(
+            objects=objects,
+            history=history,
+            state=state,
+            observed=ObservedClock(objects=objects, history=history, clock=clock, grace_s=GRACE_S),
+            may=lambda: True,
+            term=lambda: 1,
+            run=in_thread,
+        )
+        self._referring = asyncio.Lock()
+
+    async def refer(self, name: str, seed: int) -> None:
+        """Send a tree and make it the newest version of a dataset, whose message says which."""
+        _, blobs = tree(seed)
+        absent = await self.objects.has_missing(blobs)
+        await self.objects.put_many({digest: blobs[digest] for digest in absent})
+        async with self._referring:
+            # As the service does: what was put aside meanwhile is sent again.
+            for _ in range(100):
+                absent = await self.objects.has_missing(blobs)
+                if not absent:
+                    break
+                await self.objects.put_many({digest: blobs[digest] for digest in absent})
+            else:
+                raise AssertionError("what was put goes missing over and over")
+            await self.note(name, seed)
+
+    async def note(self, name: str, seed: int) -> None:
+        """Make a tree the newest version of a dataset."""
+        root, blobs = tree(seed)
+        await self.history.catalogue.put_dataset_version(
+            Dataset(owner=OWNER, name=name, created_at=self.clock.time()),
+            digest=root,
+            size_bytes=sum(map(len, blobs.values())),
+            file_count=len(blobs) - 1,
+            message=str(seed),
+        )
+
+    async def collect(self) -> bool:
+        """A look a grace later, with all else that a store needs now and then; whether anything is left to do."""
+        async with self._referring:
+            self.clock.advance(GRACE_S + 1)
+        done = await self.collector.look()
+        await self.objects.maintain(lambda: True)
+        purged = await self.history.catalogue.purge_datasets(self.clock.time())
+        return bool(done.put_aside or done.aside or done.removed or purged)
+
+
+async def open_world(folder: Path) -> World:
+    """Open it as a control plane does at its start."""
+    clock = FolderClock(folder)
+    history = await open_history(folder / "history.db", clock=clock, run=in_thread)
+    objects = PackedObjects(open_folder(folder / "objects", in_thread), history.packs)
+    await objects.mark("c1/x")
+    await objects.prepare()
+    return World(clock, history, objects)
+
+
+def say(*words: str) -> None:
+    """Tell the test, at once."""
+    os.write(1, (" ".join(words) + "\n").encode())
+
+
+def die_at(moment: int) -> None:
+    """Have this process killed at a moment from here on."""
+    left = moment
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        is_written = event == "open" and bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        if is_written or event in {"os.rename", "os.remove", "os.link"}:
+            count()
+
+    written = SqliteDatabase.write
+
+    async def write(self: SqliteDatabase, *arguments: Any, **options: Any) -> Any:
+        count()
+        done = await written(self, *arguments, **options)
+        count()
+        return done
+
+    sys.addaudithook(audit)
+    SqliteDatabase.write = write  # type: ignore[method-assign]
+
+
+async def change(world: World, chance: random.Random) -> None:
+    """Versions come and go, for ever."""
+    while True:
+        name, seed = f"d{chance.randrange(NAMES)}", chance.randrange(1_000)
+        if chance.random() < 0.6:
+            await world.refer(name, seed)
+            say("made", name, str(seed))
+        else:
+            say("removing", name)
+            await world.history.catalogue.remove_dataset(OWNER, name, at=world.clock.time())
+
+
+async def collect(world: World) -> None:
+    """Look and look again, for ever."""
+    while True:
+        await world.collect()
+        say("collected")
+
+
+async def main() -> None:
+    """See above."""
+    folder, seed, moment = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    if moment:
+        die_at(moment)
+        world = await open_world(folder)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(change(world, random.Random(seed)))
+            tasks.create_task(collect(world))
+    # A pack that the index does not know may be another process's for an hour; here is no other.
+    maintenance.ADOPT_AFTER_S = 0.0  # type: ignore[misc]
+    world = await open_world(folder)
+    idle = 0
+    # Small packs are copied together once they are old; what is left of them is removed once that is.
+    while idle < 4 + 2 * maintenance.EMPTY_S // GRACE_S:
+        idle = 0 if await world.collect() else idle + 1
+    await world.history.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
