@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from nodeagent.environments.errors import EnvironmentFailed
-from nodeagent.environments.hostconfig import text_without_secrets
 from nsml.packages.conda_reader import ALIAS, CHANNEL
 from nsml.packages.locks import read_lock
 
@@ -115,11 +114,6 @@ def are_channels(setting: Mapping[str, str]) -> bool:
         CHANNEL.fullmatch(name) and ".." not in name and _PLACE.fullmatch(place)
         for name, place in setting.items()
     )
-
-
-def environ_without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables without user names and passwords in URLs: scripts of packages read what a build is given."""
-    return {name: text_without_secrets(value) for name, value in environ.items()}
 
 
 DEFAULT_CHANNELS: Final = {"conda-forge": f"{ALIAS}conda-forge"}

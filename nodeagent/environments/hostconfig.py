@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from uv import find_uv_bin
 
+from nodeagent.environments.credentials import NO_PROXY
+from nodeagent.environments.credentials import PROXIES as PROXIES_WITH_URLS
 from nodeagent.environments.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
@@ -32,9 +34,9 @@ _OPTIONS = frozenset(
     }
 )
 """What says where packages come from; not where pip puts them, which is the platform's business."""
-PROXIES = ("http_proxy", "https_proxy", "no_proxy", "ftp_proxy", "all_proxy")
+PROXIES = (*PROXIES_WITH_URLS, NO_PROXY)
 """Variables that lead out of a site, in small letters or capital ones."""
-_BUNDLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+BUNDLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """Variables that name a file of authorities."""
 _OTHER_NAMES = {"default-timeout": "timeout", "pypi-url": "index-url"}
 _SECTIONS = ("global", "install")
@@ -150,7 +152,7 @@ def fetching_variables(
         path = given.pop(name, "")
         if not path and name == "cert":
             path = next(
-                (environ[one] for one in _BUNDLES if Path(environ.get(one, "/")).is_file()), ""
+                (environ[one] for one in BUNDLES if Path(environ.get(one, "/")).is_file()), ""
             )
         if path:
             files[f"{name}.pem"] = _certificate(path)
@@ -206,23 +208,6 @@ def _certificate(path: str) -> bytes:
         raise EnvironmentFailed(
             f"this machine's pip is configured with {path}, which cannot be read: {error.strerror}"
         ) from None
-
-
-def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` without user names and passwords in URLs: for keys and for people."""
-    return {name: " ".join(map(_bare, value.split())) for name, value in options.items()}
-
-
-def text_without_secrets(text: str) -> str:
-    """`text` without user names and passwords in URLs, wherever they stand in it."""
-    return re.sub(r"://[^/@\s]*@", "://", text)
-
-
-def _bare(word: str) -> str:
-    if "://" not in word:
-        return word
-    parts = urlsplit(word)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _named(name: str) -> str:

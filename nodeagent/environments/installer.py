@@ -247,7 +247,7 @@ def uv_run(
         text=True,
         check=False,
     )
-    said = re.sub(r"://[^/@\s]*@", "://", done.stderr)
+    said = re.sub(r"://[^/\s]*@", "://", done.stderr)
     shown = [line for line in said.splitlines() if line and not line.startswith("Using Python")]
     print("\n".join(shown), end="\n" if shown else "", flush=True)  # noqa: T201 - the build's log
     if done.returncode:
@@ -317,7 +317,7 @@ def _url(line: str) -> str:
 
 def bare(url: object) -> str:
     """A URL for people: without a user's name and password, and not too long."""
-    return re.sub(r"://[^/@\s]*@", "://", str(url)).partition("#")[0][:200]
+    return re.sub(r"://[^/\s]*@", "://", str(url)).partition("#")[0][:200]
 
 
 def canonical(line: str) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.engine.images import Mounted
+from nodeagent.environments.credentials import text_without_secrets, without_secrets
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.hostconfig import (
     PROXIES,
@@ -29,10 +30,8 @@ from nodeagent.environments.hostconfig import (
     pip_folder,
     pip_options,
     shareable,
-    text_without_secrets,
     uv_program,
     with_options_of,
-    without_secrets,
 )
 from nsml.packages.locks import MOST_LOCK_BYTES, LockRefused, read_lock
 

@@ -35,17 +35,18 @@ import structlog
 
 from nodeagent.environments import conda_installer, installer
 from nodeagent.environments.builds import Builds
-from nodeagent.environments.conda import MISSING, environ_without_secrets
+from nodeagent.environments.conda import MISSING
+from nodeagent.environments.credentials import bare_options, bare_proxies, without_secrets
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.generations import last_of, next_of
 from nodeagent.environments.hostconfig import (
+    BUNDLES,
     fetching_variables,
     is_on,
     pip_options,
     shareable,
     uv_program,
     with_options_of,
-    without_secrets,
 )
 from nodeagent.environments.kept import CONDA
 from nodeagent.environments.sandbox import Task, base_python, shared_copy
@@ -399,10 +400,10 @@ class Environments:
             "uv": uv_program(),
         }
         kit = shared_copy(self._sandbox.folder, "conda", programs)
-        environ = environ_without_secrets(os.environ)
-        of_host = without_secrets(pip_options(os.environ))
-        of_host.pop("client-cert", None)
+        of_host = bare_options(pip_options(os.environ))
         options = with_options_of(_options(wanted.lines), of_host)
+        environ = {name: os.environ[name] for name in BUNDLES if name in os.environ}
+        environ |= bare_proxies(os.environ)
         variables, files = fetching_variables(options, environ, folder="{run}")
         if is_on(options.get("no-index", "")):
             variables[installer.NO_INDEX] = "1"

@@ -145,7 +145,7 @@ def test_scripts_of_packages_see_no_credentials_and_no_folder_of_the_agent(
     tmp_path: Path, channel: Path, provide: Provide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", SECRET)
-    monkeypatch.setenv("https_proxy", SECRET)
+    monkeypatch.setenv("https_proxy", "kim:hunter2/hunter2@proxy.example:3128")
     monkeypatch.setenv("AGENT_TOKEN", "hunter2")
     make_package(
         channel,
@@ -157,6 +157,7 @@ def test_scripts_of_packages_see_no_credentials_and_no_folder_of_the_agent(
     environment, _ = provide("spy")
     seen = (environment / "seen").read_text()
     assert "index.example" in seen
+    assert "\nhttps_proxy=proxy.example:3128\n" in seen
     assert "hunter2" not in seen
     assert "downloads" not in seen.splitlines(), "what lies beside the environment"
     assert (tmp_path / "downloads").is_dir()

@@ -15,7 +15,6 @@ from nodeagent.environments.hostconfig import (
     local_sources,
     pip_options,
     with_options_of,
-    without_secrets,
 )
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
 from nsml.packages.requirements import Requirements
@@ -65,14 +64,6 @@ def test_a_named_file_stands_above_the_others(tmp_path: Path) -> None:
     (tmp_path / "named.conf").unlink()
     broken = home(tmp_path, own="no section\n", old="[global]\ntimeout = 7\n")
     assert pip_options(broken)["timeout"] == "7"
-
-
-def test_passwords_are_in_no_key() -> None:
-    options = {"index-url": "https://kim:secret@a/simple", "extra-index-url": "https://b x@c/d"}
-    assert without_secrets(options) == {
-        "index-url": "https://a/simple",
-        "extra-index-url": "https://b x@c/d",
-    }
 
 
 def test_uv_is_told_what_pip_is_told_here(tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""User names and passwords in the URLs that a machine is configured with, and how they are taken out.
+
+Builds in which code of packages runs get URLs without them: where it is not certain what of a URL is a password, it is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from nodeagent.environments.errors import EnvironmentFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
+"""Variables with the URL of a proxy, in small letters or capital ones."""
+NO_PROXY: Final = "no_proxy"
+"""The variable with the hosts that are reached without one."""
+_SOURCES: Final = ("index-url", "extra-index-url", "find-links")
+_PLACE: Final = r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
+_PROXY: Final = re.compile(rf"(?P<place>{_PLACE})(?:[/?#].*)?", re.DOTALL)
+_PROXY_SCHEME: Final = re.compile(r"(?:https?|socks(?:4a?|5h?)?)://", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SOURCE: Final = re.compile(
+    rf"https?://{_PLACE}(?:/[^\s@?#]*)?|file:///\S*|(?!\w+:)[^\s@]+|/\S*", re.IGNORECASE
+)
+"""What an index is named by where it surely has no password: a URL, or a path."""
+
+
+def bare_proxy(url: str) -> str:
+    """The URL of a proxy with nothing but its scheme, host and port; "" where it cannot be told what is its host."""
+    scheme = _PROXY_SCHEME.match(url.strip())
+    rest = url.strip()[scheme.end() if scheme else 0 :]
+    # whatever is in front of the last @ is of a password that has one, or a slash
+    found = _PROXY.fullmatch(rest.rpartition("@")[2].removeprefix("//"))
+    return f"{scheme[0] if scheme else ''}{found['place']}" if found else ""
+
+
+def bare_proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `environ` that are about proxies, without user names and passwords.
+
+    Raises EnvironmentFailed where it cannot be told what a password is.
+    """
+    found = {}
+    for name in _both_cases(PROXIES):
+        if url := environ.get(name, "").strip():
+            found[name] = bare_proxy(url)
+            if not found[name]:
+                raise _unclear(f"the variable {name} of this node's agent")
+    for name in _both_cases((NO_PROXY,)):
+        if hosts := [one for one in environ.get(name, "").split(",") if one and "@" not in one]:
+            found[name] = ",".join(hosts)
+    return found
+
+
+def bare_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Options of pip whose URLs have no user name, password or query, and no key of a client.
+
+    Raises EnvironmentFailed where it cannot be told what a password is.
+    """
+    found = {name: text for name, text in without_secrets(options).items() if name != "client-cert"}
+    for name in _SOURCES:
+        given = options.get(name, "").split()
+        words = [re.split(r"[?#]", _bare(word))[0] for word in given]
+        if not all(map(_SOURCE.fullmatch, words)) or any(map(_is_unclear, given)):
+            raise _unclear(f"{name} in the pip configuration of this node")
+        if words:
+            found[name] = " ".join(words)
+    if options.get("proxy", "").strip() and not found["proxy"]:
+        raise _unclear("proxy in the pip configuration of this node")
+    return found
+
+
+def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
+    """Options of pip without user names and passwords in URLs: for keys and for people."""
+    return {
+        name: bare_proxy(text) if name == "proxy" else " ".join(map(_bare, text.split()))
+        for name, text in options.items()
+    }
+
+
+def text_without_secrets(text: str) -> str:
+    """`text` without user names and passwords in URLs, wherever they stand in it."""
+    return re.sub(r"://[^/\s]*@", "://", text)
+
+
+def _bare(word: str) -> str:
+    """A word without what is in front of its last @, unless it is a path."""
+    if "@" not in word or word.startswith(("/", "file:///")):
+        return word
+    scheme = _SCHEME.match(word)
+    return (scheme[0] if scheme else "") + word.rpartition("@")[2]
+
+
+def _is_unclear(word: str) -> bool:
+    """Whether an @ of a URL is behind its first slash, of a password with a slash or of a path, or there is no scheme."""
+    if word.startswith(("/", "file:///")):
+        return False
+    rest = word.partition("://")[2] if "://" in word else f"/{word}"
+    return re.search(r"[/?#].*@", rest) is not None
+
+
+def _both_cases(names: Iterable[str]) -> list[str]:
+    return [one for name in names for one in (name, name.upper())]
+
+
+def _unclear(what: str) -> EnvironmentFailed:
+    return EnvironmentFailed(
+        f"{what} has special characters, so its password cannot be told from its host, and packages of conda get no"
+        " password: an administrator writes these characters as %XX, such as %40 for @"
+    )
