@@ -123,16 +123,18 @@ def _micromamba(*words: str, is_shown: bool = True) -> list[str]:
             if is_shown:
                 print(said[-1], flush=True)  # noqa: T201 - the build's log
     if running.returncode:
-        raise installer.Refused(_why(said))
+        raise installer.Refused(
+            _why(said) or installer.no_reason("micromamba", running.returncode, said)
+        )
     return [*said]
 
 
 def _why(said: Iterable[str]) -> str:
-    """On one line, why micromamba failed: the first error, with what explains it."""
+    """On one line, why micromamba failed: the first error, with what explains it; "" where it names none."""
     lines = [*said]
     found = [place for place, line in enumerate(lines) if _REASON.match(line)]
     if not found:
-        return "micromamba failed"
+        return ""
     reasons: list[str] = []
     for line in lines[found[0] :]:
         another = _REASON.match(line)

@@ -251,12 +251,12 @@ def uv_run(
     shown = [line for line in said.splitlines() if line and not line.startswith("Using Python")]
     print("\n".join(shown), end="\n" if shown else "", flush=True)  # noqa: T201 - the build's log
     if done.returncode:
-        raise Refused(_why(said, folder, lines))
+        raise Refused(_why(said, folder, lines) or no_reason("uv", done.returncode, shown))
     return done
 
 
 def _why(said: str, folder: str, lines: Sequence[str]) -> str:
-    """On one line, why uv failed."""
+    """On one line, why uv failed; "" where it names no error."""
     if by_url := _BY_URL.search(said):
         return _of_link(by_url[1], by_url[2])
     if (source := _SOURCE_ONLY.search(said)) and (why := _only_source(source[1], folder, lines)):
@@ -269,7 +269,18 @@ def _why(said: str, folder: str, lines: Sequence[str]) -> str:
             reasons[-1] += f" {line.strip()}"
         elif reasons:
             break
-    return ": ".join(reasons) or "the installer failed"
+    return ": ".join(reasons)
+
+
+def no_reason(program: str, status: int, said: Sequence[str]) -> str:
+    """On one line, that a program failed without an error message, and what to do."""
+    how = f"ended with exit code {status}" if status > 0 else f"was killed by signal {-status}"
+    last = next((line.strip() for line in reversed(said) if line.strip()), "")
+    shown = f"its last line is {last[:300]!r}" if last else "it printed nothing"
+    return (
+        f"{program}, which installs the packages, {how} without an error message ({shown}): try again, and tell an"
+        " administrator if it fails again"
+    )
 
 
 def _only_source(name: str, folder: str, lines: Sequence[str]) -> str:

@@ -586,8 +586,14 @@ def _judge(record: ExitRecord | None, words: _Words, limits: BuildLimits, turn: 
     if record.why is ExitWhy.EXITED:
         if record.exit_code == 0:
             return
-        code = record.exit_code if record.signal is None else f"signal {record.signal}"
-        raise EnvironmentFailed(words.reason(f"the installer ended with {code}"))
+        is_exit = record.signal is None
+        how = f"exit code {record.exit_code}" if is_exit else f"signal {record.signal}"
+        raise EnvironmentFailed(
+            words.reason(
+                f"the build of the environment ended with {how} and printed nothing: try again, and tell an"
+                " administrator if it fails again"
+            )
+        )
     if record.why is ExitWhy.LIMIT_EXCEEDED and turn.is_disk_short:
         raise NoRoom(
             f"the build was ended: it wrote more than {size_text(turn.disk_bytes)}, its share of what the"
