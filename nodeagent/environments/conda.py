@@ -6,13 +6,13 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from nodeagent.environments.errors import EnvironmentFailed
-from nsml.packages.conda_reader import ALIAS, CHANNEL
+from nsml.packages.conda_reader import ALIAS, CHANNEL, DEFAULT_CHANNEL, channel_of, is_of_anaconda
 from nsml.packages.locks import read_lock
 
 if TYPE_CHECKING:
@@ -42,22 +42,49 @@ class Conda:
     program: Path
     channels: Mapping[str, str]
 
+    def replaced(self, wanted: CondaPackages) -> CondaPackages:
+        """The same with conda-forge in place of Anaconda's channels that this node does not have."""
+        names = self._names()
+
+        def known(channel: str) -> str:
+            is_lacking = names.get(channel, channel) not in self.channels
+            return DEFAULT_CHANNEL if is_lacking and is_of_anaconda(channel) else channel
+
+        channels = dict.fromkeys(map(known, wanted.channels))
+        specs = (
+            f"{known(channel)}{spec.removeprefix(channel)}"
+            if (channel := channel_of(spec))
+            else spec
+            for spec in wanted.specs
+        )
+        return replace(wanted, channels=tuple(channels), specs=tuple(dict.fromkeys(specs)))
+
+    def _names(self) -> dict[str, str]:
+        return {place.rstrip("/"): name for name, place in self.channels.items()}
+
     def places(self, wanted: CondaPackages) -> dict[str, str]:
         """The URLs of the channels that are wanted, by name, those that count first at the front.
 
         Raises EnvironmentFailed for others than this node allows.
         """
-        names = {place.rstrip("/"): name for name, place in self.channels.items()}
-        found = {}
-        for one in (*wanted.channels, *(_channel(spec) for spec in wanted.specs)):
+        names, found = self._names(), {}
+        for one in (*wanted.channels, *(channel_of(spec) for spec in wanted.specs)):
             name = names.get(one, one)
             if one and name not in self.channels:
                 raise EnvironmentFailed(
-                    f"channel {one} is not allowed on this node, whose administrator allows"
-                    f" {', '.join(self.channels) or 'none'} (the agent's setting conda_channels)"
+                    f"channel {one} is not allowed on this node, which allows"
+                    f" {', '.join(self.channels) or 'none'}: take its packages from these in environment.yml, or ask"
+                    " an administrator to allow it (the agent's setting conda_channels)"
                 )
-            if one:
-                found[name] = self.channels[name].rstrip("/")
+            if not one:
+                continue
+            found[name] = self.channels[name].rstrip("/")
+            folder = _folder(found[name])
+            if folder is not None and not folder.is_dir():
+                raise EnvironmentFailed(
+                    f"this node has no folder {folder}, which is to have channel {name}: take its packages from another"
+                    " channel in environment.yml, or ask an administrator (the agent's setting conda_channels)"
+                )
         for package in read_lock(wanted.lock) if wanted.lock else ():
             if package.channel and package.channel not in found:
                 raise EnvironmentFailed(
@@ -71,7 +98,7 @@ class Conda:
         urls = {**{place: place for place in places.values()}, **places}
         specs = [
             spec.replace(f"{channel}::", f"{urls[channel]}::", 1)
-            if (channel := _channel(spec))
+            if (channel := channel_of(spec))
             else spec
             for spec in wanted.specs
         ]
@@ -82,9 +109,12 @@ class Conda:
         }
 
     def folders(self) -> list[Path]:
-        """Folders of this machine that are channels."""
-        urls = map(urlsplit, self.channels.values())
-        return [Path(url.path) for url in urls if url.scheme == "file"]
+        """Folders of this machine that are channels, those that are there."""
+        return [
+            folder
+            for place in self.channels.values()
+            if (folder := _folder(place)) and folder.is_dir()
+        ]
 
 
 def find_conda(setting: str, channels: Mapping[str, str]) -> Conda | None:
@@ -116,9 +146,9 @@ def are_channels(setting: Mapping[str, str]) -> bool:
     )
 
 
-DEFAULT_CHANNELS: Final = {"conda-forge": f"{ALIAS}conda-forge"}
+def _folder(place: str) -> Path | None:
+    url = urlsplit(place)
+    return Path(url.path) if url.scheme == "file" else None
 
 
-def _channel(spec: str) -> str:
-    """The channel in a spec; "" where it names none."""
-    return spec.rpartition("::")[0]
+DEFAULT_CHANNELS: Final = {DEFAULT_CHANNEL: f"{ALIAS}{DEFAULT_CHANNEL}"}

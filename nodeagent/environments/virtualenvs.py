@@ -152,7 +152,8 @@ class Environments:
 
     def _wanted(self, requirements: Requirements, owner: str) -> _Wanted:
         if requirements.conda:
-            return _Wanted(lines=requirements.lines, conda=requirements.conda, owner=owner)
+            conda = self._conda_packages(requirements.conda)
+            return _Wanted(lines=requirements.lines, conda=conda, owner=owner)
         if requirements.lines:
             return _Wanted(lines=requirements.lines, base=self._default, owner=owner)
         return _Wanted(lines=self._default)
@@ -263,9 +264,16 @@ class Environments:
         """Raises EnvironmentFailed where it cannot be the lock of these requirements."""
         try:
             found = locked(requirements, lock, self._default)
-            return _Wanted(lines=found.lines, conda=found.conda, owner=owner)
+            conda = self._conda_packages(found.conda) if found.conda else None
+            return _Wanted(lines=found.lines, conda=conda, owner=owner)
         except LockRefused as error:
             raise EnvironmentFailed(f"the lock of its packages cannot be used: {error}") from None
+
+    def _conda_packages(self, wanted: CondaPackages) -> CondaPackages:
+        """From the channels that this node has. Raises EnvironmentFailed where it builds no packages of conda."""
+        if self._conda is None:
+            raise EnvironmentFailed(MISSING)
+        return self._conda.replaced(wanted)
 
     def lacking_defaults(self, lock: str) -> Sequence[str]:
         """Names of the node's default packages that are not in a lock."""

@@ -20,6 +20,10 @@ CHANNEL: Final = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}){0,3}"
 )
 """The name of a channel, such as `conda-forge` or `conda-forge/label/main`."""
+_OF_ANACONDA: Final = re.compile(
+    r"defaults|anaconda|main|r|(?:https://repo\.(?:anaconda\.com|continuum\.io)/)?pkgs/(?:main|r|free|msys2|pro)"
+)
+"""The channels of Anaconda's distribution; conda-forge has the same packages."""
 _CHANNEL_URL: Final = re.compile(
     r"https://[A-Za-z0-9][A-Za-z0-9.-]{0,252}(?::[0-9]{1,5})?(?:/[A-Za-z0-9_][A-Za-z0-9_.~-]{0,127}){1,8}"
 )
@@ -66,9 +70,12 @@ def read(text: str) -> CondaFile:
     pip = found.lists["pip"]
     if specs and not channels:
         channels = [DEFAULT_CHANNEL]
-    return CondaFile(
-        tuple(dict.fromkeys(channels)), tuple(dict.fromkeys(specs)), tuple(pip), tuple(found.notes)
-    )
+    channels, specs = [*dict.fromkeys(channels)], [*dict.fromkeys(specs)]
+    named = [*channels, *map(channel_of, specs)]
+    notes = found.notes + [
+        _note_replaced(one) for one in dict.fromkeys(named) if is_of_anaconda(one)
+    ]
+    return CondaFile(tuple(channels), tuple(specs), tuple(pip), tuple(notes))
 
 
 class _Lists:
@@ -181,6 +188,20 @@ def _spec(text: str) -> str:
         )
     channel = f"{_channel(found['channel'])}::" if found["channel"] else ""
     return f"{channel}{found['name']}{found['version']}"
+
+
+def channel_of(spec: str) -> str:
+    """The channel in one of `CondaFile.specs`; "" where it names none."""
+    return spec.rpartition("::")[0]
+
+
+def is_of_anaconda(channel: str) -> bool:
+    """Whether a channel is one of Anaconda's, such as `defaults`, which nodes take from conda-forge."""
+    return _OF_ANACONDA.fullmatch(channel) is not None
+
+
+def _note_replaced(channel: str) -> str:
+    return f"packages of channel {channel} are taken from {DEFAULT_CHANNEL}, unless the node has that channel"
 
 
 def name_of_spec(spec: str) -> str:

@@ -873,6 +873,12 @@ def test_packages_of_conda_are_for_nodes_that_install_them(nsml, state, project)
     assert [one.spec.needs_conda for one in state.sessions.values()] == [True, False, False]
 
 
+def test_channels_that_nodes_take_from_conda_forge_are_named(nsml, project):
+    (project / "environment.yml").write_text(f"channels:\n- defaults\n{CONDA}")
+    note = "note: packages of channel defaults are taken from conda-forge, unless the node has that"
+    assert note in nsml("run").stderr
+
+
 def test_a_file_of_conda_that_no_node_reads_is_refused(nsml, state, project):
     (project / "environment.yml").write_text("dependencies:\n- &a numpy\n- *a\n")
     result = nsml("run", check=False)

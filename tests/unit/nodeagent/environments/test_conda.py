@@ -58,7 +58,12 @@ Provide = Callable[..., tuple[Path, str]]
 @pytest.fixture
 def provide(tmp_path: Path, channel: Path, micromamba: Path) -> Provide:
     """Makes an environment; its folder, and what the build said."""
-    conda = find_conda(str(micromamba), {"conda-forge": channel.as_uri()})
+    channels = {
+        "conda-forge": channel.as_uri(),
+        "gone": (tmp_path / "gone").as_uri(),
+        "away": "https://127.0.0.1:9/away",
+    }
+    conda = find_conda(str(micromamba), channels)
     environments = Environments(
         tmp_path / "environments", sandbox_here(), Downloads(tmp_path / "downloads"), conda=conda
     )
@@ -163,6 +168,26 @@ def test_scripts_of_packages_see_no_credentials_and_no_folder_of_the_agent(
     assert (tmp_path / "downloads").is_dir()
 
 
+def test_channels_of_anaconda_are_taken_from_conda_forge(
+    tmp_path: Path, channel: Path, micromamba: Path, provide: Provide
+) -> None:
+    url = "https://repo.anaconda.com/pkgs/main"
+    made, _ = provide(f"{url}::greeting", "pkgs/r::python", channels=("defaults", "pkgs/main"))
+    lock = lock_of(made)
+    assert {one.channel for one in read_lock(lock)} == {"conda-forge"}
+    assert lock_of(provide("greeting", channels=("defaults",), lock=lock)[0]) == lock
+    with pytest.raises(EnvironmentFailed, match="channel bioconda is not allowed"):
+        provide("greeting", channels=("defaults", "bioconda"))
+    place = {"conda-forge": channel.as_uri(), "main": f"{url}/"}
+    licensed = find_conda(str(micromamba), place)
+    assert licensed is not None
+    wanted = CondaPackages(channels=("main", "defaults", url), specs=(f"{url}::x", "r::y", "z"))
+    found = licensed.replaced(wanted)
+    assert found.channels == ("main", "conda-forge", url), "a channel that the node has is used"
+    assert found.specs == (f"{url}::x", "conda-forge::y", "z")
+    assert list(licensed.places(found)) == ["main", "conda-forge"]
+
+
 @pytest.mark.parametrize(
     ("specs", "more", "why"),
     [
@@ -175,9 +200,19 @@ def test_scripts_of_packages_see_no_credentials_and_no_folder_of_the_agent(
         (
             ("x",),
             {"channels": ("bioconda",)},
-            "channel bioconda is not allowed on this node, whose",
+            "channel bioconda is not allowed on this node, which allows conda-forge, gone, away: take its packages",
         ),
         (("bioconda::x",), {}, "channel bioconda is not allowed"),
+        (
+            ("x",),
+            {"channels": ("gone",)},
+            "this node has no folder .*gone, which is to have channel gone",
+        ),
+        (
+            ("x",),
+            {"channels": ("away",)},
+            "micromamba, which installs the packages, ended with exit code 1 without an error message .its last",
+        ),
         (("x",), {"channels": ("https://evil.example/c",)}, "is not allowed on this node"),
         (("greeting",), {"pip": ("absent",)}, "absent was not found"),
         (("alone",), {}, "no package has Python: add python"),

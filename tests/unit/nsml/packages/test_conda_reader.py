@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml.packages import conda_reader
-from nsml.packages.conda_reader import read
+from nsml.packages.conda_reader import is_of_anaconda, read
 from nsml.packages.requirements import RequirementsRefused, read_requirements
 
 FILE = """\
@@ -65,6 +65,25 @@ def test_lists_on_one_line_and_the_ends_of_lines_of_windows() -> None:
     assert (found.channels, found.specs) == (("a", "b"), ("python", "numpy=1.26"))
     assert read("dependencies:\n  - numpy\n").channels == ("conda-forge",)
     assert read("") == read("name: x\n") == conda_reader.CondaFile()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("defaults", "anaconda", "main", "r", "pkgs/main", "pkgs/r", "pkgs/free"),
+        *("https://repo.anaconda.com/pkgs/main/", "https://repo.continuum.io/pkgs/free"),
+        *("https://conda.anaconda.org/anaconda", "'defaults'"),
+    ],
+)
+def test_channels_of_anaconda_are_noted(name: str) -> None:
+    found = read(f"channels:\n- {name}\n- conda-forge\n- nodefaults\ndependencies:\n- numpy\n")
+    channel, other = found.channels
+    assert (found.refused, other, is_of_anaconda(channel)) == ("", "conda-forge", True)
+    note = f"packages of channel {channel} are taken from conda-forge, unless the node has that channel"
+    assert found.notes == (note,)
+    spec = name.strip("'/")
+    found = read(f"channels: [nodefaults]\ndependencies: [{spec}::numpy, {spec}::scipy]\n")
+    assert (found.channels, len(found.notes)) == (("conda-forge",), 1)
 
 
 @pytest.mark.parametrize(
