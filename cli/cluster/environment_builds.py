@@ -314,8 +314,8 @@ class _Build:
 
 def _write_lock(app: App, answers: Sequence[BuildOnNode], place: Path) -> None:
     """The lock of the first node that has one; says where others have another."""
-    from nsml.packages.locks import LockRefused, differences
-    from nsml.view.environments import locked_lines
+    from nsml.common.text import visible
+    from nsml.packages.locks import LockRefused, differences, read_lock
 
     having = [one for one in answers if one.lock]
     if not having:
@@ -326,12 +326,14 @@ def _write_lock(app: App, answers: Sequence[BuildOnNode], place: Path) -> None:
         )
     first = having[0]
     try:
-        lines = [line.text for line in locked_lines(first.lock)]
+        read_lock(first.lock)
         others = {
             one.node: differences(one.lock, first.lock) for one in having if one.lock != first.lock
         }
     except LockRefused as error:
         raise CommandError("a lock cannot be read", code=ExitCode.FAILED, why=str(error)) from error
+    # of conda it has lines that name no package, without which conda does not read it
+    lines = [visible(line) for line in first.lock.split("\n")[:-1]]
     for node, words in others.items():
         app.say(f"warning: {node} has other packages than {first.node}: {words}")
     if place == Path("-"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsml.common.text import visible
 from nsml.common.units import ago, counted, size_text
-from nsml.packages.locks import LockedPackage, count_packages, is_of_conda, read_lock
+from nsml.packages.locks import LockedPackage, LockRefused, count_packages, is_of_conda, read_lock
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
 
@@ -165,6 +165,14 @@ class BuildOnNode:
         return self.build.lock if self.build is not None else ""
 
     @property
+    def package_count(self) -> int | None:
+        """How many packages its lock has; None where it has no lock that can be read."""
+        try:
+            return count_packages(self.lock) if self.lock else None
+        except LockRefused:
+            return None
+
+    @property
     def outcome(self) -> str:
         """`built`, `there` (before it was asked for) or `failed`."""
         if not self.is_done or self.build is None:
@@ -184,7 +192,8 @@ def build_word(one: BuildOnNode) -> str:
     if not one.is_done:
         return f"failed: {one.reason}"
     verb = "was there" if one.outcome == "there" else "is built"
-    packages = f" ({counted(one.lock.count(chr(10)), 'package')})" if one.lock else ""
+    count = one.package_count
+    packages = "" if count is None else f" ({counted(count, 'package')})"
     what = (
         "image" if one.build is not None and one.build.key.startswith("sha256:") else "environment"
     )
@@ -205,7 +214,7 @@ def build_record(one: BuildOnNode) -> dict[str, Any]:
         "node": one.node,
         "outcome": one.outcome,
         "key": one.build.key or None if one.build is not None else None,
-        "package_count": count_packages(one.lock) if one.lock else None,
+        "package_count": one.package_count,
         "lock": one.lock or None,
         "why": one.reason or None,
     }

@@ -124,6 +124,26 @@ def test_a_lock_is_written_and_nodes_that_differ_or_fail_are_named(
     assert nsml("env", "build", "--node", "gpu-2", check=False).code == 1
 
 
+def test_a_lock_of_conda_is_written_as_conda_reads_it(nsml, two_nodes, project, tmp_path):
+    channel = "https://conda.anaconda.org/conda-forge"
+    lock = (
+        f"# platform: linux-64\n@EXPLICIT\n{channel}/linux-64/python-3.12.1-0.conda#sha256:{'a' * 64}\n"
+        f"{channel}/noarch/six-1.16.0-0.tar.bz2#sha256:{'b' * 64}\n# pip a==1 --hash=sha256:{'c' * 64}\n"
+    )
+    two_nodes.environment_builds["gpu-1"] = resources_pb2.EnvironmentBuild(lock=lock)
+    place = tmp_path / "explicit.txt"
+    told = nsml("env", "build", "--node", "gpu-1", "--lock", str(place)).stderr
+    assert place.read_text() == lock
+    assert "environment 3f9a0c51d2e4 is built (3 packages)" in told
+    assert nsml("env", "build", "--node", "gpu-1", "--lock", "-").stdout == lock
+    found = json.loads(nsml("env", "build", "--node", "gpu-1", "-j").stdout)["items"][0]
+    assert (found["lock"], found["package_count"]) == (lock, 3)
+    two_nodes.environment_builds["gpu-1"].lock = f"{lock}-c evil\x1b[2J\n"
+    refused = nsml("env", "build", "--node", "gpu-1", "--lock", str(place), check=False)
+    assert (refused.code, "a lock cannot be read" in refused.stderr) == (1, True)
+    assert place.read_text() == lock
+
+
 def test_what_no_node_could_build_is_not_sent(nsml, two_nodes, project):
     named = nsml("env", "build", check=False)
     assert (named.code, "--all-nodes" in named.stderr) == (2, True)
