@@ -87,6 +87,8 @@ class Repetition:
         self._caller = ""
         """The user's name, where the new session or the other one has output datasets."""
         self._outputs_left_out: list[str] = []
+        self._lock_left_out = ""
+        """Why the packages of the other session are not asked for; "": they are, or there is no lock."""
         self._added: list[str] = []
         """The arguments that NSML added, too."""
         if self._typed.intersection(_OF_FOLDERS):
@@ -153,11 +155,12 @@ class Repetition:
         return {"not_pinned": [{"what": one.what, "why": one.why} for one in unpinned]}
 
     def _not_pinned(self, made: Session) -> list[Unpinned]:
-        from nsml.view.reproduction import not_pinned
+        from nsml.view.reproduction import Unpinned, not_pinned
 
         if self._found is None:
             return []
-        return not_pinned(self._found, made, self._required, self._nodes)
+        lock = [Unpinned("lock", self._lock_left_out)] if self._lock_left_out else []
+        return [*lock, *not_pinned(self._found, made, self._required, self._nodes)]
 
     def _changed(self, made: Session) -> str:
         """What was asked for that the other session had not: `gpus 1 -> 2, lr 0.1 -> 0.2`."""
@@ -224,7 +227,8 @@ class Repetition:
         await self._add_fork_arguments(client, request.spec, session)
         self._pin_image(request, known)
         self._pin_packages(request, known)
-        self._required = await _required(client, session, has_image=bool(request.spec.image))
+        self._required = await _required(client, session, request.spec)
+        await self._set_conda(client, request.spec, known)
         self._nodes = await _nodes(client, session)
         request.command[:] = self._command(session)
         return known
@@ -277,6 +281,33 @@ class Repetition:
         is_same = {"image", "refresh"}.isdisjoint(self._typed) and not request.spec.dockerfile
         lock = session.environment_lock.digest or session.spec.environment_lock
         request.spec.environment_lock = lock if is_same else ""
+
+    async def _set_conda(self, client: Client, spec: SessionSpec, session: Session) -> None:
+        """Ask for a node that installs packages of conda if the code lists any, and for no lock that is not of its kind.
+
+        What older clients asked for says nothing about conda, and nodes of then installed none of it.
+        """
+        from nsml.packages.locks import is_of_conda
+
+        required = self._required
+        if required is None:
+            return
+        before = session.spec.needs_conda
+        spec.needs_conda = required.conda is not None and not spec.dockerfile
+        if not spec.environment_lock or not (before or spec.needs_conda):
+            return
+        try:
+            lock = (await client.environments.lock(session.id)).content
+        except ClientError:
+            return  # the submission says what it lacks
+        if is_of_conda(lock) != spec.needs_conda:
+            spec.environment_lock = ""
+            lists = f"{visible(required.source)} lists" if required.source else "the code lists"
+            self._lock_left_out = (
+                f"the lock of {session.name} is not used: it has no packages of conda, and {lists} some"
+                if spec.needs_conda
+                else f"the lock of {session.name} is not used: it has packages of conda, and {lists} none"
+            )
 
     def _check_known(self, session: Session) -> None:
         """Where values are hidden, all are; one that is three asterisks is a value like any other."""
@@ -380,11 +411,14 @@ def _leave_out_lost_start(session: Session) -> None:
         session.spec.ClearField("initial_checkpoint")
 
 
-async def _required(client: Client, session: Session, *, has_image: bool) -> Requirements | None:
+async def _required(client: Client, session: Session, spec: SessionSpec) -> Requirements | None:
+    """What the code of a session asks for with the program of `spec`; None where that cannot be read."""
     from nsml.client.code import read_required
 
+    asked = type(session).FromString(session.SerializeToString())
+    asked.spec.entry, asked.spec.argv[:] = spec.entry, spec.argv
     try:
-        return await read_required(client, session, has_image=has_image)
+        return await read_required(client, asked, has_image=bool(spec.image))
     except ClientError:
         return None  # the submission says what it lacks
 

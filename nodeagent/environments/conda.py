@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 CHANNELS_RULE: Final = "names of channels, such as conda-forge, each with an https URL without user and password, or file:///FOLDER"
 MISSING: Final = (
-    "this node has no micromamba, which environment.yml needs: list the packages in requirements.txt, or ask an"
-    " administrator (the agent's setting micromamba)"
+    "this node has no micromamba, which environment.yml needs: nsml run and nsml fork of this version ask for a node that"
+    " has it; or list the packages in requirements.txt, or ask an administrator (the agent's setting micromamba)"
 )
 _OLDEST: Final = (2, 2)
 """2.1 is the first version that holds files of a lock to SHA-256, 2.2 the first that fills an empty folder."""

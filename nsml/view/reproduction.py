@@ -212,7 +212,7 @@ def _packages(source: Session, made: Session, required: Requirements | None) -> 
         more = f" and {len(loose) - _SHOWN} more" if len(loose) > _SHOWN else ""
         names = ", ".join(loose[:_SHOWN]) + more
         yield Unpinned("packages", f"no exact version: {names}{_without_lock(source)}")
-    elif required.lines and not required.are_hashed:
+    elif required.conda or (required.lines and not required.are_hashed):
         text = "those that the requirements need in turn are not locked"
         yield Unpinned("packages", f"{text}{_without_lock(source)}")
 

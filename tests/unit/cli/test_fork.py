@@ -235,6 +235,10 @@ def set_code(state, source, folder, **files):
     folder.mkdir()
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
+    send_code(state, source, folder)
+
+
+def send_code(state, source, folder):
     packed = pack(folder)
     source.spec.bundle_digest = packed.manifest.digest
     state.blobs[packed.manifest.digest] = packed.manifest.encode()
@@ -285,11 +289,7 @@ def test_code_of_which_nothing_can_be_read_is_said_to_be_so(nsml, state, source,
     folder = tmp_path / "other"
     folder.mkdir()
     (folder / "requirements.txt").write_text("-e git+https://h/r\n")
-    packed = pack(folder)
-    source.spec.bundle_digest = packed.manifest.digest
-    state.blobs[packed.manifest.digest] = packed.manifest.encode()
-    for blob in packed.manifest.blobs():
-        state.blobs[blob] = packed.source.read(blob)
+    send_code(state, source, folder)
     told = nsml("fork", "1")
     assert "not pinned: packages: the requirements of the code cannot be read" in told.stderr
 
@@ -337,6 +337,7 @@ def test_default_packages_in_a_container_are_pinned_by_a_lock_alone(
     assert ("with its default packages if it has some" in told) is beside
 
 
+SCRIPT = '# /// script\n# dependencies = ["six==1.16.0"]\n# ///\n'
 LOCK = f"numpy==2.1.0 --hash=sha256:{'a' * 64}\ntorch==2.4.0 --hash=sha256:{'b' * 64}\n"
 
 
@@ -364,6 +365,49 @@ def test_the_packages_of_a_lock_are_asked_for_again_and_are_pinned(nsml, state, 
         told = nsml(*words).stderr
         assert newest(state).spec.environment_lock == ""
         assert "packages: no exact version: torch, pandas>=2\n" in told
+
+
+OF_CONDA = (
+    "# platform: linux-64\n@EXPLICIT\n"
+    f"https://conda.anaconda.org/conda-forge/noarch/six-1.16.0-0.conda#sha256:{'a' * 64}\n"
+)
+
+
+@pytest.mark.parametrize("command", ["fork", "rerun", "resume"])
+def test_code_with_packages_of_conda_is_for_nodes_that_install_them(
+    nsml, state, locked, tmp_path, command
+):
+    folder = tmp_path / "conda"
+    set_code(state, locked, folder, main="", script=SCRIPT)
+    (folder / "environment.yml").write_text("dependencies:\n- python==3.12.1\n- six==1.16.0\n")
+    send_code(state, locked, folder)
+    assert not locked.spec.needs_conda, "as in records of older clients"
+    told = nsml(command, "1")
+    made = newest(state).spec
+    assert (made.needs_conda, made.environment_lock) == (True, "")
+    why = "the lock of kim/mnist/1 is not used: it has no packages of conda, and environment.yml lists some"
+    assert f"  not pinned: lock: {why}\n" in told.stderr
+    assert "not pinned: packages: those that the requirements need in turn" in told.stderr
+    found = json.loads(nsml(command, "1", "-j").stdout)
+    assert {"what": "lock", "why": why} in found["not_pinned"]
+
+    state.locks[locked.id] = OF_CONDA
+    told = nsml(command, "1").stderr
+    made = newest(state).spec
+    assert (made.needs_conda, made.environment_lock) == (True, "c" * 64)
+    assert "not pinned: lock" not in told
+    for words in (["--image", "lab/torch@" + DIGEST], ["--dockerfile", "Dockerfile"]):
+        nsml(command, "1", *words)
+        assert not newest(state).spec.needs_conda
+    locked.spec.needs_conda = True
+    told = nsml(command, "1", "-e", "script.py").stderr
+    made = newest(state).spec
+    assert (made.needs_conda, made.environment_lock) == (False, ""), "its block counts"
+    assert "it has packages of conda, and the script block of script.py lists none" in told
+    (folder / "requirements.txt").write_text("-e git+https://h/r\n")
+    send_code(state, locked, folder)
+    nsml(command, "1")
+    assert newest(state).spec.needs_conda, "of code that cannot be read as it was"
 
 
 @pytest.mark.parametrize("lock", ["", "c" * 64])

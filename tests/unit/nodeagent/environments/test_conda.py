@@ -250,8 +250,9 @@ def test_without_micromamba_it_is_refused_in_words(tmp_path: Path) -> None:
     )
     assert not environments.builds_conda
     wanted = Requirements(conda=CondaPackages(channels=("conda-forge",), specs=("x",)))
-    with pytest.raises(EnvironmentFailed, match="this node has no micromamba, which environment"):
-        environments.provide(wanted, lambda _: None, owner="kim")
+    for lock in ("", "greeting==1.0 --hash=sha256:" + "0" * 64 + "\n"):
+        with pytest.raises(EnvironmentFailed, match="this node has no micromamba, which environ"):
+            environments.provide(wanted, lambda _: None, owner="kim", lock=lock)
 
 
 def test_which_micromamba_is_used(
