@@ -168,7 +168,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     micromamba: Path | None = None
     """Without containers: the program micromamba (2.2 or newer), which builds the environment of sessions with an
-    `environment.yml`; absent: that on the PATH of the agent, if there is one."""
+    `environment.yml`; absent: that on the PATH of the agent, if there is one. If it does not run, the agent starts
+    without it and its log says why (`conda.unusable`)."""
 
     conda_channels: dict[str, str] = {}
     """The channels that `environment.yml` may name, and where this node fetches each: an https URL (a mirror, for example)

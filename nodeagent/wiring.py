@@ -436,8 +436,7 @@ def _conda(settings: Settings, level: Isolation) -> Conda | None:
             str(settings.micromamba or ""), settings.conda_channels or DEFAULT_CHANNELS
         )
     except Unusable as error:
-        if settings.micromamba is not None:
-            raise SettingsError(f"micromamba: {error}") from error
+        # other sessions need none of it
         log.warning("conda.unusable", reason=str(error))
         return None
     if found is not None and level is not Isolation.NAMESPACE:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,6 +33,7 @@ _OLDEST: Final = (2, 2)
 """2.1 is the first version that holds files of a lock to SHA-256, 2.2 the first that fills an empty folder."""
 _PLACE: Final = re.compile(r"https://[^\s@]+|file:///[^\s@]+")
 _ANSWERS_WITHIN_S: Final = 10.0
+_MOST_BYTES: Final = 1_000
 
 
 class Unusable(Exception):
@@ -122,20 +127,46 @@ def find_conda(setting: str, channels: Mapping[str, str]) -> Conda | None:
     program = setting or shutil.which("micromamba")
     if not program:
         return None
-    try:
-        said = subprocess.run(
-            [program, "--version"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_ANSWERS_WITHIN_S,
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        raise Unusable(f"{program} does not run: {error}") from None
-    found = re.match(r"([0-9]+)\.([0-9]+)", said)
+    said = _version(program)
+    found = re.match(r"([0-9]{1,6})\.([0-9]{1,6})", said)
     if found is None or (int(found[1]), int(found[2])) < _OLDEST:
         raise Unusable(f"{program} is of version {said.strip()[:40]!r}: 2.2 or newer is needed")
     return Conda(program=Path(program).resolve(), channels=channels)
+
+
+def _version(program: str) -> str:
+    """What a program prints for `--version`. Raises Unusable where it does not run, prints without end or does not end."""
+    try:
+        running = subprocess.Popen(
+            [program, "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise Unusable(f"{program} does not run: {error}") from None
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+
+    timer = threading.Timer(_ANSWERS_WITHIN_S, end)
+    timer.start()
+    with running:
+        said = running.stdout.read(_MOST_BYTES) if running.stdout else b""
+        if len(said) == _MOST_BYTES:
+            end()
+        status = running.wait()
+    timer.cancel()
+    if is_late.is_set():
+        raise Unusable(f"{program} --version does not end: it was killed")
+    if status:
+        how = f"ended with exit code {status}" if status > 0 else f"was killed by signal {-status}"
+        raise Unusable(f"{program} --version {how}")
+    return said.decode(errors="replace")
 
 
 def are_channels(setting: Mapping[str, str]) -> bool:

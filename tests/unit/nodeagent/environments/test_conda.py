@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from nodeagent.config import Settings
 from nodeagent.environments.conda import Unusable, are_channels, find_conda
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.virtualenvs import Environments, lock_of, python_version_of
 from nodeagent.runtimes.interface import Isolation
+from nodeagent.wiring import _conda
 from nsml.packages.locks import read_lock
 from nsml.packages.requirements import CondaPackages, Requirements
 from tests.support.micromamba import make_micromamba, make_package, make_python
@@ -264,12 +266,39 @@ def test_which_micromamba_is_used(
     found = find_conda("", {})
     assert found is not None
     assert found.program == micromamba
-    for content in ("#!/bin/sh\necho 2.1.1\n", "#!/bin/sh\nexit 1\n", "#!/bin/sh\n"):
-        program = tmp_path / "micromamba"
-        program.write_text(content)
-        program.chmod(0o755)
-        with pytest.raises(Unusable):
-            find_conda(str(program), {})
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo 2.1.1", "is of version '2.1.1': 2.2 or newer is needed"),
+        ("exit 3", "--version ended with exit code 3"),
+        ("kill -9 $$", "--version was killed by signal 9"),
+        ("", "is of version ''"),
+        ("printf '\\377\\000 2.2'", "is of version"),
+        ("sleep 1000 & sleep 1000", "--version does not end: it was killed"),
+        ("exec >&-; sleep 1000", "--version does not end: it was killed"),
+        ("exec yes", "--version does not end: it was killed"),
+        ("#", "does not run"),
+    ],
+)
+def test_a_node_whose_micromamba_does_not_work_is_one_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:
+    if "sleep" in script:  # others end by themselves, also on a slow machine
+        monkeypatch.setattr("nodeagent.environments.conda._ANSWERS_WITHIN_S", 0.5)
+    program = tmp_path / "micromamba"
+    program.write_text(f"#!/bin/sh\n{script}\n" if script != "#" else "#!/absent\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(Unusable, match=why):
+        find_conda("", {})
+    for setting in (program, None):
+        settings = Settings(node="n", server="unix:/x", data=tmp_path, micromamba=setting)
+        with capture_logs() as logs:
+            assert _conda(settings, Isolation.NAMESPACE) is None
+        [line] = logs
+        assert (line["event"], why in line["reason"]) == ("conda.unusable", True)
 
 
 @pytest.mark.parametrize(
