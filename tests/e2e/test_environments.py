@@ -326,7 +326,8 @@ def test_packages_of_conda_on_a_node_that_gets_micromamba(mirror):
     with Platform(simulate_gpus=1, options=["--isolation", "namespace"]) as running:
         of_conda = "import os, sys\nassert os.environ['CONDA_PREFIX'] == sys.prefix\n"
         code = code_with(running, of_conda + USES)
-        (code / "environment.yml").write_text("dependencies:\n- greeting\n- pip:\n  - other\n")
+        lists = "channels:\n- defaults\ndependencies:\n- greeting\n- pip:\n  - other\n"
+        (code / "environment.yml").write_text(lists)
         refused = running.nsml("run", "-f", cwd=code, check=False)
         assert "no node has micromamba" in refused.stderr
         channel = running.folder / "channel"
@@ -346,6 +347,7 @@ def test_packages_of_conda_on_a_node_that_gets_micromamba(mirror):
         running.nsml("up", "--simulate-gpus", "1", "--isolation", "namespace")
         said = running.nsml("run", "-f", cwd=code).stdout
         assert said.splitlines()[-1] == "user code says conda"
+        assert "packages of channel defaults are taken from conda-forge" in said
         lock = running.nsml("env", "lock", "@last").stdout
         assert "\n@EXPLICIT\nhttps://conda.anaconda.org/conda-forge/" in lock
         assert "\n# pip other==1.0 --hash=sha256:" in lock
