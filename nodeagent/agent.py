@@ -66,7 +66,7 @@ from nodeagent.storage.bucket import Bucket
 from nodeagent.storage.cached_content import Stock
 from nodeagent.storage.checkpoints import Uploads
 from nodeagent.storage.datasets import Trees
-from nodeagent.storage.eviction import Store
+from nodeagent.storage.eviction import Store, most_data
 from nodeagent.storage.in_place import InPlaceFolders
 from nodeagent.storage.other_sources import OtherSources
 from nodeagent.storage.pod_trees import PodTrees
@@ -375,6 +375,7 @@ class Agent:
             python_version=(
                 "" if machine.isolation is Isolation.CONTAINER else platform.python_version()
             ),
+            data_bytes=self._most_data(),
             peer_offer=self._exchange.offer,
             abilities=[
                 pb.AGENT_ABILITY_IMAGES,
@@ -395,6 +396,13 @@ class Agent:
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )
+
+    def _most_data(self) -> int:
+        places = [self._settings.data]
+        if self._pod is not None and self._settings.shared_cache is not None:
+            places.append(self._settings.shared_cache)
+        known = [most_data(place, self._parts.disk_floor_bytes) for place in places]
+        return max(known) if all(known) else 0
 
     def devices(self) -> pb.DevicesChanged:
         """See control.Node."""

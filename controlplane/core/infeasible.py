@@ -15,7 +15,7 @@ from controlplane.scheduler.explain import (
     no_such_network,
 )
 from nsml.common.shell import shell_word
-from nsml.common.units import exact_size_text, thousandths
+from nsml.common.units import exact_size_text, size_text, thousandths
 from nsml.spec.gpu_models import model_word
 from nsml.spec.request_limits import MOST_REPLICAS
 
@@ -168,6 +168,12 @@ def _lacking_everywhere(nearest: Alternatives, request: Request, image: str) -> 
                 "echo environment.yml >> .nsmlignore    and run without them",
             ),
         )
+    if words := _lacking_disk(nodes, request):
+        return CannotEverFit(
+            f"{_NEVER}: its datasets are larger than every node's disk",
+            why=words,
+            attempt="nsml run --stream NAME ...    reads a dataset as it goes, and keeps what fits\nnsml node ls",
+        )
     if paths := lacking_paths(nodes, request):
         return CannotEverFit(
             f"{_NEVER}: no node has {paths}",
@@ -175,6 +181,14 @@ def _lacking_everywhere(nearest: Alternatives, request: Request, image: str) -> 
             attempt=f"shared_roots = [FOLDER]{_IN_SETTINGS}\n{_LOOK}",
         )
     return None
+
+
+def _lacking_disk(nodes: Sequence[Node], request: Request) -> str:
+    """How large its datasets are, where no node's disk would hold them, and how much one holds at most; "" where one would."""
+    if not nodes or any(one.holds_data(request.data_bytes) for one in nodes):
+        return ""
+    most = max(one.data_bytes for one in nodes)
+    return f"they take {size_text(request.data_bytes)}, and no node's disk has more than {size_text(most)} for datasets"
 
 
 def _with_image(nearest: Alternatives, request: Request) -> str:

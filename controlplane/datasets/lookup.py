@@ -137,6 +137,7 @@ class DatasetLookup:
             streamed=reference.streamed,
             folder=reference.folder,
             in_place=found.version.in_place,
+            size_bytes=found.version.size_bytes,
         )
 
     async def changeable(self, caller: UserCaller, reference: DatasetReference) -> DatasetListing:

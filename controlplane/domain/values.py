@@ -242,7 +242,7 @@ class DatasetVersion:
     """A dataset version as a session uses it: mounted at /data/NAME or, `streamed`, read over S3 and not fetched.
 
     `folder`: in place of NAME, "" for that. `in_place`: the folder of the node that has its files; "": they are in the
-    object store.
+    object store. `size_bytes`: of its files; 0: not known.
     """
 
     owner: str
@@ -252,6 +252,12 @@ class DatasetVersion:
     streamed: bool = False
     folder: str = ""
     in_place: str = ""
+    size_bytes: int = 0
+
+    @property
+    def fetched_bytes(self) -> int:
+        """What a node that runs the session has of it on its disk."""
+        return 0 if self.streamed or self.in_place else self.size_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -735,6 +741,8 @@ class Node:
     """What its agent can be asked: names of `Ability`."""
     python_version: str = ""
     """Of the Python that programs get there; "" with containers, or of an agent that does not say."""
+    data_bytes: int = 0
+    """What its disk can hold of datasets at most; 0: not known."""
     registered_at: float = 0.0
     limits: KeptLimits = field(default_factory=KeptLimits)
     drain: Drain | None = None
@@ -756,6 +764,10 @@ class Node:
     def builds_conda(self) -> bool:
         """Whether packages of conda can be installed there."""
         return "CONDA" in self.abilities
+
+    def holds_data(self, size: int) -> bool:
+        """Whether so many bytes of datasets would fit on its disk, were nothing else there; also where that is not known."""
+        return not self.data_bytes or size <= self.data_bytes
 
     def shares(self, path: str) -> bool:
         """Whether it can mount a dataset in place there."""

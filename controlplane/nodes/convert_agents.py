@@ -127,6 +127,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         shared_roots=tuple(filter(is_plain, message.shared_roots[:MOST_SHARED_ROOTS])),
         abilities=tuple(sorted(one.name for one in to_abilities(message.abilities))),
         python_version=message.python_version[:MOST_VERSION_CHARS],
+        data_bytes=message.data_bytes,
         registered_at=now,
         limits=to_kept(message.limits, most_note_chars=MOST_NOTE_CHARS),
     )

@@ -19,6 +19,7 @@ from controlplane.scheduler.fit import (
     NO_SUCH_GPU,
     OTHER_POD,
     OWNERS_ONLY,
+    SMALL_DISK,
     refusal,
 )
 from controlplane.scheduler.max_capacity import (
@@ -75,6 +76,7 @@ _HAS_ROOM_FOR_SOME = "has room for some of its replicas"
 OF_ONE_AND_OF_SEVERAL = {
     NO_CONTAINERS: (NO_CONTAINERS, "run no containers"),
     NO_CONDA: (NO_CONDA, "have no micromamba"),
+    SMALL_DISK: (SMALL_DISK, "have disks too small for its datasets"),
     NO_GANGS: (NO_GANGS, "give gangs no network"),
     NO_SUCH_GPU: (NO_SUCH_GPU, "have no such GPU"),
     OTHER_POD: (OTHER_POD, "are in other pods"),

@@ -51,6 +51,8 @@ class Request(NamedTuple):
     """Folders of its datasets in place, which its nodes have."""
     with_conda: bool = False
     """Whether its nodes install packages of conda."""
+    data_bytes: int = 0
+    """What its datasets take on the disk of each node."""
 
     @property
     def whole_devices(self) -> int:
@@ -79,6 +81,8 @@ def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozen
         avoids=avoids,
         paths=tuple(sorted({one.in_place for one in spec.datasets if one.in_place})),
         with_conda=spec.needs_conda and not spec.image and not spec.dockerfile,
+        # Once where it has one under two names: the files are there once.
+        data_bytes=sum({one.digest: one.fetched_bytes for one in spec.datasets}.values()),
     )
 
 
@@ -112,6 +116,7 @@ OWNERS_ONLY = "takes its owner's sessions only"
 
 NO_CONTAINERS = "runs no containers"
 NO_CONDA = "has no micromamba"
+SMALL_DISK = "has a disk too small for its datasets"
 NO_GANGS = "gives gangs no network"
 NO_SUCH_GPU = "has no such GPU"
 OTHER_POD = "is in another pod"
@@ -127,8 +132,8 @@ def refusal(node: Node, request: Request) -> str:
         return OWNERS_ONLY
     if request.in_container and node.isolation is not Isolation.CONTAINER:
         return NO_CONTAINERS
-    if request.with_conda and not node.builds_conda:
-        return NO_CONDA
+    if words := _unprepared(node, request):
+        return words
     if (request.replica_count > 1 or request.network) and (words := _unconnected(node, request)):
         return words
     if request.gpu_model and not any(
@@ -136,6 +141,13 @@ def refusal(node: Node, request: Request) -> str:
     ):
         return NO_SUCH_GPU
     return _elsewhere(node, request) or (AVOIDED if node.name in request.avoids else "")
+
+
+def _unprepared(node: Node, request: Request) -> str:
+    """Why its environment or its data could not be brought there; "" when they could."""
+    if request.with_conda and not node.builds_conda:
+        return NO_CONDA
+    return "" if node.holds_data(request.data_bytes) else SMALL_DISK
 
 
 def _elsewhere(node: Node, request: Request) -> str:

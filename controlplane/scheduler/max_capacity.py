@@ -253,6 +253,7 @@ def _kind_of(node: Node) -> tuple[object, ...]:
         node.networks,
         node.shared_roots,
         node.builds_conda,
+        node.data_bytes,
         node.pod,
         node.owner if owner_words(node) else None,
     )

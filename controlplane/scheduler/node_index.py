@@ -255,6 +255,7 @@ class NodeIndex:
             node.networks,
             node.shared_roots,
             node.builds_conda,
+            node.data_bytes,
             node.owner if owner_words(node) else "",
         )
         kind = self._kinds.setdefault(key, len(self._kinds))

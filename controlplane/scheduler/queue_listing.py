@@ -184,4 +184,7 @@ def _is_least(one: int, other: int) -> bool:
 
 def _conditions(one: Request) -> tuple[object, ...]:
     """What says which nodes would do at all."""
-    return (one.owner, one.in_container, one.with_conda, one.gpu_model, one.pod, one.avoids)
+    return (
+        *(one.owner, one.in_container, one.with_conda, one.data_bytes),
+        *(one.gpu_model, one.pod, one.avoids),
+    )

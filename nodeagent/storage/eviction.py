@@ -164,6 +164,18 @@ def kept_free(space: Space, floor_bytes: int) -> tuple[int, int]:
     return max(most, min(_OVER_FLOOR * floor_bytes, space.size)), round(_LAST.share * space.files)
 
 
+def most_data(place: Path, floor_bytes: int) -> int:
+    """Bytes of datasets that the disk of `place` could hold, were nothing else there; 0: not known.
+
+    In whole GB, so that disks of one model are alike.
+    """
+    space = space_of(place)
+    if space is None:
+        return 0
+    most = max(space.size - kept_free(space, floor_bytes)[0], 1)
+    return most - most % 10**9 if most > 10**10 else most
+
+
 def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:
     """One that cannot be removed must not keep the others."""
     try:

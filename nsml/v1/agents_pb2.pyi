@@ -245,7 +245,7 @@ class MemberReport(_message.Message):
     def __init__(self, local_rank: _Optional[int] = ..., process: _Optional[str] = ..., world: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[_Union[_sessions_pb2.MemberState, str]] = ..., counter: _Optional[str] = ..., at: _Optional[int] = ..., position: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., step_s: _Optional[_Mapping[str, float]] = ..., is_paused: _Optional[bool] = ..., knobs: _Optional[_Iterable[_Union[_sessions_pb2.KnobChange, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks", "not_ready", "engine_note", "abilities", "peer_offer", "shared_roots", "python_version")
+    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks", "not_ready", "engine_note", "abilities", "peer_offer", "shared_roots", "python_version", "data_bytes")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +273,7 @@ class Register(_message.Message):
     PEER_OFFER_FIELD_NUMBER: _ClassVar[int]
     SHARED_ROOTS_FIELD_NUMBER: _ClassVar[int]
     PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     agent_version: str
@@ -300,7 +301,8 @@ class Register(_message.Message):
     peer_offer: _peers_pb2.PeerOffer
     shared_roots: _containers.RepeatedScalarFieldContainer[str]
     python_version: str
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., highest_revision: _Optional[int] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., abilities: _Optional[_Iterable[_Union[AgentAbility, str]]] = ..., peer_offer: _Optional[_Union[_peers_pb2.PeerOffer, _Mapping]] = ..., shared_roots: _Optional[_Iterable[str]] = ..., python_version: _Optional[str] = ...) -> None: ...
+    data_bytes: int
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., highest_revision: _Optional[int] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., abilities: _Optional[_Iterable[_Union[AgentAbility, str]]] = ..., peer_offer: _Optional[_Union[_peers_pb2.PeerOffer, _Mapping]] = ..., shared_roots: _Optional[_Iterable[str]] = ..., python_version: _Optional[str] = ..., data_bytes: _Optional[int] = ...) -> None: ...
 
 class DevicesChanged(_message.Message):
     __slots__ = ("devices", "device_note", "not_ready", "engine_note")

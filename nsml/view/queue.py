@@ -29,6 +29,7 @@ _OF_SEVERAL_NODES = {
     "takes its owner's sessions only": "take their owners' sessions only",
     "runs no containers": "run no containers",
     "has no micromamba": "have no micromamba",
+    "has a disk too small for its datasets": "have disks too small for its datasets",
     "gives gangs no network": "give gangs no network",
     "has no such GPU": "have no such GPU",
     "is in another pod": "are in other pods",

@@ -89,6 +89,24 @@ def test_what_fills_the_disk_is_ended_and_the_other_goes_on(platform, tmp_path):
     wait_for(lambda: state(platform, other) == "SUCCEEDED", what="the other one ends well")
 
 
+@pytest.mark.parametrize("platform", [""], indirect=True)
+def test_data_larger_than_every_nodes_disk_is_refused_unless_it_is_streamed(platform, tmp_path):
+    folder = tmp_path / "large"
+    folder.mkdir()
+    with (folder / "zeros").open("wb") as file:
+        file.truncate(200 << 20)
+    platform.nsml("dataset", "push", "large", str(folder))
+    code = write_program(
+        tmp_path / "code", 'import nsml\nprint(len(nsml.open("large/zeros").read(9)))\n'
+    )
+    refused = platform.nsml("run", "-d", "large", "-f", cwd=code, check=False)
+    assert refused.returncode == 7
+    assert "its datasets are larger than every node's disk" in refused.stderr
+    assert "nsml run --stream NAME" in refused.stderr
+    read = platform.nsml("run", "--stream", "large", "-f", cwd=code)
+    assert "9" in read.stdout
+
+
 @pytest.mark.parametrize("platform", ["0"], indirect=True)
 def test_what_fills_the_disk_can_be_stopped(platform, tmp_path):
     modest = write_program(tmp_path / "modest", MODEST)

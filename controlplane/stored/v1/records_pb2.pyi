@@ -385,7 +385,7 @@ class SecretUseRecord(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class DatasetRecord(_message.Message):
-    __slots__ = ("owner", "name", "version", "digest", "streamed", "folder", "in_place")
+    __slots__ = ("owner", "name", "version", "digest", "streamed", "folder", "in_place", "size_bytes")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +393,7 @@ class DatasetRecord(_message.Message):
     STREAMED_FIELD_NUMBER: _ClassVar[int]
     FOLDER_FIELD_NUMBER: _ClassVar[int]
     IN_PLACE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     owner: str
     name: str
     version: int
@@ -400,7 +401,8 @@ class DatasetRecord(_message.Message):
     streamed: bool
     folder: str
     in_place: str
-    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., streamed: _Optional[bool] = ..., folder: _Optional[str] = ..., in_place: _Optional[str] = ...) -> None: ...
+    size_bytes: int
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., streamed: _Optional[bool] = ..., folder: _Optional[str] = ..., in_place: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class ResourcesRecord(_message.Message):
     __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes")
@@ -610,7 +612,7 @@ class DeviceShare(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., thousandths: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "drain", "fence", "hold", "gang_network", "limits", "only_owner", "isolation_note", "setting_note", "networks", "not_ready", "engine_note", "shared_roots", "abilities", "python_version")
+    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "drain", "fence", "hold", "gang_network", "limits", "only_owner", "isolation_note", "setting_note", "networks", "not_ready", "engine_note", "shared_roots", "abilities", "python_version", "data_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -638,6 +640,7 @@ class NodeRecord(_message.Message):
     SHARED_ROOTS_FIELD_NUMBER: _ClassVar[int]
     ABILITIES_FIELD_NUMBER: _ClassVar[int]
     PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     boot_id: str
     agent_version: str
@@ -665,7 +668,8 @@ class NodeRecord(_message.Message):
     shared_roots: _containers.RepeatedScalarFieldContainer[str]
     abilities: _containers.RepeatedScalarFieldContainer[str]
     python_version: str
-    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., drain: _Optional[_Union[DrainRecord, _Mapping]] = ..., fence: _Optional[_Union[FenceRecord, _Mapping]] = ..., hold: _Optional[_Union[HoldRecord, _Mapping]] = ..., gang_network: _Optional[str] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., networks: _Optional[_Iterable[str]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., shared_roots: _Optional[_Iterable[str]] = ..., abilities: _Optional[_Iterable[str]] = ..., python_version: _Optional[str] = ...) -> None: ...
+    data_bytes: int
+    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., drain: _Optional[_Union[DrainRecord, _Mapping]] = ..., fence: _Optional[_Union[FenceRecord, _Mapping]] = ..., hold: _Optional[_Union[HoldRecord, _Mapping]] = ..., gang_network: _Optional[str] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., networks: _Optional[_Iterable[str]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., shared_roots: _Optional[_Iterable[str]] = ..., abilities: _Optional[_Iterable[str]] = ..., python_version: _Optional[str] = ..., data_bytes: _Optional[int] = ...) -> None: ...
 
 class DrainRecord(_message.Message):
     __slots__ = ("asked_by", "reason", "asked_at", "move_at")

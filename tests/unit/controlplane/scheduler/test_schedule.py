@@ -11,13 +11,14 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.values import (
     AllocatedReplica,
     Allocation,
+    DatasetVersion,
     DeviceShare,
     Isolation,
     Node,
     Resources,
     Session,
 )
-from controlplane.scheduler.fit import MOST_ON_ONE_NODE, most_on
+from controlplane.scheduler.fit import MOST_ON_ONE_NODE, most_on, request_of
 from tests.support.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, held, node, session
 from tests.unit.controlplane.snapshot import ClusterSnapshot, schedule, takes_sessions
@@ -178,6 +179,27 @@ def test_a_session_with_packages_of_conda_goes_where_they_are_installed() -> Non
     assert not plan.placements
     shortages = {one.what: one.nodes for one in plan.deferrals[0].explanation.shortages}
     assert shortages == {"GPUs": 1, "has no micromamba": 1}
+
+
+def test_a_session_goes_where_the_disk_could_hold_its_datasets() -> None:
+    large = {"owner": "kim", "name": "large", "version": 1, "digest": "a" * 64, "size_bytes": 60}
+    one = DatasetVersion(**large)
+    # The same files under another name take no more; what is streamed or in place is not fetched.
+    others = [
+        replace(one, folder="again"),
+        replace(one, digest="b" * 64, streamed=True),
+        replace(one, digest="c" * 64, in_place="/data"),
+    ]
+    wanted = session(spec={"datasets": (one, *others[:2])})
+    nodes = (node("small", 8, data_bytes=59), node("able", 1, data_bytes=60))
+    assert places(schedule(cluster(*nodes, wanted), NOW)) == {wanted.id: ["able"]}
+    assert places(schedule(cluster(node("old"), wanted), NOW)) == {wanted.id: ["old"]}
+    plan = schedule(cluster(*nodes, held("able", ("able-0", 1000)), wanted), NOW)
+    shortages = {one.what: one.nodes for one in plan.deferrals[0].explanation.shortages}
+    assert shortages == {"GPUs": 1, "has a disk too small for its datasets": 1}
+    assert (
+        request_of("kim", session(spec={"datasets": (others[1], others[2])}).spec).data_bytes == 0
+    )
 
 
 def test_an_image_where_no_node_runs_containers() -> None:

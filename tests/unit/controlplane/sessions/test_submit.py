@@ -426,6 +426,28 @@ async def test_packages_of_conda_need_a_node_that_installs_them() -> None:
         assert (await submitter.submit(wish("r3", needs_conda=True))).spec.needs_conda
 
 
+async def test_datasets_larger_than_every_nodes_disk_are_refused_with_the_way_out() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        await at.made.write(node("a", data_bytes=10**9), node("b", data_bytes=2 * 10**9))
+        await at.made.settled(submitter.state)
+        await at.history.catalogue.put_dataset_version(
+            Dataset(owner="kim", name="large", created_at=1.0),
+            digest="a" * 64,
+            size_bytes=3 * 10**9,
+            file_count=1,
+        )
+        whole = DatasetReference(name="large")
+        with pytest.raises(CannotEverFit) as refused:
+            await submitter.submit(wish("r1", datasets=(whole,)))
+        assert refused.value.why == (
+            "they take 3.0 GB, and no node's disk has more than 2.0 GB for datasets"
+        )
+        assert refused.value.attempt.startswith("nsml run --stream NAME ...")
+        made = await submitter.submit(wish("r2", datasets=(replace(whole, streamed=True),)))
+        assert made.spec.datasets[0].size_bytes == 3 * 10**9
+
+
 async def test_an_image_needs_a_node_that_runs_containers() -> None:
     async with desk() as at:
         submitter = await at.submitter()
