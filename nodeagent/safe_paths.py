@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +16,13 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def open_folder(root: Path, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
+def open_folder(
+    root: Path, parts: Sequence[str], *, create: bool = False, regain: bool = False
+) -> Iterator[int]:
     """A descriptor of the folder `parts` below `root`, which leads there without a link.
 
-    What it makes belongs to whom the folder around it belongs to.
+    What it makes belongs to whom the folder around it belongs to. `regain`: with all rights of their owners in each of
+    `parts`, also those that are not needed to open it.
 
     Raises OSError where a component is missing (unless `create`), a link, or no folder, and
     ValueError for a component that is not a plain name.
@@ -30,7 +33,7 @@ def open_folder(root: Path, parts: Sequence[str], *, create: bool = False) -> It
             check_name(part)
             if create:
                 _make(part, here)
-            below = _opened(part, here, _FLAGS, stat.S_IRWXU)
+            below = open_with_rights(part, here) if regain else open_below(part, here)
             os.close(here)
             here = below
         yield here
@@ -138,17 +141,17 @@ def remove_folder(name: str, parent: int) -> None:
     and ValueError for what is not a plain name.
     """
     check_name(name)
-    top = _open_with_rights(name, parent)
+    top = open_with_rights(name, parent)
     try:
         # names of its own: what is moved up must not meet what lies there
         mark, moved = secrets.token_hex(8), 0
         pending = _remove_files(top)
         while pending:
             below = pending.pop()
-            here = _open_with_rights(below, top)
+            here = open_with_rights(below, top)
             try:
                 for inner in _remove_files(here):
-                    os.close(_open_with_rights(inner, here))
+                    os.close(open_with_rights(inner, here))
                     fresh, moved = f"{mark}-{moved}", moved + 1
                     os.rename(inner, fresh, src_dir_fd=here, dst_dir_fd=top)
                     pending.append(fresh)
@@ -172,8 +175,8 @@ def _remove_files(folder: int) -> list[str]:
     return folders
 
 
-def _open_with_rights(name: str, parent: int) -> int:
-    """The folder `name`, open, with all rights of its owner."""
+def open_with_rights(name: str, parent: int) -> int:
+    """Open the folder `name` of the open folder `parent`, with all rights of its owner. Raises OSError; follows no link."""
     here = _opened(name, parent, _FLAGS, stat.S_IRWXU)
     try:
         if os.fstat(here).st_mode & stat.S_IRWXU != stat.S_IRWXU:
@@ -182,3 +185,63 @@ def _open_with_rights(name: str, parent: int) -> int:
         os.close(here)
         raise
     return here
+
+
+def open_below(name: str, parent: int) -> int:
+    """Open the folder `name` of the open folder `parent`, whatever its mode. Raises OSError; follows no link."""
+    return _opened(name, parent, _FLAGS, stat.S_IRWXU)
+
+
+Walked = tuple[list[str], list[str], list[str], int]
+
+
+def walk(
+    folder: int,
+    *,
+    opens: Callable[[str, int], int] = open_below,
+    refused: Callable[[Sequence[str], OSError], object] | None = None,
+) -> Iterator[Walked]:
+    """As `os.fwalk` from an open folder, but it follows no link, not even to see what it leads to.
+
+    Gives the names that lead to a folder, those of its folders, of which the caller may remove some, and of all else, and
+    its descriptor, which is open until the next step. A folder that `opens` does not open, or that cannot be listed, is
+    told to `refused`; without that OSError is raised, as for `folder` itself. Holds one descriptor for each level.
+    """
+    yield from _walk(folder, _listed(folder), [], opens, refused)
+
+
+def _walk(
+    folder: int,
+    listed: tuple[list[str], list[str]],
+    parts: list[str],
+    opens: Callable[[str, int], int],
+    refused: Callable[[Sequence[str], OSError], object] | None,
+) -> Iterator[Walked]:
+    folders, names = listed
+    yield parts, folders, names, folder
+    for name in folders:
+        below = None
+        try:
+            below = opens(name, folder)
+            inside = _listed(below)
+        except OSError as error:
+            if below is not None:
+                os.close(below)
+            if refused is None:
+                raise
+            refused([*parts, name], error)
+            continue
+        try:
+            yield from _walk(below, inside, [*parts, name], opens, refused)
+        finally:
+            os.close(below)
+
+
+def _listed(folder: int) -> tuple[list[str], list[str]]:
+    """Names of the folders in it, and of all else."""
+    folders: list[str] = []
+    names: list[str] = []
+    with os.scandir(folder) as found:
+        for item in found:
+            (folders if item.is_dir(follow_symlinks=False) else names).append(item.name)
+    return folders, names

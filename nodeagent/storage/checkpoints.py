@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -25,7 +25,7 @@ import structlog
 from nodeagent.collect.pace import CountedLog, Patience
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.safe_paths import open_folder, path_of, remove_folder
-from nodeagent.storage.file_lists import regular_files
+from nodeagent.storage.file_lists import MOST_NAME_CHARS, regular_files
 from nodeagent.storage.holes import SPARSE_TIMES, data_bytes, may_be_sparse
 from nodeagent.storage.media import MediaUploads
 from nodeagent.storage.sealed_checkpoints import Opened, forget, is_copy, keep, opened, parts_of
@@ -38,10 +38,11 @@ from nsml.client.rpc import Rpc
 from nsml.common.clock import Clock, Offload, SystemClock
 from nsml.common.concurrency import TaskGroup
 from nsml.common.units import size_text
-from nsml.content.errors import ContentError
+from nsml.content.errors import ChangedWhilePacking, ContentError, Unreadable
 from nsml.content.packing import Packed, pack_files
 from nsml.content.paths import native_parts
 from nsml.content.safe_paths import beneath
+from nsml.spec.output_datasets import KEPT_FILES
 from nsml.v1 import artifacts_pb2
 from nsml.v1 import checkpoints_pb2 as pb
 
@@ -59,6 +60,8 @@ _MOST_UNNOTED = 64
 _MOST_HELD = 1_000
 _MOST_HELD_BYTES = 64 << 10
 """Checkpoints, and bytes of their names, of which it is asked at once whether they are kept still."""
+_MOST_GIVEN_UP = 20
+"""Kept files that are left out of one replica's, since they cannot be read, or change while they are: each time all are read again."""
 _FILE_BYTES = 100
 """What a path in a list holds beyond its letters."""
 
@@ -172,6 +175,7 @@ class Uploads:
         self._durable: dict[str, str] = {}
         """Folders of checkpoints of which the object store has the content, by name; those before a restart are not known."""
         self._held = 0
+        self._given_up = 0
         self._unnoted = 0
         self._changed = asyncio.Event()
         self._fewer = asyncio.Event()
@@ -297,6 +301,8 @@ class Uploads:
                 self._log("delayed", checkpoint, error)
                 await self._patience.wait(error, self._pause)
                 return
+            if await self._is_less(checkpoint, error):
+                return
             self._log("lost", checkpoint, error)
             is_durable = False
             try:
@@ -315,6 +321,41 @@ class Uploads:
                 await self._note_ends()
             if checkpoint.is_artifact:
                 await uninterrupted(self._run, partial(self._remove, checkpoint.folder))
+
+    async def _is_less(self, checkpoint: SavedCheckpoint, error: Exception) -> bool:
+        """Leave the file of kept files out for which they could not be sent; whether they are to be sent without it."""
+        is_kept = checkpoint.is_whole and checkpoint.name == KEPT_FILES
+        if not (is_kept and isinstance(error, ChangedWhilePacking | Unreadable)):
+            return False
+        self._given_up += 1
+        if self._given_up > _MOST_GIVEN_UP or self._pending.get(checkpoint.key) is not checkpoint:
+            return False
+        removing = partial(self._remove_file, checkpoint.folder, error.path)
+        if not await uninterrupted(self._run, removing):
+            return False
+        self._log("without", checkpoint, error)
+        why = "cannot be read" if isinstance(error, Unreadable) else "changed while it was sent"
+        more = f"{error.path[:MOST_NAME_CHARS]} ({why})"
+        before = checkpoint.left_out
+        left_out = f"{before}; {more}" if before else f"left out: {more}"
+        self._sent.pop(checkpoint.key, None)
+        self._pending[checkpoint.key] = replace(checkpoint, left_out=left_out)
+        await self._note_ends()
+        return True
+
+    def _remove_file(self, folder: str, path: str) -> bool:
+        """Remove one file of a folder, as it is sent and beside that; whether it is nowhere in it any more."""
+        *above, name = native_parts(path)
+        entry, *inner = parts_of(folder)
+        for root, parts in ((self._folder.run, ["checkpoints"]), (self._folder.kept, [])):
+            try:
+                with open_folder(root, [*parts, entry, *inner, *above]) as here:
+                    os.unlink(name, dir_fd=here)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+        return True
 
     async def _note_ends(self) -> None:
         try:

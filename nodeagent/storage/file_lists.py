@@ -6,18 +6,20 @@ import os
 import stat
 from collections.abc import Iterator
 
+from nodeagent.safe_paths import walk
 from nsml._path_text import path_text
 from nsml.content.paths import MAX_DEPTH
 
 MOST_FILES = 1_000_000
 """As many as the agent can describe at once."""
+MOST_NAME_CHARS = 48
+"""Characters of the path of a file that is left out, where several are named."""
 
 
 def regular_files(folder: int) -> Iterator[str]:
     """Paths of the regular files below the open folder, as text. Raises OSError; ValueError: too many, or too deep."""
     count = 0
-    for base, folders, names, here in os.fwalk(".", dir_fd=folder, onerror=_raise):
-        parts = [part for part in base.split("/") if part != "."]
+    for parts, folders, names, here in walk(folder):
         if len(parts) >= MAX_DEPTH and folders:
             raise ValueError(f"folders are nested more than {MAX_DEPTH} deep")
         for name in names:
@@ -31,7 +33,3 @@ def regular_files(folder: int) -> Iterator[str]:
 def count_files(folder: int) -> int:
     """How many these are. Raises as `regular_files`."""
     return sum(1 for _ in regular_files(folder))
-
-
-def _raise(error: OSError) -> None:
-    raise error

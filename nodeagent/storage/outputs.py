@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from nodeagent.folders import ReplicaFolder
-from nodeagent.safe_paths import open_folder, path_of
+from nodeagent.safe_paths import allow, open_file, open_folder, open_with_rights, path_of, walk
 from nodeagent.storage.checkpoints import SavedCheckpoint
-from nodeagent.storage.file_lists import count_files
+from nodeagent.storage.file_lists import MOST_NAME_CHARS, count_files
 from nsml._path_text import path_text
-from nsml.common.units import size_text
-from nsml.content.paths import MAX_DEPTH
+from nsml.common.units import counted, size_text
+from nsml.content.errors import PathRefused
+from nsml.content.paths import MAX_DEPTH, split_path
 from nsml.spec.output_datasets import (
     KEPT_BY_DEFAULT_ENTRY,
     KEPT_ENTRY,
@@ -31,7 +32,7 @@ _KEPT_FILES = 10_000
 _LOOKED_AT = 1_000_000
 """Files of a working folder that are looked at."""
 _NAMED = 3
-_MOST_NAME_CHARS = 100
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def take_outputs(
@@ -48,9 +49,11 @@ def has_new_files(folder: ReplicaFolder) -> bool:
     """Whether `keep_files` would find any, or say why it cannot."""
     try:
         owner = folder.run.stat().st_uid
-        with open_folder(folder.app, []) as app:
-            return any(_new_files(app, _since_ns(folder), owner))
-    except (OSError, ValueError):
+        refused: list[tuple[str, str]] = []
+        with _working_folder(folder) as app:
+            has_any = any(_new_files(app, _since_ns(folder), owner, _telling(refused)))
+        return has_any or bool(refused)
+    except OSError:
         return True
 
 
@@ -61,22 +64,22 @@ def keep_files(
 
     Links, special files, what belongs to others, and what begins with a dot, as tokens and caches do, are not kept. Files
     are taken in the order of their paths, those of a folder before its subfolders, and one that does not fit any more is
-    passed by. `is_asked`: else nobody asked for them, and they are given up where its owner has no room for them, and never are
+    passed by, as is one that cannot be read, moved or sent: what is left out is named. `is_asked`: else nobody asked for them, and they are given up where its owner has no room for them, and never are
     more than what the disk has free: it may be what the platform needs to take them.
     """
     owner = folder.run.stat().st_uid
     lost, left_out = "", ""
     count = 0
     entry = KEPT_ENTRY if is_asked else KEPT_BY_DEFAULT_ENTRY
+    refused: list[tuple[str, str]] = []
     try:
+        _regain(folder, folder.run.name)
         with open_folder(folder.run, ["checkpoints", entry, _MODEL], create=True) as target:
             if not is_asked:
                 most_bytes = min(most_bytes, _free_bytes(target))
-            chosen, over = _chosen(folder, target, _since_ns(folder), owner, most_bytes)
-            for parts in chosen:
-                _move_file(folder, parts, target)
+            over = _move_new(folder, target, owner, most_bytes, _telling(refused))
             count = count_files(target)
-            left_out = _left_out(over, most_bytes)
+            left_out = _left_out(over, refused, most_bytes)
     except OSError as error:
         lost = f"its working folder cannot be read: {error.strerror or error}"
     except ValueError as error:
@@ -105,38 +108,92 @@ def _since_ns(folder: ReplicaFolder) -> int:
     return folder.spec.stat().st_ctime_ns
 
 
-def _chosen(
-    folder: ReplicaFolder, target: int, since_ns: int, owner: int, most_bytes: int
-) -> tuple[list[list[str]], list[tuple[str, int]]]:
-    """The parts of the paths of what is kept, and paths and sizes of what is over the limits."""
+_Refused = Callable[[Sequence[str], Exception], None]
+
+
+def _telling(refused: list[tuple[str, str]]) -> _Refused:
+    """What notes the path of a file or folder that is left out, and why."""
+
+    def note(parts: Sequence[str], error: Exception) -> None:
+        refused.append((path_text("/".join(parts)), _why(error)))
+
+    return note
+
+
+def _why(error: Exception) -> str:
+    match error:
+        case PathRefused():
+            return error.reason
+        case OSError():
+            return error.strerror or str(error)
+    return str(error)
+
+
+def _regain(folder: ReplicaFolder, name: str) -> None:
+    """Have all rights in a folder of the replica's, whatever its program made of them. Raises OSError."""
+    with open_folder(folder.path, [name], regain=True):
+        pass
+
+
+@contextmanager
+def _working_folder(folder: ReplicaFolder) -> Iterator[int]:
+    """It, open, with all rights. Raises OSError."""
+    with open_folder(folder.path, [folder.app.name], regain=True) as app:
+        yield app
+
+
+def _move_new(
+    folder: ReplicaFolder, target: int, owner: int, most_bytes: int, refused: _Refused
+) -> list[tuple[str, int]]:
+    """Move what is kept to `target`; the paths and sizes of what is over the limits. `refused` is told of what cannot be kept."""
+    since_ns = _since_ns(folder)
     there = _sizes(target)
     bytes_left, files_left = most_bytes - sum(there), _KEPT_FILES - len(there)
     chosen: list[list[str]] = []
     over: list[tuple[str, int]] = []
-    if not folder.app.exists():  # an earlier agent took what was there, and removed the rest
-        return [], []
-    with open_folder(folder.app, []) as app:
-        for parts, facts in _new_files(app, since_ns, owner):
-            if facts.st_size <= bytes_left and files_left > 0:
-                bytes_left, files_left = bytes_left - facts.st_size, files_left - 1
-                chosen.append(parts)
-            else:
+    if not os.path.lexists(folder.app):  # an earlier agent took what was there
+        return []
+    with _working_folder(folder) as app:
+        for parts, facts in _new_files(app, since_ns, owner, refused):
+            if facts.st_size > bytes_left or files_left <= 0:
                 over.append((path_text("/".join(parts)), facts.st_size))
-    return chosen, over
+                continue
+            try:
+                _check_readable(app, parts)
+            except (OSError, PathRefused) as error:
+                refused(parts, error)
+                continue
+            bytes_left, files_left = bytes_left - facts.st_size, files_left - 1
+            chosen.append(parts)
+        for parts in chosen:
+            try:
+                _move_file(app, parts, target)
+            except OSError as error:
+                refused(parts, error)
+    return over
 
 
-def _new_files(app: int, since_ns: int, owner: int) -> Iterator[tuple[list[str], os.stat_result]]:
+def _new_files(
+    app: int, since_ns: int, owner: int, refused: _Refused
+) -> Iterator[tuple[list[str], os.stat_result]]:
+    """Each file that was made or changed, and what it is; `refused` is told of folders, and files, that cannot be looked at."""
     seen = 0
-    for base, folders, names, here in os.fwalk(".", dir_fd=app):
+    for above, folders, names, here in walk(app, opens=open_with_rights, refused=refused):
         folders[:] = sorted(name for name in folders if name[0] != "." and name != "__pycache__")
-        above = [part for part in base.split("/") if part != "."]
         if len(above) >= MAX_DEPTH - 1:
+            for name in folders:
+                refused([*above, name], ValueError(f"deeper than {MAX_DEPTH} folders"))
             folders.clear()
         for name in sorted(names):
             seen += 1
             if seen > _LOOKED_AT:
-                raise ValueError(f"more than {_LOOKED_AT:,} files")
-            facts = os.lstat(name, dir_fd=here)
+                refused([*above, name], ValueError(f"behind the first {_LOOKED_AT:,} files"))
+                return
+            try:
+                facts = os.lstat(name, dir_fd=here)
+            except OSError as error:
+                refused([*above, name], error)
+                continue
             is_own = stat.S_ISREG(facts.st_mode) and facts.st_uid == owner and name[0] != "."
             # A program can set when a file was modified, not when it was changed in any way.
             if is_own and facts.st_ctime_ns > since_ns:
@@ -151,25 +208,42 @@ def _sizes(folder: int) -> list[int]:
     ]
 
 
-def _move_file(folder: ReplicaFolder, parts: Sequence[str], target: int) -> None:
+def _check_readable(app: int, parts: Sequence[str]) -> None:
+    """Raise OSError for a file that the agent cannot read, PathRefused for a path that no manifest takes."""
+    split_path(path_text("/".join(parts)))
+    *above, name = parts
+    with open_folder(path_of(app), above) as source:
+        os.close(open_file(name, source, _READ))
+
+
+def _move_file(app: int, parts: Sequence[str], target: int) -> None:
     *above, name = parts
     with (
-        open_folder(folder.app, above) as source,
+        open_folder(path_of(app), above) as source,
         open_folder(path_of(target), above, create=True) as place,
     ):
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=place)
 
 
-def _left_out(over: Sequence[tuple[str, int]], most_bytes: int) -> str:
-    if not over:
-        return ""
-    size = size_text(sum(size for _, size in over))
-    names = ", ".join(path[:_MOST_NAME_CHARS] for path, _ in over[:_NAMED])
-    more = f" and {len(over) - _NAMED} more" if over[_NAMED:] else ""
-    return (
-        f"left out: {size} over the limits of {size_text(most_bytes)} and {_KEPT_FILES:,} files:"
-        f" {names}{more}"
-    )
+def _left_out(
+    over: Sequence[tuple[str, int]], refused: Sequence[tuple[str, str]], most_bytes: int
+) -> str:
+    """What is not kept, for people: how much, why, and the first names; "" for nothing."""
+    found = []
+    if over:
+        size = size_text(sum(size for _, size in over))
+        limits = f"{size_text(most_bytes)} and {_KEPT_FILES:,} files"
+        found.append(f"{size} over the limits of {limits}: {_named([path for path, _ in over])}")
+    if refused:
+        which = counted(len(refused), "file or folder", "files or folders")
+        found.append(f"{which} that cannot be kept: {_named([path for path, _ in refused])}")
+        found[-1] += f" ({refused[0][1][:MOST_NAME_CHARS]})"
+    return f"left out: {'; '.join(found)}" if found else ""
+
+
+def _named(paths: Sequence[str]) -> str:
+    names = ", ".join(path[:MOST_NAME_CHARS] for path in paths[:_NAMED])
+    return f"{names} and {len(paths) - _NAMED:,} more" if paths[_NAMED:] else names
 
 
 def _take(folder: ReplicaFolder, number: int, output: OutputDataset, at: float) -> SavedCheckpoint:
@@ -177,8 +251,10 @@ def _take(folder: ReplicaFolder, number: int, output: OutputDataset, at: float) 
     entry = path.split("/", maxsplit=1)[0]
     lost = ""
     try:
+        _regain(folder, folder.run.name)
         _move(folder, entry, output)
         with open_folder(folder.run, ["checkpoints", entry, _MODEL]) as descriptor:
+            _make_readable(descriptor)
             is_empty = not count_files(descriptor)
         if is_empty:
             lost = f"there are no files in its folder {output.folder}"
@@ -205,6 +281,19 @@ def _move(folder: ReplicaFolder, entry: str, output: OutputDataset) -> None:
         with suppress(FileNotFoundError):
             os.lstat(_MODEL, dir_fd=target)
             return
-        with open_folder(folder.app, above) as source:
+        with open_folder(folder.path, [folder.app.name, *above], regain=True) as source:
+            with suppress(OSError):  # what is no folder, or cannot be moved, is told below
+                os.close(open_with_rights(name, source))
             # Of a link the link itself, which is no folder then.
             os.rename(name, _MODEL, src_dir_fd=source, dst_dir_fd=target)
+
+
+def _make_readable(folder: int) -> None:
+    """Give the agent the rights that its program took away to read all below the open folder, where it may. Raises OSError."""
+    for parts, folders, names, here in walk(folder, opens=open_with_rights):
+        if len(parts) >= MAX_DEPTH:
+            folders.clear()
+        for name in names:
+            facts = os.lstat(name, dir_fd=here)
+            if stat.S_ISREG(facts.st_mode) and not facts.st_mode & stat.S_IRUSR:
+                allow(name, here, stat.S_IRUSR)

@@ -143,6 +143,25 @@ async def test_what_waits_for_its_commit_is_not_read_again(
     assert (told.file_count, told.size_bytes, len(reads)) == (2, 6, 1)
 
 
+async def test_a_kept_file_that_changes_while_it_is_sent_costs_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changing(root: Path, files: Sequence[str], **limits: Any) -> Any:
+        found = pack_files(root, files, **limits)
+        if "b" in files:
+            (root / "b").write_text("another")
+        return found
+
+    monkeypatch.setattr("nodeagent.storage.checkpoints.pack_files", changing)
+    first, second = (artifact(bench, number, a="1", b="2" * (3 << 20), c="3") for number in (0, 1))
+    kept = replace(first, name="/app", files=(), is_whole=True, left_out="left out: d")
+    await bench.send(kept, replace(second, files=(), is_whole=True))
+    saved, told = bench.platform.artifacts
+    assert (told.name, told.file_count, told.why_lost) == ("/app", 2, "")
+    assert told.left_out == "left out: d; b (changed while it was sent)"
+    assert saved.why_lost, "what a program saved is all there, or lost"
+
+
 async def test_each_artifact_of_a_name_is_sent_and_its_folder_removed(bench: Bench) -> None:
     best = bench.save("best", 1, w="1")
     first, second = artifact(bench, 2, a="one"), artifact(bench, 3, a="two")

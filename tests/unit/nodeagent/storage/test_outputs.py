@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from nodeagent.folders import ReplicaFolder
 from nodeagent.safe_paths import open_folder
-from nodeagent.storage import file_lists, outputs
+from nodeagent.storage import checkpoints, file_lists, outputs
 from nodeagent.storage.checkpoints import SavedCheckpoint
 from nodeagent.storage.outputs import has_new_files, keep_files, take_outputs
+from nodeagent.storage.sealed_checkpoints import opened
 from nsml.spec.output_datasets import OutputDataset
 
 
@@ -153,3 +157,132 @@ def test_what_nobody_asked_for_is_no_more_than_the_disk_has_free(
     assert kept is not None
     assert files_of(folder, kept) == ["b"]
     assert kept.left_out == "left out: 9 Bytes over the limits of 5 Bytes and 10,000 files: a"
+
+
+STRANGER = 65534
+
+
+@pytest.fixture
+def unprivileged(tmp_path: Path) -> Iterator[ReplicaFolder]:
+    """The folder of a replica of an agent without root, whose programs have its own uid; the test is that agent."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        for above in (tmp_path, *tmp_path.parents):
+            mode = above.stat().st_mode
+            if above.stat().st_uid == 0 and mode & 0o011 != 0o011:
+                above.chmod(stat.S_IMODE(mode) | 0o011)
+        os.chown(tmp_path, STRANGER, -1)
+        os.seteuid(STRANGER)
+    try:
+        made = ReplicaFolder(tmp_path / "replica")
+        made.create()
+        started(made)
+        yield made
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+def sent_of(folder: ReplicaFolder, one: SavedCheckpoint) -> list[str]:
+    """What of it is sent: each file was read."""
+    with opened(folder, one.folder) as found:
+        packed = checkpoints._packed(found, one, folder.run.stat().st_uid)
+        return [entry.path for entry in packed.manifest.entries]
+
+
+def deepen(folder: Path, names: Iterable[str]) -> None:
+    """A file below folders of these names, which are together longer than the system takes a path."""
+    here = os.open(folder, os.O_RDONLY)
+    for name in names:
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+
+
+def test_an_agent_without_root_keeps_what_a_program_took_its_rights_from(
+    unprivileged: ReplicaFolder,
+) -> None:
+    folder = unprivileged
+    write(folder, good="1", file="1", readonly__a="1", closed__a="1", unsearchable__deep__a="1")
+    for name, mode in {
+        "file": 0,
+        "readonly": 0o555,
+        "closed": 0,
+        "unsearchable/deep": 0o600,
+        "unsearchable": 0o400,
+        "": 0o555,
+    }.items():
+        (folder.app / name).chmod(mode)
+    folder.run.chmod(0o400)
+    for _ in range(2):  # the second time after a kill
+        kept = keep_files(folder, at=5.0)
+        assert kept is not None
+        assert (kept.lost, kept.left_out) == ("", "")
+    assert sent_of(folder, kept) == [
+        "closed/a",
+        "file",
+        "good",
+        "readonly/a",
+        "unsearchable/deep/a",
+    ]
+
+
+def test_an_agent_without_root_sends_output_folders_whatever_their_rights(
+    unprivileged: ReplicaFolder,
+) -> None:
+    folder = unprivileged
+    write(folder, above__out__file="1", above__out__closed__a="1")
+    for name, mode in {"out/file": 0, "out/closed": 0, "out": 0o555, "": 0o400}.items():
+        (folder.app / "above" / name).chmod(mode)
+    [one] = take_outputs(folder, [OutputDataset("made", "above/out")], at=5.0)
+    assert one.lost == ""
+    assert sent_of(folder, one) == ["closed/a", "file"]
+
+
+def test_what_cannot_be_kept_is_named_and_all_else_is_kept(
+    unprivileged: ReplicaFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = unprivileged
+    write(folder, good="1", shared="1", vanishing="1")
+    (folder.app / "shared").chmod(0)
+    os.link(folder.app / "shared", folder.path / "elsewhere")  # not the agent's to change there
+    (folder.app / os.fsdecode(b"\xff\n")).write_text("1")
+    (folder.app / "circle").symlink_to("circle")
+    (folder.app / "dangling").symlink_to("nothing")
+    (folder.app / "unreachable").symlink_to("/root/x/y")
+    os.mkfifo(folder.app / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        monkeypatch.chdir(folder.app)
+        listening.bind("socket")
+    deepen(folder.app, ["d" * 200] * 30)
+    deepen(folder.app, ["e"] * 70)
+    move = outputs._move_file
+
+    def vanishing(app: int, parts: Sequence[str], target: int) -> None:
+        if parts == ["vanishing"]:
+            os.unlink("vanishing", dir_fd=app)
+        move(app, parts, target)
+
+    monkeypatch.setattr(outputs, "_move_file", vanishing)
+    assert has_new_files(folder)
+    kept = keep_files(folder, at=5.0)
+    assert kept is not None
+    assert kept.lost == ""
+    assert sent_of(folder, kept) == ["\\xff\\x0a", "good"]
+    assert kept.left_out.startswith("left out: 4 files or folders that cannot be kept: shared, ")
+    assert kept.left_out.endswith(" and 1 more (Permission denied)")
+
+
+def test_of_more_files_than_are_looked_at_the_first_are_kept(
+    folder: ReplicaFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "_LOOKED_AT", 2)
+    started(folder)
+    write(folder, a="1", b="1", c="1", d__e="1")
+    kept = keep_files(folder, at=5.0)
+    assert kept is not None
+    assert files_of(folder, kept) == ["a", "b"]
+    assert kept.left_out.endswith("cannot be kept: c (behind the first 2 files)")
