@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,7 +16,7 @@ from cli.progress import Progress
 from nsml.common.shell import shell_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Awaitable, Iterator, Sequence
 
     from cli.app import App
     from nsml.client.calls import Client
@@ -68,25 +67,22 @@ def pull_options(function: F) -> F:
 
 
 @contextmanager
-def fetching_to(path: Path, target: Path, *, replaces: bool) -> Iterator[Path]:
+def fetching_to(
+    path: Path, target: Path, *, replaces: bool, only: Sequence[str] = ()
+) -> Iterator[Path]:
     """Where to fetch to, in place of `path`, so that what is fetched becomes `target`, which is below `path`.
 
-    An existing target is left alone, or replaced at the end: a fetch that fails leaves it as it was. Raises CommandError as
-    `target_errors`.
+    An existing target is left alone, or replaced at the end: a fetch that fails leaves it as it was. `only`: if it is there,
+    these paths in it are replaced. Raises CommandError as `target_errors` and `replacing`.
     """
+    from cli.replacing import replacing
+
     with target_errors(target):
         if not (replaces and os.path.lexists(target)):
             yield path
             return
-        with TemporaryDirectory(prefix=".nsml-", dir=path, ignore_cleanup_errors=True) as staging:
-            yield Path(staging)
-            before = Path(staging, "replaced")
-            target.rename(before)
-            try:
-                Path(staging, target.relative_to(path)).rename(target)
-            except OSError:
-                before.rename(target)
-                raise
+        with replacing(path, target, only) as staging:
+            yield staging
 
 
 def tell_files(app: App, folder: Path) -> None:

@@ -412,7 +412,7 @@ def pull(
     """Fetch a dataset to PATH/NAME.
 
     Without @N or @TAG its newest version. Every file is verified by its digest. An existing folder is left alone, unless
-    -f replaces it.
+    -f replaces it, or with --only these paths in it.
     Hidden parts come with it for the owner and administrators alone. Files keep their paths with --only; exit code 9
     if only some of its paths are there, and 5 if none is.
     """
@@ -433,7 +433,7 @@ def pull(
         found = await client.datasets.get(*wanted)
         full = f"{found.owner}/{found.name}"
         target = path / folder_name(found.name)
-        with fetching_to(path, target, replaces=force) as root:
+        with fetching_to(path, target, replaces=force, only=paths) as root:
             place = root / target.name
             if found.in_place:
                 files, size, missing = await copy_in_place(client, found, place, paths)

@@ -66,6 +66,25 @@ def test_an_existing_folder_is_replaced_with_f_once_all_is_fetched(
     assert sorted(project.rglob("*")) == [one for one in there if one.name != "mine"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dataset", "pull", "mnist", "--only", "weights.npy"],
+        ["download", "mnist/1", "-s", "/app/weights.npy"],
+    ],
+)
+def test_a_part_replaces_that_part_alone(nsml, everything, project, words):
+    everything.state = pb.SESSION_STATE_SUCCEEDED
+    target = project / nsml(*words, "x").stdout.strip()
+    (target / "weights.npy").write_bytes(b"changed")
+    (target / "other").write_bytes(b"fetched before")
+    nsml(*words, "x", "-f")
+    assert {one.name: one.read_bytes() for one in target.iterdir()} == {
+        "weights.npy": b"weights",
+        "other": b"fetched before",
+    }
+
+
 @pytest.mark.parametrize("words", [["pull", "mnist/1"], ["dataset", "pull", "mnist"]])
 def test_what_is_not_whole_leaves_nothing(nsml, state, everything, project, words):
     there = sorted(project.iterdir())

@@ -1,0 +1,176 @@
+"""A fetched folder in place of the one that is there: at each moment the old one or the new one has the name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cli.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_EXCHANGE = 2
+_HERE = -100
+"""RENAME_EXCHANGE and AT_FDCWD of renameat2(2)."""
+_NO_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
+
+
+class _Change(NamedTuple):
+    """What was fetched, whose place it takes, and where the old is put where names cannot be exchanged."""
+
+    new: Path
+    target: Path
+    spare: Path
+
+
+@contextmanager
+def replacing(path: Path, target: Path, only: Sequence[str] = ()) -> Iterator[Path]:
+    """Where to fetch to, in place of `path`, so that it replaces the folder `target`, which is below `path`, when the body is through.
+
+    That is beside the target, on its file system. `only`: these files and folders of it alone, as the texts of paths: all
+    else stays. Whatever is raised, and whenever, leaves what was there. Raises CommandError for a target that is no folder,
+    and for what cannot take the place of another in it, and OSError.
+    """
+    _refuse_unless_folder(target)
+    staging = Path(tempfile.mkdtemp(prefix=".nsml-", dir=target.parent))
+    changes: list[_Change] = []
+    try:
+        (staging / "new").mkdir()
+        yield staging / "new"
+        fetched = staging / "new" / target.relative_to(path)
+        _refuse_unless_folder(target)
+        changes += (
+            _parts(staging, fetched, target, only)
+            if only
+            else [_Change(fetched, target, staging / "old")]
+        )
+        _carry_out(changes)
+    finally:
+        _clear(staging, changes)
+
+
+def _refuse_unless_folder(target: Path) -> None:
+    if target.is_dir() and not target.is_symlink():
+        return
+    kind = "a link" if target.is_symlink() else "no folder"
+    raise CommandError(
+        f"{target} is there and is {kind}",
+        code=ExitCode.CONFLICT,
+        reason="TARGET_EXISTS",
+        why="-f replaces folders alone",
+        advice="remove it, or give another PATH",
+    )
+
+
+def _parts(staging: Path, fetched: Path, target: Path, only: Sequence[str]) -> list[_Change]:
+    """What is to be changed of `target`, of which nothing is changed yet. Raises CommandError."""
+    from nsml.content.errors import PathRefused
+    from nsml.content.paths import native_parts
+
+    wanted = set()
+    for one in only:
+        with suppress(PathRefused):  # no file has it: the caller tells so
+            wanted.add(native_parts(one))
+    tops = sorted(one for one in wanted if not any(one[:n] in wanted for n in range(1, len(one))))
+    changes = []
+    for number, parts in enumerate(tops):
+        new, old = fetched.joinpath(*parts), target.joinpath(*parts)
+        if not os.path.lexists(new):  # as above
+            continue
+        for above in [target.joinpath(*parts[:n]) for n in range(1, len(parts))]:
+            if os.path.lexists(above):
+                _refuse_other_kind(above, is_folder=True)
+        if os.path.lexists(old):
+            _refuse_other_kind(old, is_folder=new.is_dir())
+        changes.append(_Change(new, old, staging / f"old-{number}"))
+    return changes
+
+
+def _refuse_other_kind(place: Path, *, is_folder: bool) -> None:
+    is_same = place.is_dir() if is_folder else place.is_file()
+    if is_same and not place.is_symlink():
+        return
+    raise CommandError(
+        f"{place} is there and is no {'folder' if is_folder else 'file'}",
+        code=ExitCode.CONFLICT,
+        reason="TARGET_EXISTS",
+        why="what was asked for is one",
+        advice="remove it, or give another PATH",
+    )
+
+
+def _carry_out(changes: Sequence[_Change]) -> None:
+    """All of them, or none: what is done is undone where one fails."""
+    done: list[tuple[_Change, Path | None]] = []
+    try:
+        for one in changes:
+            if os.path.lexists(one.target):
+                done.append((one, _swap(one)))
+            else:
+                one.target.parent.mkdir(parents=True, exist_ok=True)
+                one.new.rename(one.target)
+                done.append((one, None))
+    except BaseException:
+        for one, old in reversed(done):
+            with suppress(OSError):
+                if old is None:
+                    one.target.rename(one.new)
+                else:
+                    _swap(_Change(old, one.target, one.spare.with_name(f"{one.spare.name}-new")))
+        raise
+
+
+def _swap(one: _Change) -> Path:
+    """Put the new in place of the old; where the old is now. Raises OSError, after which the old is in its place."""
+    if _exchanged(one.new, one.target):
+        return one.new
+    try:
+        one.target.rename(one.spare)
+        one.new.rename(one.target)
+    except BaseException:
+        _give_back(one)
+        raise
+    return one.spare
+
+
+def _give_back(one: _Change) -> None:
+    if os.path.lexists(one.spare) and not os.path.lexists(one.target):
+        one.spare.rename(one.target)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two names in one step; False where this system, or this file system, cannot. Raises OSError."""
+    import ctypes
+
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    if not renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE):
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def _clear(staging: Path, changes: Sequence[_Change]) -> None:
+    """Remove what is staged, but nothing whose name has nothing else now."""
+    from nsml._rights import remove_tree
+
+    for one in changes:
+        try:
+            _give_back(one)
+        except OSError as error:
+            raise CommandError(
+                f"{one.target} could not be put back: it is {one.spare} now",
+                why=error.strerror or str(error),
+                advice="move it back",
+            ) from error
+    with suppress(OSError):
+        remove_tree(str(staging))
