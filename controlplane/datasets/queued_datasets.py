@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -34,6 +35,8 @@ FORGOTTEN_AFTER_S: Final = 60.0
 REFRESHED_AFTER_S: Final = 5.0
 VALID_FOR_S: Final = 15.0
 """A change of rights that was broken off after it was stored, before it was counted, is known so much later at most."""
+WANTED_FOR_S: Final = 30.0
+"""Only datasets of sessions that were about to start so lately are looked up again; others when they are about to."""
 SCANNED_EVERY_S: Final = 1.0
 _LOOKED_UP_AT_ONCE: Final = 4
 """Others read the history, too, and a look-up that is given up keeps its thread until it ends."""
@@ -63,6 +66,8 @@ class _Queued(NamedTuple):
 class QueuedDatasets:
     """Versions of the datasets of queued sessions, where their owners have ever changed who reads parts.
 
+    Each is looked up when a session is queued, and again as long as one that uses it is about to start.
+
     Args:
         withdrawn: how often rights to datasets of an owner were changed.
     """
@@ -86,6 +91,8 @@ class QueuedDatasets:
         # How many sessions use each, and since when the newest of them is queued.
         self._uses: Counter[Name] = Counter()
         self._newest: dict[Name, float] = {}
+        # When a session that uses it was about to start last.
+        self._wanted: dict[Name, float] = {}
         self._changes: Subscription | None = None
         self._is_asked = False
 
@@ -95,6 +102,7 @@ class QueuedDatasets:
         They are those of now, or of a few seconds ago where no right was changed since.
         """
         queued, found = self._queued.get(session.id), {}
+        self._wanted |= dict.fromkeys(dataset_names(session), self._clock.monotonic())
         if queued is None or queued.attempt != session.attempt:
             return None
         for name in queued.names:
@@ -119,18 +127,19 @@ class QueuedDatasets:
                 for stored in list(self._state.sessions.values()):
                     self._note(SessionChanged(session=stored.value))
                 while True:
-                    await self._refresh()
+                    await self._refresh(self._changes)
                     await self._take(self._changes)
         finally:
             self._changes = None
             for kept in (self._known, self._failed, self._queued, self._uses, self._newest):
                 kept.clear()
+            self._wanted.clear()
 
     async def _take(self, changes: Subscription) -> None:
         """Note what becomes of sessions, until a dataset may be due."""
         # First what is there: after a slow round it is asked for again already, and again after the next.
-        for change in changes.drain():
-            self._note(change)
+        if self._has_news(changes):
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SCANNED_EVERY_S):
                 while not self._is_asked:
@@ -139,6 +148,13 @@ class QueuedDatasets:
                         is_new |= self._note(change)
                     if is_new:
                         return
+
+    def _has_news(self, changes: Subscription) -> bool:
+        """Note what has become of sessions; whether one has just been queued, with datasets."""
+        is_new = False
+        for change in changes.drain():
+            is_new |= self._note(change)
+        return is_new
 
     def _note(self, change: Change) -> bool:
         """Note a change of a session; whether it has just been queued, with datasets."""
@@ -169,8 +185,8 @@ class QueuedDatasets:
                 del self._uses[name], self._newest[name]
                 self._known.pop(name, None)
 
-    async def _refresh(self) -> None:
-        """Look up what is due."""
+    async def _refresh(self, changes: Subscription) -> None:
+        """Look up what is due, what is wanted first; ends before all is looked up where others are wanted meanwhile."""
         self._is_asked, now = False, self._clock.monotonic()
         due = [
             name
@@ -179,15 +195,38 @@ class QueuedDatasets:
             and self._failed.get(name, 0.0) <= now
             and self._is_due(name, newest)
         ]
-        await each_at_once(due, self._look_up, most=_LOOKED_UP_AT_ONCE)
+        due.sort(key=self._turn)
+        is_over = False
+
+        async def look_up(place: int) -> None:
+            nonlocal is_over
+            is_over = is_over or self._has_news(changes) or self._is_asked
+            if not is_over or place < _LOOKED_UP_AT_ONCE:
+                await self._look_up(due[place])
+
+        await each_at_once(range(len(due)), look_up, most=_LOOKED_UP_AT_ONCE)
+        self._is_asked |= is_over
         now = self._clock.monotonic()
         self._failed = {
             name: until for name, until in self._failed.items() if now < until + FORGOTTEN_AFTER_S
         }
+        self._wanted = {name: at for name, at in self._wanted.items() if now < at + WANTED_FOR_S}
+
+    def _turn(self, name: Name) -> tuple[bool, float]:
+        """What is wanted first, and of that what is not known, then what was read longest ago."""
+        known = self._known.get(name)
+        is_read = known is not None and known.at >= self._newest[name]
+        return not self._is_wanted(name), known.at if known is not None and is_read else -math.inf
+
+    def _is_wanted(self, name: Name) -> bool:
+        wanted = self._wanted.get(name)
+        return wanted is not None and self._clock.monotonic() - wanted < WANTED_FOR_S
 
     def _is_due(self, name: Name, newest: float) -> bool:
         known = self._known.get(name)
-        return known is None or known.at < newest or self._is_over(name, known, REFRESHED_AFTER_S)
+        if known is None or known.at < newest:
+            return True
+        return self._is_wanted(name) and self._is_over(name, known, REFRESHED_AFTER_S)
 
     async def _look_up(self, name: Name) -> None:
         # Before it is asked: what is changed meanwhile is asked again.

@@ -15,6 +15,7 @@ from controlplane.domain.errors import NotFound, NsmlError
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.store.interface import StoreError
+from nsml.common.concurrency import each_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 RENEWED_WITHIN_S: Final = 2.0
 """How long sessions that are about to start wait for the store at most."""
+RENEWED_AT_ONCE: Final = 8
 
 _log = structlog.get_logger()
 
@@ -104,15 +106,20 @@ class QueuedSessions:
         """Give sessions what their users may read of these datasets; how long those wait for which that failed."""
         waits, users = {session.id: AGAIN_S for session, _ in found}, dict[str, User]()
         reason = ""
+
+        async def give(one: tuple[Session, Datasets]) -> None:
+            nonlocal reason
+            session, datasets = one
+            try:
+                await self._give(session, datasets, users)
+            except (NsmlError, StoreError) as error:
+                reason = str(error)
+            else:
+                del waits[session.id]
+
         with suppress(TimeoutError):
             async with asyncio.timeout(RENEWED_WITHIN_S):
-                for session, datasets in found:
-                    try:
-                        await self._give(session, datasets, users)
-                    except (NsmlError, StoreError) as error:
-                        reason = str(error)
-                    else:
-                        del waits[session.id]
+                await each_at_once(found, give, most=RENEWED_AT_ONCE)
         if waits:
             reason = reason or "the store does not answer in time"
             _log.warning("sessions.not_renewed", sessions=len(waits), reason=reason)
@@ -124,8 +131,11 @@ class QueuedSessions:
             {name: await listings_of(self._history, name) for name in names},
             dict[str, User](),
         )
-        for session in sessions:
-            await self._give(session, datasets, users)
+        await each_at_once(
+            sessions,
+            lambda session: self._give(session, datasets, users),
+            most=RENEWED_AT_ONCE,
+        )
 
     async def _give(self, session: Session, datasets: Datasets, users: dict[str, User]) -> None:
         """Give a session what its user may read of these datasets; `users`: those that were looked up."""

@@ -11,8 +11,14 @@ from typing import Any
 
 import structlog
 
-from controlplane.datasets.queued_datasets import AGAIN_S, VALID_FOR_S, QueuedDatasets
-from controlplane.datasets.queued_sessions import QueuedSessions
+from controlplane.datasets.queued_datasets import (
+    AGAIN_S,
+    REFRESHED_AFTER_S,
+    VALID_FOR_S,
+    WANTED_FOR_S,
+    QueuedDatasets,
+)
+from controlplane.datasets.queued_sessions import RENEWED_AT_ONCE, QueuedSessions
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import User
 from controlplane.domain.lifecycle import SessionState
@@ -30,9 +36,11 @@ class Catalogue:
         self.hanging: set[str] = set()
         self.failing: set[str] = set()
         self.asked: list[str] = []
+        self.look: Callable[[str], object] = lambda _: None
 
     async def dataset_versions(self, _owner: str, name: str, **_: Any) -> tuple[()]:
         self.asked.append(name)
+        self.look(name)
         if name in self.hanging:
             await asyncio.Event().wait()
         if name in self.failing:
@@ -45,10 +53,15 @@ class Writer:
 
     def __init__(self) -> None:
         self.failing: set[str] = set()
+        self.writing = self.most_writing = 0
 
     async def change(
         self, session_id: str, decide: Callable[[Session], Session], **_: Any
     ) -> Session | None:
+        self.writing += 1
+        self.most_writing = max(self.most_writing, self.writing)
+        await asyncio.sleep(0)
+        self.writing -= 1
         if session_id in self.failing:
             raise Unavailable("the store does not answer")
         return None
@@ -184,3 +197,64 @@ async def test_one_that_cannot_be_written_holds_up_no_other() -> None:
         at.writer.failing = {first.id}
         await at.starts(second)
         assert await at.queued.renew_before_start([first, second]) == {first.id: AGAIN_S}
+
+
+async def test_who_is_queued_while_something_is_always_due_and_asked_for_is_looked_up() -> None:
+    """As with 80 datasets and look-ups of 300 ms: each round ends when the next has begun."""
+    old = uses("old")
+    async with world(old) as at:
+
+        def slow(_: str) -> None:
+            at.clock.now += REFRESHED_AFTER_S
+            at.datasets.of(old)
+            at.datasets.want(old)
+
+        at.catalogue.look = slow
+        at.datasets.want(old)
+        async with asyncio.timeout(60):
+            while len(at.catalogue.asked) < 10:  # noqa: ASYNC110 - the history sets no event
+                await asyncio.sleep(0)
+            at.put(uses("new"))
+            while "new" not in at.catalogue.asked:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+async def test_what_is_about_to_start_is_looked_up_before_all_that_waits() -> None:
+    new = uses("new")
+    others = [uses(f"d{number}") for number in range(40)]
+    async with world(*others) as at:
+
+        def queued(_: str) -> None:
+            at.catalogue.look = lambda _: None
+            at.put(new)
+            at.datasets.of(new)
+            at.datasets.want(new)
+
+        at.catalogue.look = queued
+        await at.starts(new)
+        assert at.catalogue.asked.index("new") < 10
+        await at.starts(*others)
+
+
+async def test_what_is_not_about_to_start_is_not_looked_up_again() -> None:
+    waits, starts = uses("a"), uses("b")
+    async with world(waits, starts) as at:
+        await at.starts(waits, starts)
+        for _ in range(int((WANTED_FOR_S + VALID_FOR_S) / REFRESHED_AFTER_S) + 1):
+            at.clock.now += REFRESHED_AFTER_S
+            before = at.catalogue.asked.count("b")
+            async with asyncio.timeout(60):
+                while at.catalogue.asked.count("b") == before:
+                    await at.queued.renew_before_start([starts])
+                    at.datasets.want(starts)
+                    await asyncio.sleep(0.001)
+        assert at.catalogue.asked.count("b") > at.catalogue.asked.count("a")
+        assert await at.holds_up(waits), "what was read long ago starts nothing"
+        await at.starts(waits)
+
+
+async def test_sessions_are_written_beside_each_other() -> None:
+    many = [uses("a") for _ in range(3 * RENEWED_AT_ONCE)]
+    async with world(*many) as at:
+        await at.starts(*many)
+        assert at.writer.most_writing == RENEWED_AT_ONCE
