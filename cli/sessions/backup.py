@@ -203,7 +203,9 @@ def _restored_record(one: Restored) -> dict[str, Any]:
     examples=["nsml restore mnist.tar.zst", "nsml restore --check mnist.tar.zst"],
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--check", "is_check", is_flag=True, help="Only verify FILE and list its sessions.")
+@click.option(
+    "--check", "is_check", is_flag=True, help="Only verify FILE and list its sessions and datasets."
+)
 @pass_app
 def restore(app: App, *, file: Path, is_check: bool) -> None:
     """Restore the sessions of an archive that nsml backup wrote.
@@ -288,6 +290,7 @@ def _tell_contents(app: App, file: Path, contents: Contents) -> None:
         "taken_at": header.taken_at,
         "user": header.user,
         "sessions": names,
+        "datasets": list(contents.datasets),
         "size_bytes": contents.bytes,
     }
     lines = [
@@ -295,5 +298,10 @@ def _tell_contents(app: App, file: Path, contents: Contents) -> None:
         f"  written   {visible(header.taken_at)} by {visible(header.user)}, nsml {visible(header.nsml_version)}",
         f"  platform  {visible(header.platform)}",
         *(f"  session   {visible(name)}" for name in names),
+        *(f"  dataset   {visible(name)}" for name in contents.datasets),
     ]
+    if contents.datasets:
+        lines.append(
+            "  versions of datasets become yours: of NAME, or of NAME.restored if you have another NAME"
+        )
     write_one(app, record, lines, name="path")

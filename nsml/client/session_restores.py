@@ -95,11 +95,12 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an archive has, checked. `bytes`: of all its files together."""
+    """What an archive has, checked. `bytes`: of all its files together; `datasets`: versions with their files, as OWNER/NAME@N."""
 
     header: Header
     sessions: dict[str, Inside]
     bytes: int
+    datasets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def read_contents(file: Path, progress: Callable[[int], None] = lambda _: None) 
     looking = _Looking(progress)
     header = check(file, looking.look)
     looking.check()
-    return Contents(header, looking.sessions, looking.bytes)
+    return Contents(header, looking.sessions, looking.bytes, tuple(looking.datasets))
 
 
 class _Looking:
@@ -130,6 +131,7 @@ class _Looking:
         self._trees: set[str] = set()
         self._tree = ""
         self.sessions: dict[str, Inside] = {}
+        self.datasets: list[str] = []
         self._referring: dict[str, set[str]] = {}
         self._began: dict[str, _Began] = {}
         """Checkpoints of no attempt, by the folder of their session: older versions say in no other way what it began with."""
@@ -150,22 +152,33 @@ class _Looking:
             return
         folder, name = _placed(member.path)
         if name == "session.json":
-            if len(self.sessions) == MOST_SESSIONS:
-                raise ArchiveRefused(f"it has more than {MOST_SESSIONS:,} sessions")
-            self._hold(member.size)
-            inside = _inside(folder, member)
-            began = self._began.pop(folder, None)
-            if began is not None and not inside.initial and not inside.is_initial_empty:
-                _set_began(inside, began)
-            inside.trees |= self._referring.pop(folder, set())
-            self.sessions[folder] = inside
+            self._look_at_session(folder, member)
             return
         if folder in self.sessions:
             raise ArchiveRefused(f"{member.path!r} is behind the record of its session")
-        if name in _ROWS:
+        if name == _DATASET:
+            self._look_at_dataset(folder, member)
+        elif name in _ROWS:
             self._look_at_rows(folder, name, member)
         else:
             _check_size(name, member)
+
+    def _look_at_session(self, folder: str, member: Member) -> None:
+        if len(self.sessions) == MOST_SESSIONS:
+            raise ArchiveRefused(f"it has more than {MOST_SESSIONS:,} sessions")
+        self._hold(member.size)
+        inside = _inside(folder, member)
+        began = self._began.pop(folder, None)
+        if began is not None and not inside.initial and not inside.is_initial_empty:
+            _set_began(inside, began)
+        inside.trees |= self._referring.pop(folder, set())
+        self.sessions[folder] = inside
+
+    def _look_at_dataset(self, folder: str, member: Member) -> None:
+        found = _dataset(member)
+        if folder in self._trees:  # else there is nothing to make it of
+            self._hold(len(found.owner) + len(found.name))
+            self.datasets.append(f"{found.owner}/{found.name}@{found.version}")
 
     def _look_at_rows(self, folder: str, name: str, member: Member) -> None:
         if folder not in self._referring and len(self._referring) == MOST_SESSIONS:
@@ -197,9 +210,7 @@ class _Looking:
 
 def _check_size(name: str, member: Member) -> None:
     """Raise ArchiveRefused for what cannot be read later, or what a message cannot carry."""
-    if name == _DATASET:
-        _dataset(member)
-    elif name == "environment.lock":
+    if name == "environment.lock":
         member.read(MOST_LOCK_BYTES)
     elif name.endswith(".jsonl"):
         for _ in member.lines(MOST_RECORD_BYTES):

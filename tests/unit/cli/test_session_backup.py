@@ -83,6 +83,9 @@ def test_a_program_finds_its_datasets_and_its_start_where_it_did(
     }
     start = {"initial_checkpoint": "sessions/1/checkpoints/%start"}
     write_backup(tmp_path / "whole.tar.zst", members=members, spec=spec, **start)
+    shown = nsml("restore", "--check", "../whole.tar.zst").stdout
+    assert "  dataset   kim/mnist@1\n  dataset   kim/mnist@3\n" in shown
+    assert not state.restored
     told = nsml("restore", "../whole.tar.zst").stderr
     name = "mnist.restored" if has_other else "mnist"
     sent = state.restored["sold"].spec

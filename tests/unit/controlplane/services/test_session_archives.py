@@ -140,6 +140,42 @@ async def test_a_dataset_with_the_files_of_an_artifact_is_restored(
     assert (await lee.datasets.GetDataset(request)).dataset.owner == "lee"
 
 
+async def versions(who: Stubs, name: str) -> list[str]:
+    request = datasets_pb2.ListDatasetVersionsRequest(name=name)
+    return [one.digest for one in (await who.datasets.ListDatasetVersions(request)).versions]
+
+
+@pytest.mark.parametrize("theirs", [["OTHER"], ["MODEL"], ["MODEL", "OTHER"]])
+async def test_a_strangers_archive_adds_no_version_to_a_dataset_that_was_there(
+    rig: Rig, tmp_path: Path, theirs: list[str]
+) -> None:
+    """Also where it has all versions of that dataset and one more, and is restored twice."""
+    other, blobs = tree(data=b"other")
+    third, more = tree(data=b"third")
+    trees = {"OTHER": other, "MODEL": backups.MODEL}
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    await send(kim, backups.CODE_BLOBS | backups.MODEL_BLOBS | blobs | more)
+    await send(lee, backups.MODEL_BLOBS | blobs)
+    names = []
+    for number, one in enumerate((backups.MODEL, other, third), start=1):
+        dataset = await push(kim, "labels", one)
+        uses = backups.session(id=f"s{number}", name=f"kim/labels/{number}")
+        uses.spec.datasets.add(name="kim/labels", version=dataset.version, digest=one.digest)
+        names.append((await backups.restore(kim, backups.first(uses))).session.name)
+    for one in theirs:
+        await push(lee, "labels", trees[one])
+    before = await versions(lee, "labels")
+    await back_up(await client_of(rig, kim), tmp_path / "a.tar.zst", *names)
+    for _ in range(2):
+        found = await restored(await client_of(rig, lee), tmp_path / "a.tar.zst")
+        assert await versions(lee, "labels") == before
+    used = {one.digest: one.name for made in found for one in made.session.spec.datasets}
+    expected = {one.digest: "labels.restored" for one in (backups.MODEL, other, third)}
+    assert used == expected | dict.fromkeys(before, "labels")
+    made = await versions(lee, "labels.restored")
+    assert sorted(made) == sorted(expected.keys() - set(before))
+
+
 async def test_what_the_platform_has_removed_meanwhile_is_sent_again(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,8 +246,21 @@ async def test_what_it_began_with_is_restored_and_a_fork_begins_with_it_again(ri
     assert (made.spec.initial_checkpoint.name, made.spec.initial_checkpoint.digest) == ("best", "")
     request.spec.initial_checkpoint.CopyFrom(made.spec.initial_checkpoint)
     request.origin.session = made.id
-    code, _, told = await refused(eve.sessions.CreateSession(request))
-    assert (code, told["why"]) == ("FAILED_PRECONDITION", "it is 'best' of lee/mnist/6")
+    _, reason, told = await refused(eve.sessions.CreateSession(request))
+    assert (reason, told["why"]) == ("STATE_CONFLICT", "it is 'best' of lee/mnist/6")
+    # What it saved under that name itself is meant, if that was restored.
+    own, blobs = tree(weights=b"of its own")
+    await send(eve, blobs)
+    forked.id, forked.name = "sother", "kim/mnist/8"
+    made = (await restore(eve, first(forked), checkpoint(digest=own.digest))).session
+    assert made.spec.initial_checkpoint.digest == ""
+    request.request_id = "fork-2"
+    request.spec.initial_checkpoint.CopyFrom(
+        sessions_pb2.InitialCheckpoint(session=made.id, name="best")
+    )
+    request.origin.session = made.id
+    fork = (await eve.sessions.CreateSession(request)).session
+    assert fork.spec.initial_checkpoint.digest == own.digest
 
 
 async def test_nodes_and_clocks_of_elsewhere_mean_nothing_here(rig: Rig) -> None:
