@@ -29,7 +29,7 @@ from nodeagent.storage.file_lists import MOST_NAME_CHARS, regular_files
 from nodeagent.storage.holes import SPARSE_TIMES, data_bytes, may_be_sparse
 from nodeagent.storage.media import MediaUploads
 from nodeagent.storage.sealed_checkpoints import Opened, forget, is_copy, keep, opened, parts_of
-from nodeagent.storage.transfer import is_passing, put_tree, uninterrupted
+from nodeagent.storage.transfer import Weighed, is_passing, put_tree, uninterrupted
 from nsml._checkpoints import ARTIFACT
 from nsml._copies import seal
 from nsml._path_text import recorded_name
@@ -176,6 +176,8 @@ class Uploads:
         """Folders of checkpoints of which the object store has the content, by name; those before a restart are not known."""
         self._held = 0
         self._given_up = 0
+        self._weighed: dict[tuple[bool, str], Weighed] = {}
+        """Of what waits for room, so that nothing is compressed again at each try."""
         self._unnoted = 0
         self._changed = asyncio.Event()
         self._fewer = asyncio.Event()
@@ -366,6 +368,7 @@ class Uploads:
     def _drop(self, checkpoint: SavedCheckpoint) -> None:
         before = self._pending.pop(checkpoint.key, None)
         self._sent.pop(checkpoint.key, None)
+        self._weighed.pop(checkpoint.key, None)
         if before is not None:
             self._held -= _size(before)
 
@@ -394,8 +397,13 @@ class Uploads:
             packing = partial(_packed, found, checkpoint, owner)
             packed = await uninterrupted(self._run, packing)
             digest = await put_tree(
-                self._rpc(), packed, self._run, session_id=self._replica_id.session_id
+                self._rpc(),
+                packed,
+                self._run,
+                session_id=self._replica_id.session_id,
+                weighed=self._weighed.setdefault(checkpoint.key, Weighed()),
             )
+        self._weighed.pop(checkpoint.key, None)
         return {
             "digest": digest,
             "size_bytes": packed.manifest.size,

@@ -6,8 +6,17 @@ Errors are those of `nsml.client.errors` and `nsml.content.errors`.
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing, closing
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -68,11 +77,28 @@ async def uninterrupted(
     return await to_its_end(run(work), cancel=cancel)
 
 
-async def put_tree(rpc: Rpc, packed: Packed, run: Offload, *, session_id: str = "") -> str:
+@dataclass(slots=True)
+class Weighed:
+    """Which chunks of a tree were weighed at earlier tries, of those that were missing then, and how much they count."""
+
+    of: str = ""
+    chunks: int = 0
+    bytes: int = 0
+
+
+async def put_tree(
+    rpc: Rpc,
+    packed: Packed,
+    run: Offload,
+    *,
+    session_id: str = "",
+    weighed: Weighed | None = None,
+) -> str:
     """Send what is missing of a session's packed folder; the digest of its manifest, all durable.
 
     Raises NotEnough before anything is sent where not all of it may be kept.
-    `session_id`: the session whose files they are: they count for what its owner may send.
+    `session_id`: the session whose files they are: they count for what its owner may send. `weighed`: of earlier tries of
+    the same tree; what is weighed now is noted there.
     """
     manifest = packed.manifest
     root = await uninterrupted(run, lambda: manifest.root)
@@ -81,7 +107,8 @@ async def put_tree(rpc: Rpc, packed: Packed, run: Offload, *, session_id: str = 
     sizes = {name: size for name, size in manifest.blobs().items() if name in missing}
     chunks = list(sizes)
     if room is not None and blob_bytes(sizes.values()) > room:
-        await _weigh(packed, chunks, KeptRoom(rpc, room, session_id=session_id), run)
+        found = KeptRoom(rpc, room, session_id=session_id)
+        await _weigh(packed, set(chunks), found, run, weighed or Weighed())
     sender = _Sender(rpc, session_id)
     with (
         closing(packed.source.batches(chunks, max_bytes=_PART_BYTES)) as batches,
@@ -96,12 +123,35 @@ async def put_tree(rpc: Rpc, packed: Packed, run: Offload, *, session_id: str = 
     return root.digest
 
 
-async def _weigh(packed: Packed, chunks: Sequence[str], room: KeptRoom, run: Offload) -> None:
-    """Raise NotEnough unless so many chunks may be kept, as they count once they are stored."""
-    with closing(packed.source.batches(chunks, max_bytes=_PART_BYTES)) as batches:
+async def _weigh(
+    packed: Packed, missing: Collection[str], room: KeptRoom, run: Offload, weighed: Weighed
+) -> None:
+    """Raise NotEnough unless these chunks may be kept, as they count once they are stored.
+
+    Each is read and compressed once for that, however often it is tried while the same are missing.
+    """
+    chunks, which = await uninterrupted(run, partial(_in_order, packed, missing))
+    if weighed.of != which:
+        weighed.of, weighed.chunks, weighed.bytes = which, 0, 0
+    await room.add(weighed.bytes)
+    left = chunks[weighed.chunks :]
+    with closing(packed.source.batches(left, max_bytes=_PART_BYTES)) as batches:
         while (batch := await uninterrupted(run, lambda: next(batches, None))) is not None:
-            data = [data for _, data in batch]
-            await room.add(await uninterrupted(run, partial(stored_bytes, data)))
+            size = await uninterrupted(run, partial(stored_bytes, [data for _, data in batch]))
+            weighed.chunks, weighed.bytes = weighed.chunks + len(batch), weighed.bytes + size
+            await room.add(size)
+
+
+def _in_order(packed: Packed, wanted: Collection[str]) -> tuple[list[str], str]:
+    """Those chunks as they are read, and a digest of all their names."""
+    from blake3 import blake3  # noqa: PLC0415 - as in nsml.content.digests
+
+    chunks, found = [], blake3()
+    for piece in packed.source.pieces():
+        if piece.ref.digest in wanted:
+            chunks.append(piece.ref.digest)
+            found.update(piece.ref.digest.encode())
+    return chunks, found.hexdigest()
 
 
 async def put_blobs(

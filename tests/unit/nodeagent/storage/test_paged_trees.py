@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import grpc.aio
 import pytest
 
+from nodeagent.storage import transfer
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.manifests import is_content
-from nodeagent.storage.transfer import get_manifest, is_passing, put_tree
+from nodeagent.storage.transfer import Weighed, get_manifest, is_passing, put_tree
 from nodeagent.streaming.index import Index, build_index
 from nsml.client.errors import NotEnough
 from nsml.client.rpc import Rpc
 from nsml.common.clock import in_thread, inline
+from nsml.content.counted_bytes import stored_bytes
 from nsml.content.digests import digest_of
 from nsml.content.errors import BlobCorrupt
 from nsml.content.packing import pack
@@ -110,3 +112,35 @@ async def test_what_may_not_be_kept_is_refused_before_anything_is_sent(
     platform.room = 4 << 20  # as it is stored
     root = await put_tree(connection, pack(tmp_path), inline, session_id="s")
     assert root in platform.blobs
+
+
+async def test_what_waits_for_room_is_weighed_once(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, platform = rpc
+    (tmp_path / "a").write_bytes(os.urandom(3 << 20))
+    (tmp_path / "b").write_bytes(bytes(8 << 20))
+    sizes: list[int] = []
+
+    def counted(blobs: Sequence[bytes]) -> int:
+        sizes.append(sum(map(len, blobs)))
+        return stored_bytes(blobs)
+
+    monkeypatch.setattr(transfer, "stored_bytes", counted)
+    weighed = Weighed()
+    for room in (1 << 20, 1 << 20, 2 << 20, 2 << 20):
+        platform.room = room
+        with pytest.raises(NotEnough):
+            await put_tree(connection, pack(tmp_path), inline, weighed=weighed)
+    packed = pack(tmp_path)
+    platform.room = 7 << 19
+    root = await put_tree(connection, packed, inline, weighed=weighed)
+    assert root in platform.blobs
+    assert sum(sizes) == sum(piece.ref.size for piece in packed.source.pieces())
+    # Of other content nothing is known.
+    (tmp_path / "c").write_bytes(os.urandom(3 << 20))
+    platform.room = 1 << 20
+    with pytest.raises(NotEnough):
+        await put_tree(connection, pack(tmp_path), inline, weighed=weighed)
+    platform.room = 4 << 20
+    assert await put_tree(connection, pack(tmp_path), inline, weighed=weighed) in platform.blobs
