@@ -89,13 +89,17 @@ def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
         assert (refused.returncode, "is lost" in refused.stderr) == (5, True)
         # nobody asks for anything: what a program made is kept, and where it made nothing, nothing is sent
         names = []
-        for text in ("open('made', 'w').write('1')", ""):
+        deep = "import os; os.makedirs('d/' * 70); open('made', 'w').write('1')"
+        for text in (deep, ""):
             code = write_program(tmp_path / f"unasked-{len(names)}", text)
             platform.nsml("run", "-g", "0", "--wait", cwd=code)
             names.append(platform.nsml("ps", "-a", "-o", "name").stdout.split()[0])
         made, none = names
-        files = Path(platform.nsml("download", made, str(tmp_path / "files")).stdout.strip())
-        assert [path.name for path in files.iterdir()] == ["made"]
+        done = platform.nsml("download", made, str(tmp_path / "files"))
+        assert [path.name for path in Path(done.stdout.strip()).iterdir()] == ["made"]
+        left_out = f"left out: 1 file or folder that cannot be kept: {'d/' * 24} (deeper than"
+        assert left_out in done.stderr
+        assert f"nsml: files of the working folder {left_out}" in platform.nsml("logs", made).stdout
         [kept] = platform.json("artifact", "ls", made)["items"]
         assert kept["expires_at"]
         assert not platform.json("artifact", "ls", none)["items"]
