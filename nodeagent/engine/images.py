@@ -64,7 +64,7 @@ class StoredImage:
     """An image on this machine: what its configuration says, which whoever made it chose.
 
     `environment`: variables. `volumes`: paths as it declares them. `sources` are the references NAME@DIGEST
-    under which registries have it, as far as the engine knows; none of one that was made here.
+    under which registries have it, as far as the engine knows; none of one that was made here. `names` are NAME:TAG.
     `configuration_bytes` is how much it says of itself, as JSON.
     """
 
@@ -77,6 +77,7 @@ class StoredImage:
     labels: Mapping[str, str] = field(default_factory=dict)
     volumes: Sequence[str] = ()
     sources: Sequence[str] = ()
+    names: Sequence[str] = ()
     size_bytes: int = 0
     created_at: float = 0.0
     configuration_bytes: int = 0
@@ -130,6 +131,7 @@ def stored_image(engine: Engine, reference: str) -> StoredImage:
         labels=config.get("Labels") or {},
         volumes=sorted(config.get("Volumes") or ()),
         sources=found.get("RepoDigests") or (),
+        names=found.get("RepoTags") or (),
         size_bytes=int(found.get("Size") or 0),
         created_at=_unix_s(found.get("Created")),
         configuration_bytes=len(json.dumps(config)),

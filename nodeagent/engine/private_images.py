@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nodeagent.engine.client import Engine
+    from nodeagent.engine.images import StoredImage
 
 PRIVATE: Final = "nsml-private"
 """The repository of these names; no session may name it."""
@@ -44,6 +45,11 @@ def is_private(engine: Engine, image_id: str, repository: str) -> bool:
 def is_marked_private(names: Iterable[str]) -> bool:
     """Whether one of an image's names says that it is private."""
     return any(name.startswith(f"{PRIVATE}:") for name in names)
+
+
+def has_other_name(image: StoredImage) -> bool:
+    """Whether somebody has it by a tag that does not just say that it is private."""
+    return any(not is_marked_private([name]) for name in image.names)
 
 
 def make_private(engine: Engine, image_id: str) -> None:
@@ -77,18 +83,21 @@ def remove_private(
 ) -> bool:
     """As `remove_image`, of one that may be private: it stays that as long as it is here by another name.
 
-    `image_id`: of what had that name, where somebody else may have removed it.
+    `image_id`: of what had that name, where somebody else may have removed it. False also where another image is built
+    upon it, and it stays without a name.
     """
     image = find_image(engine, reference)
-    private = _tag(image_id if image is None else image.id)
+    image_id = image_id if image is None else image.id
+    private = _tag(image_id)
     if (image is None and not image_id) or find_image(engine, private) is None:
         return remove_image(engine, reference)
     begin(engine, full_name(reference), work, mark)
     # first, else no container would keep the image
     is_gone = remove_image(engine, private) and remove_image(engine, reference)
-    make_private(engine, image_id if image is None else image.id)
+    make_private(engine, image_id)
     end(engine, work, mark)
-    return is_gone
+    left = find_image(engine, image_id)
+    return is_gone and (left is None or has_other_name(left))
 
 
 def _has_volume(engine: Engine, repository: str) -> bool:

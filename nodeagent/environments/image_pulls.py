@@ -92,6 +92,9 @@ class ImagePulls:
             with self._builds.unused(work) as is_free:
                 if is_free:
                     private_images.end(self._engine, work, self._mark)
+        # of tags that were renewed, also by earlier versions
+        for image_id in filter(None, private):
+            self._keep_untagged(image_id)
 
     def provide(self, reference: str, request: ImageRequest) -> StoredImage:
         """The image that `reference` names, pulled where it is missing or always is.
@@ -114,6 +117,9 @@ class ImagePulls:
             if image is not None and self._is_old(key, image, request.built_after):
                 image = None
             found[:] = [] if image is None else [image]
+            if image is not None and (digest := pinned_name(reference, image)) != image.id:
+                # what it is known by when its tag is renewed before there is a container
+                request.use(self.key_of(whole_reference(digest)))
             return image is not None and self._may_use(key, reference, image, request, login)
 
         def pull(tell: Say) -> None:
@@ -174,10 +180,33 @@ class ImagePulls:
                 if version is not None and is_pulled and image.id != before:
                     private_images.make_private(self._engine, image.id)
                 self._rights.grant(image.id, full_name(reference), request.owner, version)
+            if is_pulled and before not in {"", image.id}:
+                # before the new one is on record: an agent that is killed here has both
+                self._keep_untagged(before, key, is_ours=is_ours)
             if is_ours and is_new:
                 self._records.remember(key, reference, image.id)
             elif pinned and not is_ours and is_everybodys:
                 self._confirm(key, image)
+
+    def _keep_untagged(self, image_id: str, key: str = "", *, is_ours: bool = False) -> None:
+        """Have an image whose tag is another's by now on record by its digest: then it goes when the disk needs the room.
+
+        It may be removed where the agent pulled it: with `is_ours`, or where it is private. `key`: what had it on record.
+        Somebody who prepares a session with it keeps it, and so does a container.
+        """
+        image = find_image(self._engine, image_id)
+        if image is None:
+            self._rights.forget(image_id)
+            return
+        others = (self._records.read(one) for one in self._records.all_keys() if one != key)
+        if private_images.has_other_name(image) or any(one.get("id") == image_id for one in others):
+            return
+        if not is_ours and not private_images.is_marked_private(image.names):
+            return
+        digests = [one for one in image.sources if is_reference(one)]
+        reference = whole_reference(digests[0]) if digests else next(iter(image.names), "")
+        if reference:
+            self._records.remember(self.key_of(reference), reference, image_id)
 
     def _is_everybodys(self, reference: str, image_id: str) -> bool:
         """Whether all may use an image that is here already, by another name: no login makes it less than that."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,7 +42,15 @@ class Node:
         login = Login(registry=host, user="kim", password=password, version=version)
         return {host: login}
 
-    def ask(self, owner: str, logins: Mapping[str, Login], image: str = "") -> str:
+    def ask(
+        self,
+        owner: str,
+        logins: Mapping[str, Login],
+        image: str = "",
+        *,
+        built_after: float = 0.0,
+        use: Callable[[str], object] = lambda _: None,
+    ) -> str:
         said = bytearray()
         found = self.images.provide(
             image or self.registry.reference,
@@ -48,7 +58,8 @@ class Node:
             said.extend,
             threading.Event(),
             owner=owner,
-            use=lambda _: None,
+            use=use,
+            built_after=built_after,
             logins=logins,
         )
         assert b"hush" not in said
@@ -155,6 +166,53 @@ def test_an_image_that_one_login_pulled_is_nobody_elses_for_other_agents_of_the_
     assert find_image(node.engine, image) is not None
     assert node.images.remove(key, lambda: False)
     assert find_image(node.engine, image) is None, "nothing keeps what it has"
+
+
+def test_what_a_renewed_tag_named_goes_once_nobody_has_it(node: Node) -> None:
+    uses: list[str] = []
+    old = node.ask("u.kim", node.login(), use=uses.append)
+    rights = [*node.images.folder.glob("*.rights")]
+    node.registry.renew()
+    new = node.ask("u.kim", node.login(), built_after=time.time())
+    assert new != old
+    (key,) = (
+        one.stem
+        for one in node.images.folder.glob("*.json")
+        if json.loads(one.read_bytes())["id"] == old
+    )
+    assert key in uses, "a session that has it, but no container yet, keeps it"
+    assert key in node.images.stored(), "as any that goes when the disk needs the room"
+    assert "gives you no access" in node.refuses("u.lee", {})
+    made = node.engine.sdk.api.create_container(old, ["true"])["Id"]
+    try:
+        assert not node.images.remove(key, lambda: False), "a container uses it"
+        assert find_image(node.engine, old) is not None
+    finally:
+        node.engine.sdk.api.remove_container(made)
+    # as earlier versions left it
+    (node.images.folder / f"{key}.json").unlink()
+    node.images.tidy()
+    assert key in node.images.stored()
+    assert node.images.remove(key, lambda: False)
+    assert find_image(node.engine, old) is None
+    assert not rights[0].exists()
+    assert node.ask("u.kim", node.login()) == new
+
+
+def test_what_an_image_is_built_upon_is_removed_after_it(node: Node) -> None:
+    old = node.ask("u.kim", node.login())
+    (key,) = node.images.stored()
+    api, name = node.engine.sdk.api, f"nsml-test-{uuid.uuid4().hex[:8]}"
+    made = api.create_container(old, ["true"])["Id"]
+    api.commit(made, name, "1")
+    api.remove_container(made)
+    try:
+        assert not node.images.remove(key, lambda: False)
+        assert key in node.images.stored()
+    finally:
+        remove_image(node.engine, f"{name}:1")
+    assert node.images.remove(key, lambda: False)
+    assert find_image(node.engine, old) is None
 
 
 def forget(node: Node) -> None:

@@ -10,8 +10,8 @@ import tarfile
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, Any
@@ -25,10 +25,12 @@ _KIND = "application/vnd.docker.distribution.manifest.v2+json"
 
 @dataclass(frozen=True)
 class Registry:
-    """Where it is, and a docker `config.json` that opens it."""
+    """Where it is, and a docker `config.json` that opens it. `serve` has it give another image of the engine by its one name, `renew` a new one."""
 
     reference: str
     credentials: dict[str, Any]
+    serve: Callable[[str], None]
+    renew: Callable[[], None] = lambda: None
 
 
 @contextlib.contextmanager
@@ -36,10 +38,16 @@ def registry_of(engine: Engine, image: str, *, password: str) -> Iterator[Regist
     """A registry on this machine that has `image`; what was pulled from it is removed."""
     access = base64.b64encode(f"kim:{password}".encode()).decode()
     with tempfile.TemporaryDirectory() as folder:
-        manifest, blobs = _unpacked(engine, image, Path(folder))
+        served: list[tuple[bytes, dict[str, Path]]] = []
+
+        def serve(image: str) -> None:
+            served.append(_unpacked(engine, image, Path(folder)))
+
+        serve(image)
 
         class Answers(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                manifest, blobs = served[-1]
                 if self.headers.get("Authorization") != f"Basic {access}":
                     self._answer(401, b"", {"WWW-Authenticate": 'Basic realm="lab"'})
                 elif "/manifests/" in self.path:
@@ -69,7 +77,7 @@ def registry_of(engine: Engine, image: str, *, password: str) -> Iterator[Regist
         threading.Thread(target=server.serve_forever, daemon=True).start()
         host = f"127.0.0.1:{server.server_port}"
         try:
-            yield Registry(f"{host}/lab/base:3", {"auths": {host: {"auth": access}}})
+            yield Registry(f"{host}/lab/base:3", {"auths": {host: {"auth": access}}}, serve)
         finally:
             server.shutdown()
             server.server_close()
@@ -81,12 +89,22 @@ def private_registry(engine: Engine, base: str, *, password: str) -> Iterator[Re
     """A registry with an image like `base` that is in no other place: nobody has it without the password."""
     name = f"nsml-test-private-{uuid.uuid4().hex[:8]}"
     api = engine.sdk.api
-    made = api.create_container(base, ["true"])["Id"]
-    api.commit(made, name, "1", conf={"Labels": {"test": name}})
-    api.remove_container(made)
+
+    def make(version: str) -> None:
+        made = api.create_container(base, ["true"])["Id"]
+        api.commit(made, name, version, conf={"Labels": {"test": name, "version": version}})
+        api.remove_container(made)
+
+    make("1")
     with registry_of(engine, f"{name}:1", password=password) as running:
         remove_image(engine, f"{name}:1")
-        yield running
+
+        def renew() -> None:
+            make("2")
+            running.serve(f"{name}:2")
+            remove_image(engine, f"{name}:2")
+
+        yield replace(running, renew=renew)
     host = running.reference.partition("/")[0]
     for one in api.images(filters={"label": f"test={name}"}):
         for known in (*(one.get("RepoTags") or ()), *(one.get("RepoDigests") or ())):
