@@ -162,8 +162,9 @@ class NodeEnvironments:
         logins: Sequence[RegistryLogin] = (),
     ) -> resources_pb2.EnvironmentBuild:
         def send(link: AgentConnection, order_id: str) -> None:
+            is_of_dockerfile = bool(order.files.dockerfile)
             link.check(
-                Ability.DOCKERFILES if order.files.dockerfile else Ability.ENVIRONMENT_BUILDS
+                Ability.DOCKERFILE_BUILDS if is_of_dockerfile else Ability.ENVIRONMENT_BUILDS
             )
             given = logins if link.keeps_logins_in_memory else ()
             # also of an administrator: whose downloads and environments they are

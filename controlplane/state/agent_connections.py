@@ -53,6 +53,7 @@ class Ability(enum.Enum):
     ENVIRONMENT_BUILDS = "builds of environments before a session needs them"
     DOCKERFILES = "Dockerfiles of sessions"
     CONDA = "environments of conda packages"
+    DOCKERFILE_BUILDS = "builds of Dockerfiles before a session needs them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_ENVIRONMENT_BUILDS: _ClassVar[AgentAbility]
     AGENT_ABILITY_DOCKERFILES: _ClassVar[AgentAbility]
     AGENT_ABILITY_CONDA: _ClassVar[AgentAbility]
+    AGENT_ABILITY_DOCKERFILE_BUILDS: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -77,6 +78,7 @@ AGENT_ABILITY_REPAIRS: AgentAbility
 AGENT_ABILITY_ENVIRONMENT_BUILDS: AgentAbility
 AGENT_ABILITY_DOCKERFILES: AgentAbility
 AGENT_ABILITY_CONDA: AgentAbility
+AGENT_ABILITY_DOCKERFILE_BUILDS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase

@@ -194,6 +194,41 @@ async def test_builds_are_those_of_the_caller_on_nodes_that_run_sessions_of_thei
     assert not any(order.build.registry_logins for order in orders)
 
 
+async def test_an_agent_that_builds_dockerfiles_for_sessions_alone_is_asked_for_no_build(
+    rig: Rig,
+) -> None:
+    kim = await rig.user("kim")
+    orders: list[agents_pb2.EnvironmentOrder] = []
+
+    def answer(order: agents_pb2.EnvironmentOrder) -> agents_pb2.EnvironmentReport:
+        orders.append(order)
+        return agents_pb2.EnvironmentReport(order_id=order.order_id)
+
+    old = [
+        agents_pb2.AGENT_ABILITY_ENVIRONMENTS,
+        agents_pb2.AGENT_ABILITY_ENVIRONMENT_BUILDS,
+        agents_pb2.AGENT_ABILITY_DOCKERFILES,
+    ]
+    recipe = resources_pb2.ContextFile(path="Dockerfile", content=b"FROM a")
+    files = resources_pb2.EnvironmentFiles(dockerfile="Dockerfile", context=[recipe])
+    for name, abilities in (
+        ("old", old),
+        ("new", [*old, agents_pb2.AGENT_ABILITY_DOCKERFILE_BUILDS]),
+    ):
+        agent = await rig.agent(
+            name, isolation=resources_pb2.ISOLATION_CONTAINER, abilities=abilities
+        )
+        agent.about_environments = answer
+        await agent.connect()
+    on_old = pb.BuildEnvironmentRequest(node="old", files=files)
+    code, _, told = await refused(kim.environments.BuildEnvironment(on_old))
+    assert code == "FAILED_PRECONDITION"
+    assert "builds of Dockerfiles before a session needs them" in told["why"]
+    assert not orders
+    await kim.environments.BuildEnvironment(pb.BuildEnvironmentRequest(node="new", files=files))
+    assert len(orders) == 1
+
+
 @pytest.mark.parametrize(
     ("abilities", "given"),
     [
