@@ -64,18 +64,14 @@ _OF_PLATFORM = frozenset(
     for what in ("PLATFORM", "OS", "ARCH", "VARIANT")
 )
 """ARGs that BuildKit gives values by itself."""
-_VARIABLE = re.compile(
-    r"\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)"
-    r"|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::(?P<how>[-+])(?P<other>[^{}]*))?\})"
+_WORD = re.compile(
+    r"(?:'[^']*(?:'|\Z)|\"(?:\\.|[^\"\\])*(?:\"|\\?\Z)|\\(?:.|\Z)|[^\s'\"\\])+", re.DOTALL
 )
-_OTHER_VARIABLE = re.compile(r"(?<!\\)\$\{(?![A-Za-z_][A-Za-z0-9_]*(?::[-+][^{}]*)?\})[^}\s]*\}?")
-"""What shells, and BuildKit, do beyond `_VARIABLE`: `${A#x}`, `${A:?}`, `${A:-${B}}`."""
-_PIECE = re.compile(
-    r"'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\"|\\(?P<one>.)|(?P<space>\s+)|(?P<plain>[^\s'\"\\]+|.)",
-    re.DOTALL,
-)
-_SPACE: Final = None
-"""Between the pieces of two words."""
+"""One of several, as it is written: spaces in quotes are a part of it."""
+_SHOWN_VARIABLE = re.compile(r"\$\{[^}\s]*\}?")
+_SPECIAL = frozenset("@*#?-$!")
+"""What shells have as names of one character; here they have no value."""
+_MOST_NESTED = 8
 _NO_CACHE_MOUNTS = (
     "RUN --mount=type=cache is left out: a step is kept whole, under all that it is made of"
 )
@@ -236,7 +232,7 @@ def read_dockerfile(text: str, arguments: Mapping[str, str] | None = None) -> Do
         before |= declared(step, before, given)
     _check_variables(steps, {**before, **given})
     stages, names = _stages(steps[first:], before)
-    taken = {_argument(one) for one in steps if one.word == "ARG"}
+    taken = {name for one in steps if one.word == "ARG" for name in _arguments(one)}
     if unknown := sorted(given.keys() - taken):
         raise DockerfileRefused(0, f"it has no ARG {unknown[0][:80]}")
     notes = {"mount": _NO_CACHE_MOUNTS, "platform": _NO_PLATFORM}
@@ -276,11 +272,16 @@ def _stages(
     return stages, names
 
 
-def _argument(step: Step) -> str:
-    name = step.text.partition("=")[0].strip()
-    if not _NAME.fullmatch(name):
-        raise DockerfileRefused(step.line, f"ARG {name[:80]!r} is no name of a variable")
-    return name
+def _arguments(step: Step) -> dict[str, str | None]:
+    """What an ARG names, with the default of each as it is written; None: it has none."""
+    found: dict[str, str | None] = {}
+    for word in _words(step.text):
+        written, has_default, default = word.partition("=")
+        name = expand(written, {}, step.line)
+        if not _NAME.fullmatch(name):
+            raise DockerfileRefused(step.line, f"ARG {name[:80]!r} is no name of a variable")
+        found[name] = default if has_default else None
+    return found
 
 
 def declared(
@@ -293,35 +294,36 @@ def declared(
 
     Raises DockerfileRefused.
     """
-    name = _argument(step)
-    _, has_default, default = step.text.partition("=")
-    if name in given:
-        added = {name: given[name]}
-    elif has_default:
-        added = {name: "".join(split_words(default, variables, step.line))}
-    else:
-        added = {name: outer[name]} if outer and name in outer else {}
+    added: dict[str, str] = {}
+    for name, default in _arguments(step).items():
+        if name in given:
+            added[name] = given[name]
+        elif default is not None:
+            added[name] = expand(default, variables, step.line)
+        elif outer and name in outer:
+            added[name] = outer[name]
     return _fitting(step, variables, added)
 
 
 def environment_pairs(step: Step, variables: Mapping[str, str]) -> dict[str, str]:
     """What an ENV sets: `NAME=VALUE ...`, or as long ago `NAME VALUE`. Raises DockerfileRefused."""
-    first = re.match(r"\S+", step.text)
-    if first is not None and "=" not in first[0]:
-        name, _, value = step.text.partition(" ")
-        pairs = [(name, expand(value.strip(), variables, step.line))]
-    else:
-        pairs = [
-            (name, value)
-            for name, has, value in (
-                one.partition("=") for one in split_words(step.text, variables, step.line)
-            )
-            if has or _no_pair(step)
-        ]
-    for name, _ in pairs:
+    written = (text for pair in _pairs(step) for text in pair)
+    texts = iter(expand_each(written, variables, step.line))
+    found = dict(zip(texts, texts, strict=True))
+    for name in found:
         if not _NAME.fullmatch(name):
             raise DockerfileRefused(step.line, f"ENV {name[:80]!r} is no name of a variable")
-    return _fitting(step, variables, dict(pairs))
+    return _fitting(step, variables, found)
+
+
+def _pairs(step: Step) -> list[tuple[str, ...]]:
+    """Names and values as an ENV has them written."""
+    words = _words(step.text)
+    is_old = "=" not in words[0]
+    pairs = [step.text.split(None, 1)] if is_old else [word.split("=", 1) for word in words]
+    if any(len(pair) != 2 for pair in pairs):
+        raise DockerfileRefused(step.line, "ENV has NAME=VALUE")
+    return [tuple(pair) for pair in pairs]
 
 
 def _fitting(step: Step, variables: Mapping[str, str], added: dict[str, str]) -> dict[str, str]:
@@ -331,10 +333,6 @@ def _fitting(step: Step, variables: Mapping[str, str], added: dict[str, str]) ->
         most = f"{MOST_VARIABLE_CHARACTERS >> 10} Ki"
         raise DockerfileRefused(step.line, f"its variables have over {most} characters")
     return added
-
-
-def _no_pair(step: Step) -> bool:
-    raise DockerfileRefused(step.line, "ENV has NAME=VALUE")
 
 
 def program_of(step: Step, shell: Sequence[str]) -> list[str]:
@@ -356,76 +354,155 @@ def folder_of(text: str, before: str) -> str:
     return posixpath.normpath(posixpath.join(before, text)).replace("//", "/")
 
 
-def expand(text: str, variables: Mapping[str, str], line: int = 0) -> str:
-    r"""`$NAME`, `${NAME}`, `${NAME:-other}`, `${NAME:+other}` replaced; `\$` is a dollar.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Variable:
+    """Of a text: `how` is "", "-", "+" or "?", with a colon before it where an empty value counts as none."""
 
-    Raises DockerfileRefused for `line` where it comes out too long, before it is put together.
+    name: str
+    how: str = ""
+    other: Sequence[str | _Variable] = ()
+
+
+def expand(text: str, variables: Mapping[str, str], line: int = 0) -> str:
+    """Quotes and backslashes taken away, and variables replaced but in single quotes, as Docker does.
+
+    `$NAME`, `${NAME}`, `${NAME:-OTHER}`, `${NAME:+OTHER}`, `${NAME:?WHY}` and these without the colon.
+    Raises DockerfileRefused for `line` where the text is no such, or comes out too long, before it is put together.
     """
-    return "".join(_joined(_expanded(text, variables), line))
+    return _joined([text], variables, line)[0]
 
 
 def expand_each(texts: Iterable[str], variables: Mapping[str, str], line: int = 0) -> list[str]:
     """Each expanded, all of them together at most as long as one may be."""
-    pieces = (piece for text in texts for piece in (*_expanded(text, variables), _SPACE))
-    return _joined(pieces, line)
-
-
-def _expanded(text: str, variables: Mapping[str, str]) -> Iterator[str]:
-    for number, part in enumerate(text.split("\\$")):
-        if number:
-            yield "$"
-        at = 0
-        for found in _VARIABLE.finditer(part):
-            yield part[at : found.start()]
-            yield _value(found, variables)
-            at = found.end()
-        yield part[at:]
-
-
-def _joined(pieces: Iterable[str | None], line: int) -> list[str]:
-    """Words from their pieces, with `_SPACE` between words."""
-    words: list[list[str]] = []
-    size, is_within = 0, False
-    for piece in pieces:
-        if piece is _SPACE:
-            is_within = False
-            continue
-        size += len(piece)
-        if size > MOST_EXPANDED_CHARACTERS:
-            most = f"{MOST_EXPANDED_CHARACTERS >> 10} Ki"
-            raise DockerfileRefused(line, f"with its variables it has over {most} characters")
-        if not is_within:
-            words.append([])
-        is_within = True
-        words[-1].append(piece)
-    return ["".join(word) for word in words]
-
-
-def _value(found: re.Match[str], variables: Mapping[str, str]) -> str:
-    value = variables.get(found["plain"] or found["name"], "")
-    match found["how"]:
-        case "-":
-            return value or found["other"]
-        case "+":
-            return found["other"] if value else ""
-    return value
+    return _joined(texts, variables, line)
 
 
 def split_words(text: str, variables: Mapping[str, str], line: int = 0) -> list[str]:
-    """Words as a shell has them: quotes, backslashes, variables but for single quotes. Raises as `expand`."""
-    return _joined(_word_pieces(text, variables), line)
+    """The words between spaces, each expanded: no value becomes several words. Raises as `expand`."""
+    return _joined(_words(text), variables, line)
 
 
-def _word_pieces(text: str, variables: Mapping[str, str]) -> Iterator[str | None]:
-    for found in _PIECE.finditer(text):
-        if found["space"] is not None:
-            yield _SPACE
-        elif found["double"] is not None:
-            yield from _expanded(re.sub(r"\\([\"\\])", r"\1", found["double"]), variables)
-        elif found["plain"] is not None:
-            yield from _expanded(found["plain"], variables)
-        else:
-            yield found["single"] if found["single"] is not None else found["one"]
+def _words(text: str) -> list[str]:
+    """Unexpanded."""
+    return _WORD.findall(text)
+
+
+def _joined(texts: Iterable[str], variables: Mapping[str, str], line: int) -> list[str]:
+    words, size = [], 0
+    for text in texts:
+        pieces: list[str] = []
+        for piece in _values(_Reader(text, line).pieces(), variables, line):
+            size += len(piece)
+            if size > MOST_EXPANDED_CHARACTERS:
+                most = f"{MOST_EXPANDED_CHARACTERS >> 10} Ki"
+                raise DockerfileRefused(line, f"with its variables it has over {most} characters")
+            pieces.append(piece)
+        words.append("".join(pieces))
+    return words
+
+
+def _values(
+    pieces: Iterable[str | _Variable], variables: Mapping[str, str], line: int
+) -> Iterator[str]:
+    """The pieces of the text that these come to, one at a time: each may be long."""
+    for piece in pieces:
+        if isinstance(piece, str):
+            yield piece
+            continue
+        value = variables.get(piece.name)
+        is_there = bool(value) if piece.how.startswith(":") else value is not None
+        match piece.how[-1:]:
+            case "-" if not is_there:
+                yield from _values(piece.other, variables, line)
+            case "+":
+                yield from _values(piece.other if is_there else (), variables, line)
+            case "?" if not is_there:
+                raise DockerfileRefused(line, f"{piece.name[:80]} has no value, which it needs")
+            case _:
+                yield value or ""
+
+
+class _Reader:
+    """Reads a text of an instruction from its beginning; `line` is for errors."""
+
+    def __init__(self, text: str, line: int) -> None:
+        self._text = text
+        self._line = line
+        self._at = 0
+
+    def pieces(self, end: str = "", nested: int = 0) -> list[str | _Variable]:
+        """All up to the character `end`, which is passed by, or to the end of the text."""
+        if nested > _MOST_NESTED:
+            raise self._refused(f"over {_MOST_NESTED} variables in one another")
+        found: list[str | _Variable] = []
+        while (one := self._next()) != end:
+            match one:
+                case "":
+                    raise self._refused("a ${ has no }" if end == "}" else "a quote is not closed")
+                case "$":
+                    found.append(self._dollar(nested))
+                case "'" if end != '"':
+                    found.append(self._single())
+                case '"':
+                    found += self.pieces('"', nested)
+                case "\\" if end != '"' or self._peek() in {"", '"', "$", "\\"}:
+                    found.append(self._next())
+                case _:
+                    found.append(one)
+        return found
+
+    def _next(self) -> str:
+        one = self._peek()
+        self._at += len(one)
+        return one
+
+    def _peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _single(self) -> str:
+        began, ended = self._at, self._text.find("'", self._at)
+        if ended < 0:
+            raise self._refused("a quote is not closed")
+        self._at = ended + 1
+        return self._text[began:ended]
+
+    def _dollar(self, nested: int) -> str | _Variable:
+        began = self._at - 1
+        if self._peek() != "{":
+            name = self._name()
+            return _Variable(name=name) if name else "$"
+        self._at += 1
+        name, how = self._name(), self._next()
+        if name and how == "}":
+            return _Variable(name=name)
+        if how == ":":
+            how += self._next()
+        if not name or how not in {"-", "+", "?", ":-", ":+", ":?"}:
+            shown = _SHOWN_VARIABLE.match(self._text, began)
+            raise DockerfileRefused(
+                self._line,
+                f"{'${' if shown is None else shown[0][:80]} is not replaced here",
+                "${NAME}, ${NAME:-OTHER} and ${NAME:+OTHER} are",
+            )
+        return _Variable(name=name, how=how, other=self.pieces("}", nested + 1))
+
+    def _name(self) -> str:
+        """The name of a variable here; "" where there is none."""
+        one = self._peek()
+        if one in _SPECIAL:
+            return self._next()
+        is_part = str.isdigit if one.isdigit() else _is_of_name
+        began = self._at
+        while is_part(self._peek()):
+            self._at += 1
+        return self._text[began : self._at]
+
+    def _refused(self, why: str) -> DockerfileRefused:
+        return DockerfileRefused(self._line, f"{why} in {self._text[:80]!r}")
+
+
+def _is_of_name(one: str) -> bool:
+    return one.isalnum() or one == "_"
 
 
 def _instructions(text: str) -> Iterable[tuple[int, str]]:
@@ -443,7 +520,7 @@ def _instructions(text: str) -> Iterable[tuple[int, str]]:
         if not joined:
             began = number
         body = line.rstrip()
-        if body.endswith("\\"):
+        if body.endswith("\\") and not body.endswith("\\\\"):
             joined += body[:-1]
             continue
         yield began, (joined + body).strip()
@@ -464,22 +541,20 @@ def _check_directive(line: int, name: str, value: str) -> None:
 
 
 def _check_variables(steps: Iterable[Step], known: Mapping[str, str]) -> None:
-    """Raise DockerfileRefused for variables that would silently come out empty, or as they are written."""
+    """Raise DockerfileRefused for variables that would silently come out empty, or cannot be replaced."""
     for step in steps:
-        name = _argument(step) if step.word == "ARG" else ""
-        if name in _OF_PLATFORM and "=" not in step.text and name not in known:
-            raise DockerfileRefused(
-                step.line,
-                f"ARG {name} has no value here, as BuildKit would give it",
-                f"--build-arg {name}=... gives it one",
-            )
-        is_expanded = step.word not in {"RUN", "SHELL"} | _UNUSED
-        if is_expanded and (other := _OTHER_VARIABLE.search(step.text)):
-            raise DockerfileRefused(
-                step.line,
-                f"{other[0][:80]} is not replaced here",
-                "${NAME}, ${NAME:-OTHER} and ${NAME:+OTHER} are",
-            )
+        for name, default in (_arguments(step) if step.word == "ARG" else {}).items():
+            if name in _OF_PLATFORM and default is None and name not in known:
+                raise DockerfileRefused(
+                    step.line,
+                    f"ARG {name} has no value here, as BuildKit would give it",
+                    f"--build-arg {name}=... gives it one",
+                )
+        if step.word == "ENV":
+            _pairs(step)
+        if step.word not in {"RUN", "SHELL"} | _UNUSED:
+            for text in (*(_json_list(step.text) or _words(step.text)), *step.flags.values()):
+                _Reader(text, step.line).pieces()
 
 
 def _step(line: int, said: str) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import uuid
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from docker.errors import APIError
 
 from nodeagent.engine.client import Engine
 from nodeagent.engine.containers import containers_of, remove_container
@@ -18,6 +20,7 @@ from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFaile
 from nodeagent.environments.image_settings import ImageSettings
 from nodeagent.environments.images import Images
 from tests.engines import required_engine, required_image
+from tests.support.dockerfile_forms import FORMS, REFUSED, VARIABLES
 
 
 @dataclass
@@ -127,6 +130,33 @@ def test_stages_copies_and_variables_are_those_of_docker(node: Node) -> None:
     assert stored is not None
     assert (stored.environment["A"], stored.environment["B"]) == ("1", "1")
     assert node.build(STAGES, WHO="kim") == (image, "")
+
+
+def test_an_engine_reads_values_as_they_are_read_here(node: Node) -> None:
+    def built(text: str) -> dict[str, str] | None:
+        """Variables of what the engine's own builder makes; None: it refuses."""
+        try:
+            file = io.BytesIO(f"FROM {node.base}\n{text}\n".encode())
+            said = [*node.engine.sdk.api.build(fileobj=file, decode=True, rm=True)]
+        except APIError:
+            return None
+        ids = [one["aux"]["ID"] for one in said if "aux" in one]
+        if any("error" in one for one in said) or not ids:
+            return None
+        image = find_image(node.engine, ids[-1])
+        assert image is not None
+        remove_image(node.engine, image.id)
+        return dict(image.environment)
+
+    def quoted(value: str) -> str:
+        return '"' + value.replace('"', '\\"') + '"'
+
+    known = " ".join(f"{name}={quoted(value)}" for name, value in VARIABLES.items())
+    asked = {f"F{number}": text for number, text in enumerate(FORMS)}
+    found = built(f"ENV {known}\nENV " + " ".join(f"{name}={asked[name]}" for name in asked))
+    assert found is not None
+    assert {text: found[name] for name, text in asked.items()} == FORMS
+    assert [text for text in REFUSED if built(f"ENV {known}\nENV A={text}") is not None] == []
 
 
 def test_steps_are_used_again_by_their_user_alone(node: Node) -> None:

@@ -8,6 +8,7 @@ from nsml.packages.dockerfile import (
     MOST_EXPANDED_CHARACTERS,
     DockerfileRefused,
     arguments_error,
+    declared,
     environment_pairs,
     expand,
     is_path,
@@ -15,6 +16,7 @@ from nsml.packages.dockerfile import (
     read_dockerfile,
     split_words,
 )
+from tests.support.dockerfile_forms import FORMS, REFUSED, VARIABLES
 
 WHOLE = """\
 # syntax=docker/dockerfile:1
@@ -90,7 +92,13 @@ def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
         ("FROM a\nARG TARGETARCH\nRUN x", "line 2: ARG TARGETARCH has no value"),
         ("FROM a\nCOPY --parents a b", "--parents is not allowed"),
         ("FROM a\nENV B=${A#x} C=1", "line 2: ${A#x} is not replaced"),
-        ("FROM a\nWORKDIR ${A:-${B}}", "is not replaced"),
+        ("FROM a\nWORKDIR ${A:-${B%x}}", "line 2: ${B%x} is not replaced"),
+        ('FROM a\nCOPY ["a", "${B/x/y}"]', "line 2: ${B/x/y} is not replaced"),
+        ("FROM a\nWORKDIR " + "${A:-" * 10 + "}" * 10, "over 8 variables in one another"),
+        ("FROM a\nENV A=1 it's=2", "line 2: a quote is not closed"),
+        ("FROM a\nENV A=${A:-'x}", "a quote is not closed"),
+        ("FROM a\nENV A=1 B", "ENV has NAME=VALUE"),
+        ("FROM a\nENV A", "ENV has NAME=VALUE"),
         ("FROM a\nARG 1=2", "no name"),
         ("FROM a\nPRIVILEGED x", "no instruction"),
         ("FROM a\n" + "RUN x\n" * 127, "over 127 instructions"),
@@ -111,6 +119,7 @@ def test_what_no_node_builds_is_refused_with_its_line(text: str, says: str) -> N
         f"# syntax=docker/dockerfile:1@sha256:{'a' * 64}\nFROM a",
         "ARG TARGETARCH=arm64\nFROM a\nARG TARGETARCH",
         "FROM a\nENV A=${B:-c} D='\\${E#f}'\nRUN echo ${A#x} ${TARGETARCH}",
+        "FROM a\nENV D='${E%f}' F=\"\\${E%f}\"\nWORKDIR '${A/x/y}'",
         "FROM a\nCMD echo ${A#x}",
     ],
 )
@@ -141,11 +150,30 @@ def test_an_argument_that_no_arg_takes_is_refused() -> None:
         ("'a $X' \"b $X\" c\\ d", ["a $X", "b x", "c d"]),
         ('""', [""]),
         ("$X${X}${Y:-none}${X:+some}\\$X", ["xxnonesome$X"]),
-        ("'open", ["'open"]),
     ],
 )
 def test_words_are_those_of_a_shell(text: str, words: list[str]) -> None:
     assert split_words(text, {"X": "x"}) == words
+
+
+def test_values_are_read_as_docker_reads_them() -> None:
+    assert {text: expand(text, VARIABLES) for text in FORMS} == FORMS
+    for text in REFUSED:
+        with pytest.raises(DockerfileRefused):
+            expand(text, VARIABLES)
+    # as BuildKit, which has them without the colon, too
+    assert expand("${U-y}${E-y}${E+z}${U+z}${E?y}", VARIABLES) == "yz"
+
+
+def test_several_pairs_are_those_of_one_instruction() -> None:
+    file = read_dockerfile(
+        "FROM a\nARG B='x y' C \"D\"=$B\nENV \"E\"=1 $B=2\nENV F 'a $C'  b\nENV E=\\\\\nENV F=2"
+    )
+    several, pairs, old, *ends = file.stages[0].steps
+    assert declared(several, {"B": "b"}, {"C": "c"}) == {"B": "x y", "C": "c", "D": "b"}
+    assert environment_pairs(pairs, {"B": "b"}) == {"E": "1", "b": "2"}
+    assert environment_pairs(old, {}) == {"F": "a $C  b"}
+    assert [environment_pairs(one, {}) for one in ends] == [{"E": "\\"}, {"F": "2"}]
 
 
 def test_expansion_is_done_once() -> None:
