@@ -171,8 +171,11 @@ if [ -s "$here/requirements.txt" ]; then
             fi
             if [ -n "${NSML_KEEPS_ALL-}" ] || ! [ -s "$here/asked.txt" ]; then
                 cat "$here/packages-of-index.txt" >"$wanted"
-            else
+            elif [ -s "$tmp/patterns" ]; then
                 grep -f "$tmp/patterns" "$here/packages-of-index.txt" >"$wanted"
+            else
+                echo "note: nothing to install: this Python needs none of the packages"
+                exit 0
             fi
         fi
         if [ -s "$here/default.txt" ]; then

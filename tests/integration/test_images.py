@@ -272,6 +272,10 @@ def test_what_the_image_has_is_kept_and_in_the_lock_if_an_index_has_it(
         assert (node.runs(on_base, found), again) == ("False\n", lock)
         on_base, again, _ = made("other", lock=lock + extra, base=node.base, keeps_all=True)
         assert (node.runs(on_base, found), again) == ("True\n", lock + extra)
+        on_base, again, said = made("other; python_version < '3'", lock=lock, base=node.base)
+        other = found.replace("extra", "other")
+        assert (node.runs(on_base, other), again) == ("False\n", "")
+        assert b"nothing to install" in said
         with pytest.raises(EnvironmentFailed, match="does not have what this Python needs: kept"):
             made("other", lock=lock.partition("\n")[2], base=node.base)
         _, none, said = made("kept")
