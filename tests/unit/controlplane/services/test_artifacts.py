@@ -295,23 +295,22 @@ async def test_an_output_that_was_the_newest_version_makes_none_however_late_it_
             datasets_pb2.CreateDatasetVersionRequest(name="made", digest=what[0].digest)
         )
 
-    async def end_with(what: Manifest) -> tuple[sessions_pb2.Session, pb.CommitArtifactRequest]:
+    async def end_with(what: Manifest) -> tuple[agents_pb2.ReplicaId, pb.CommitArtifactRequest]:
         session = await kim.submit(output_datasets=["made"])
         [order] = await agent.assignments(1)
         await agent.report(order.replica, "EXITED", cause="COMPLETED")
         await kim.reaches(session.name, "FINALIZING")
         committed = output(session.id, "made", what.digest)
         await agent.stubs.artifacts.CommitArtifact(committed)
-        return session, committed
+        return order.replica, committed
 
     await push(old)
-    session, committed = await end_with(old[0])
+    replica, committed = await end_with(old[0])
     await push(other)
     await agent.stubs.artifacts.CommitArtifact(committed)
     assert [number for number, _, _ in await versions(kim, "made")] == [2, 1]
-    order = (await agent.assignments(1))[0]
-    await agent.report(order.replica, "FINALIZED", cause="COMPLETED")
-    await kim.reaches(session.name, "SUCCEEDED")
+    await agent.report(replica, "FINALIZED", cause="COMPLETED")
+    await kim.reaches(replica.session_id, "SUCCEEDED")
     await agent.assignments(0)
     await end_with(old[0])  # another session brings the old content back
     assert [number for number, _, _ in await versions(kim, "made")] == [3, 2, 1]
