@@ -33,11 +33,11 @@ azurite: setup   ## Install the emulator of Azure Blob Storage for its tests (ne
 torch: .torch/.complete  ## Make the environment in .torch: torch for CPUs, and readers of S3, for their tests
 
 # pip, not uv: it finds packages as this machine is configured to. Bytecode only of what the tests load.
-.torch/.complete: tests/torch-requirements.txt | .venv/.complete
+.torch/.complete: tests/torch-requirements.txt tests/newer-litdata-requirements.txt | .venv/.complete
 	@rm -rf .torch
 	@$(BIN)/python -m venv --without-pip .torch
 	@$(BIN)/python -m pip --python .torch/bin/python install --quiet --disable-pip-version-check --no-deps --no-compile -r tests/torch-requirements.txt
-	@$(BIN)/python -m pip --python .torch/bin/python install --quiet --disable-pip-version-check --no-deps --no-compile --target .torch/newer-litdata litdata==0.2.76
+	@$(BIN)/python -m pip --python .torch/bin/python install --quiet --disable-pip-version-check --no-deps --no-compile --target .torch/newer-litdata -r tests/newer-litdata-requirements.txt
 	@.torch/bin/python -W ignore -c 'import duckdb, litdata, polars, pytest, s3fs, streaming, torchdata, webdataset'
 	@touch $@
 
