@@ -403,6 +403,8 @@ class Runner:
             uploading = group.create_task(uploads.work())
             if end is None:
                 end = await self._watch(group)
+            # of a program that ended before anybody looked, too: a fork goes on from what it saved
+            await self._note_progress(is_last=True)
             self._end(pb.REPLICA_PHASE_EXITED, end)
             await self._note_left(uploads, end)
             await self._free()
@@ -481,7 +483,6 @@ class Runner:
             self._say(pb.REPLICA_PHASE_RUNNING)
             record = await self.place.runtime.wait(self.replica_id)
         following.cancel()
-        await self._note_progress(is_last=True)
         return exit_of(record, self.stop_order, self.folder)
 
     async def _follow_progress(self) -> NoReturn:

@@ -1260,6 +1260,19 @@ def test_what_a_session_would_lose_is_told_seldom_and_at_its_end(tmp_path: Path)
     on_virtual_time(tmp_path, test, {"train": Script(acts=acts)})
 
 
+def test_what_a_program_saved_that_ended_before_anybody_looked_is_told(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        platform = world.platform
+        async with world.agent():
+            await platform.order(assignment(S, "train"))
+            ended = await platform.phase(S, pb.REPLICA_PHASE_EXITED)
+        assert [one.resumable for one in platform.progress] == [True]
+        assert platform.progress_after[-1] <= platform.reports.index(ended), "before its end"
+
+    script = Script(acts=[Act(files={**BINDS, **saves(1)}, output=b"saved\n")])
+    on_virtual_time(tmp_path, test, {"train": script})
+
+
 def test_it_is_told_anew_on_every_stream(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         platform = world.platform
