@@ -201,7 +201,7 @@ def test_what_a_renewed_tag_named_goes_once_nobody_has_it(node: Node) -> None:
 
 def test_what_an_image_is_built_upon_is_removed_after_it(node: Node) -> None:
     old = node.ask("u.kim", node.login())
-    (key,) = node.images.stored()
+    (key,) = (record.stem for record in node.images.folder.glob("*.json"))
     api, name = node.engine.sdk.api, f"nsml-test-{uuid.uuid4().hex[:8]}"
     made = api.create_container(old, ["true"])["Id"]
     api.commit(made, name, "1")
