@@ -99,13 +99,14 @@ class QueuedDatasets:
     def of(self, session: Session) -> Mapping[Name, Listings] | None:
         """Versions of the datasets of a queued session, read since it was queued; None: they are not known.
 
-        They are those of now, or of a few seconds ago where no right was changed since.
+        They are those of now, or of a few seconds ago where no right was changed since. Those of owners who never changed
+        any are not among them: they are as they were when the session was made.
         """
         queued, found = self._queued.get(session.id), {}
         self._wanted |= dict.fromkeys(dataset_names(session), self._clock.monotonic())
         if queued is None or queued.attempt != session.attempt:
             return None
-        for name in queued.names:
+        for name in filter(self._can_change, queued.names):
             known = self._known.get(name)
             if known is None or known.at < queued.since or self._is_over(name, known, VALID_FOR_S):
                 return None
@@ -191,7 +192,7 @@ class QueuedDatasets:
         due = [
             name
             for name, newest in self._newest.items()
-            if self._withdrawn(name[0])
+            if self._can_change(name)
             and self._failed.get(name, 0.0) <= now
             and self._is_due(name, newest)
         ]
@@ -211,6 +212,10 @@ class QueuedDatasets:
             name: until for name, until in self._failed.items() if now < until + FORGOTTEN_AFTER_S
         }
         self._wanted = {name: at for name, at in self._wanted.items() if now < at + WANTED_FOR_S}
+
+    def _can_change(self, name: Name) -> bool:
+        """Whether its owner has ever changed who reads parts."""
+        return bool(self._withdrawn(name[0]))
 
     def _turn(self, name: Name) -> tuple[bool, float]:
         """What is wanted first, and of that what is not known, then what was read longest ago."""

@@ -177,6 +177,19 @@ async def test_what_was_read_before_a_change_or_an_attempt_starts_nothing() -> N
         assert await at.holds_up(one)
 
 
+async def test_datasets_of_who_never_changed_a_right_hold_up_nothing() -> None:
+    one = uses("a", "b")
+    mine, other = one.spec.datasets
+    both = replace(one, spec=replace(one.spec, datasets=(mine, replace(other, owner="lee"))))
+    async with world(both) as at:
+        await at.starts(both)
+        assert at.catalogue.asked == ["a"]
+        at.withdrawn["lee"] = 1
+        assert await at.holds_up(both)
+        await at.starts(both)
+        assert at.catalogue.asked == ["a", "b"]
+
+
 async def test_what_no_queued_session_uses_is_not_looked_up() -> None:
     runs, plain, one = uses("a"), uses("b"), uses("c")
     [of_lee] = [replace(dataset, owner="lee") for dataset in plain.spec.datasets]
