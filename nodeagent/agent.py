@@ -375,7 +375,12 @@ class Agent:
             python_version=(
                 "" if machine.isolation is Isolation.CONTAINER else platform.python_version()
             ),
-            data_bytes=self._most_data(),
+            # A file system that a pod shares is large, and may hang: nobody asks it here.
+            data_bytes=(
+                most_data(self._settings.data, self._parts.disk_floor_bytes)
+                if self._pod is None
+                else 0
+            ),
             peer_offer=self._exchange.offer,
             abilities=[
                 pb.AGENT_ABILITY_IMAGES,
@@ -397,13 +402,6 @@ class Agent:
                 *(_OF_SOCKETS if self._parts.has_sockets else []),
             ],
         )
-
-    def _most_data(self) -> int:
-        places = [self._settings.data]
-        if self._pod is not None and self._settings.shared_cache is not None:
-            places.append(self._settings.shared_cache)
-        known = [most_data(place, self._parts.disk_floor_bytes) for place in places]
-        return max(known) if all(known) else 0
 
     def devices(self) -> pb.DevicesChanged:
         """See control.Node."""

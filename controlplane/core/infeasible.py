@@ -172,7 +172,7 @@ def _lacking_everywhere(nearest: Alternatives, request: Request, image: str) -> 
         return CannotEverFit(
             f"{_NEVER}: its datasets are larger than every node's disk",
             why=words,
-            attempt="nsml run --stream NAME ...    reads a dataset as it goes, and keeps what fits\nnsml node ls",
+            attempt="nsml run --stream NAME ...    reads a dataset as it goes, and keeps what fits",
         )
     if paths := lacking_paths(nodes, request):
         return CannotEverFit(

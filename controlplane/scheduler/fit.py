@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from controlplane.domain.models import is_model
 from controlplane.domain.node_availability import owner_words
@@ -15,6 +15,11 @@ from controlplane.domain.values import (
     Session,
     SessionSpec,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from controlplane.domain.values import DatasetVersion
 
 DEFAULT_CPU_THOUSANDTHS = 2_000
 """Most that a session gets that does not say how many cores it wants."""
@@ -65,6 +70,15 @@ class Request(NamedTuple):
         return 0 < self.gpu_thousandths < WHOLE_DEVICE
 
 
+def data_bytes(datasets: Iterable[DatasetVersion]) -> int:
+    """The least that these take on the disk of a node: versions of one dataset may share all their files."""
+    largest: dict[tuple[str, str], int] = {}
+    for one in datasets:
+        key = one.owner, one.name
+        largest[key] = max(largest.get(key, 0), one.fetched_bytes)
+    return sum(largest.values())
+
+
 def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozenset()) -> Request:
     """The request of a session of this owner."""
     wanted = spec.resources
@@ -81,8 +95,7 @@ def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozen
         avoids=avoids,
         paths=tuple(sorted({one.in_place for one in spec.datasets if one.in_place})),
         with_conda=spec.needs_conda and not spec.image and not spec.dockerfile,
-        # Once where it has one under two names: the files are there once.
-        data_bytes=sum({one.digest: one.fetched_bytes for one in spec.datasets}.values()),
+        data_bytes=data_bytes(spec.datasets),
     )
 
 

@@ -18,7 +18,7 @@ from controlplane.domain.values import (
     Resources,
     Session,
 )
-from controlplane.scheduler.fit import MOST_ON_ONE_NODE, most_on, request_of
+from controlplane.scheduler.fit import MOST_ON_ONE_NODE, data_bytes, most_on
 from tests.support.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, held, node, session
 from tests.unit.controlplane.snapshot import ClusterSnapshot, schedule, takes_sessions
@@ -182,24 +182,24 @@ def test_a_session_with_packages_of_conda_goes_where_they_are_installed() -> Non
 
 
 def test_a_session_goes_where_the_disk_could_hold_its_datasets() -> None:
-    large = {"owner": "kim", "name": "large", "version": 1, "digest": "a" * 64, "size_bytes": 60}
-    one = DatasetVersion(**large)
-    # The same files under another name take no more; what is streamed or in place is not fetched.
-    others = [
-        replace(one, folder="again"),
-        replace(one, digest="b" * 64, streamed=True),
-        replace(one, digest="c" * 64, in_place="/data"),
+    one = DatasetVersion(owner="kim", name="large", version=1, digest="a" * 64, size_bytes=50)
+    # Versions may share all their files; what is streamed or in place is not fetched.
+    more = [
+        replace(one, folder="again", streamed=True),
+        replace(one, version=2, digest="b" * 64, size_bytes=60),
+        replace(one, name="far", digest="c" * 64, streamed=True),
+        replace(one, name="there", digest="d" * 64, in_place="/data"),
     ]
-    wanted = session(spec={"datasets": (one, *others[:2])})
+    wanted = session(spec={"datasets": (one, *more[:3])})
     nodes = (node("small", 8, data_bytes=59), node("able", 1, data_bytes=60))
     assert places(schedule(cluster(*nodes, wanted), NOW)) == {wanted.id: ["able"]}
     assert places(schedule(cluster(node("old"), wanted), NOW)) == {wanted.id: ["old"]}
     plan = schedule(cluster(*nodes, held("able", ("able-0", 1000)), wanted), NOW)
     shortages = {one.what: one.nodes for one in plan.deferrals[0].explanation.shortages}
     assert shortages == {"GPUs": 1, "has a disk too small for its datasets": 1}
-    assert (
-        request_of("kim", session(spec={"datasets": (others[1], others[2])}).spec).data_bytes == 0
-    )
+    assert data_bytes([one, more[0]]) == data_bytes([more[0], one]) == 50
+    assert data_bytes(more[2:]) == 0
+    assert data_bytes([more[1], replace(one, owner="lee")]) == 110
 
 
 def test_an_image_where_no_node_runs_containers() -> None:
