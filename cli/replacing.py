@@ -20,12 +20,27 @@ _HERE = -100
 _NO_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 
 
+_Identity = tuple[int, int]
+
+
 class _Change(NamedTuple):
-    """What was fetched, whose place it takes, and where the old is put where names cannot be exchanged."""
+    """What was fetched, whose place it takes, and where the old is put where names cannot be exchanged.
+
+    `before`: the device and inode of what has the name at first; None: nothing has it.
+    """
 
     new: Path
     target: Path
     spare: Path
+    before: _Identity | None
+
+
+def _identity(place: Path) -> _Identity | None:
+    try:
+        facts = place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return facts.st_dev, facts.st_ino
 
 
 @contextmanager
@@ -33,12 +48,14 @@ def replacing(path: Path, target: Path, only: Sequence[str] = ()) -> Iterator[Pa
     """Where to fetch to, in place of `path`, so that it replaces the folder `target`, which is below `path`, when the body is through.
 
     That is beside the target, on its file system. `only`: these files and folders of it alone, as the texts of paths: all
-    else stays. Whatever is raised, and whenever, leaves what was there. Raises CommandError for a target that is no folder,
-    and for what cannot take the place of another in it, and OSError.
+    else stays. Whatever is raised, and whenever, leaves what was there; a second interrupt, while that is put back, leaves
+    the rest of it in a folder beside the target. Raises CommandError for a target that is no folder, and for what cannot
+    take the place of another in it, and OSError.
     """
     _refuse_unless_folder(target)
     staging = Path(tempfile.mkdtemp(prefix=".nsml-", dir=target.parent))
     changes: list[_Change] = []
+    is_done = False
     try:
         (staging / "new").mkdir()
         yield staging / "new"
@@ -47,11 +64,12 @@ def replacing(path: Path, target: Path, only: Sequence[str] = ()) -> Iterator[Pa
         changes += (
             _parts(staging, fetched, target, only)
             if only
-            else [_Change(fetched, target, staging / "old")]
+            else [_Change(fetched, target, staging / "old", _identity(target))]
         )
         _carry_out(changes)
+        is_done = True
     finally:
-        _clear(staging, changes)
+        _clear(staging, changes, is_done=is_done)
 
 
 def _refuse_unless_folder(target: Path) -> None:
@@ -87,7 +105,7 @@ def _parts(staging: Path, fetched: Path, target: Path, only: Sequence[str]) -> l
                 _refuse_other_kind(above, is_folder=True)
         if os.path.lexists(old):
             _refuse_other_kind(old, is_folder=new.is_dir())
-        changes.append(_Change(new, old, staging / f"old-{number}"))
+        changes.append(_Change(new, old, staging / f"old-{number}", _identity(old)))
     return changes
 
 
@@ -106,36 +124,44 @@ def _refuse_other_kind(place: Path, *, is_folder: bool) -> None:
 
 def _carry_out(changes: Sequence[_Change]) -> None:
     """All of them, or none: what is done is undone where one fails."""
-    done: list[tuple[_Change, Path | None]] = []
+    begun: list[_Change] = []
     try:
         for one in changes:
-            if os.path.lexists(one.target):
-                done.append((one, _swap(one)))
+            begun.append(one)
+            if one.before is not None:
+                _swap(one)
             else:
                 one.target.parent.mkdir(parents=True, exist_ok=True)
                 one.new.rename(one.target)
-                done.append((one, None))
     except BaseException:
-        for one, old in reversed(done):
+        for one in reversed(begun):
             with suppress(OSError):
-                if old is None:
-                    one.target.rename(one.new)
-                else:
-                    _swap(_Change(old, one.target, one.spare.with_name(f"{one.spare.name}-new")))
+                _undo(one)
         raise
 
 
-def _swap(one: _Change) -> Path:
-    """Put the new in place of the old; where the old is now. Raises OSError, after which the old is in its place."""
+def _undo(one: _Change) -> None:
+    """Give the name back to what had it; nothing where that has it. Raises OSError."""
+    if _identity(one.target) == one.before:
+        return
+    if one.before is None:
+        one.target.rename(one.new)
+        return
+    old = next(place for place in (one.new, one.spare) if _identity(place) == one.before)
+    spare = one.spare.with_name(f"{one.spare.name}-new")
+    _swap(_Change(old, one.target, spare, _identity(one.target)))
+
+
+def _swap(one: _Change) -> None:
+    """Put the new in place of the old. Raises OSError, after which the old is in its place."""
     if _exchanged(one.new, one.target):
-        return one.new
+        return
     try:
         one.target.rename(one.spare)
         one.new.rename(one.target)
     except BaseException:
         _give_back(one)
         raise
-    return one.spare
 
 
 def _give_back(one: _Change) -> None:
@@ -159,8 +185,8 @@ def _exchanged(one: Path, other: Path) -> bool:
     raise OSError(number, os.strerror(number), str(other))
 
 
-def _clear(staging: Path, changes: Sequence[_Change]) -> None:
-    """Remove what is staged, but nothing whose name has nothing else now."""
+def _clear(staging: Path, changes: Sequence[_Change], *, is_done: bool) -> None:
+    """Remove what is staged; nothing of it where something old is there that did not get its name back."""
     from nsml._rights import remove_tree
 
     for one in changes:
@@ -172,5 +198,7 @@ def _clear(staging: Path, changes: Sequence[_Change]) -> None:
                 why=error.strerror or str(error),
                 advice="move it back",
             ) from error
+    if not is_done and any(one.before not in (None, _identity(one.target)) for one in changes):
+        return
     with suppress(OSError):
         remove_tree(str(staging))

@@ -285,7 +285,7 @@ class Repetition:
     async def _set_conda(self, client: Client, spec: SessionSpec, session: Session) -> None:
         """Ask for a node that installs packages of conda if the code lists any, and for no lock that is not of its kind.
 
-        What older clients asked for says nothing about conda, and nodes of then installed none of it.
+        What older clients asked for says nothing about conda, and the nodes of that time installed none of it.
         """
         from nsml.packages.locks import is_of_conda
 
