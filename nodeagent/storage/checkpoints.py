@@ -329,6 +329,8 @@ class Uploads:
         is_kept = checkpoint.is_whole and checkpoint.name == KEPT_FILES
         if not (is_kept and isinstance(error, ChangedWhilePacking | Unreadable)):
             return False
+        if error.path == ".":  # the folder itself: there is no file to do without
+            return False
         self._given_up += 1
         if self._given_up > _MOST_GIVEN_UP or self._pending.get(checkpoint.key) is not checkpoint:
             return False
@@ -347,16 +349,17 @@ class Uploads:
 
     def _remove_file(self, folder: str, path: str) -> bool:
         """Remove one file of a folder, as it is sent and beside that; whether it is nowhere in it any more."""
-        *above, name = native_parts(path)
-        entry, *inner = parts_of(folder)
-        for root, parts in ((self._folder.run, ["checkpoints"]), (self._folder.kept, [])):
-            try:
-                with open_folder(root, [*parts, entry, *inner, *above]) as here:
+        try:
+            *above, name = native_parts(path)
+            entry, *inner = parts_of(folder)
+            for root, parts in ((self._folder.run, ["checkpoints"]), (self._folder.kept, [])):
+                with (
+                    suppress(FileNotFoundError),
+                    open_folder(root, [*parts, entry, *inner, *above]) as here,
+                ):
                     os.unlink(name, dir_fd=here)
-            except FileNotFoundError:
-                continue
-            except OSError:
-                return False
+        except _NOT_SENDABLE:  # then all is lost, and says why
+            return False
         return True
 
     async def _note_ends(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import grpc.aio
 import pytest
@@ -32,6 +32,7 @@ from nodeagent.storage.holes import data_bytes
 from nodeagent.storage.reservations import Reservation, Room, Size
 from nsml.client.rpc import Rpc
 from nsml.common.clock import in_thread, inline
+from nsml.content.errors import Unreadable
 from nsml.content.manifest import decode
 from nsml.content.packing import pack, pack_files
 from nsml.v1 import agents_pb2, sessions_pb2
@@ -160,6 +161,22 @@ async def test_a_kept_file_that_changes_while_it_is_sent_costs_no_other(
     assert (told.name, told.file_count, told.why_lost) == ("/app", 2, "")
     assert told.left_out == "left out: d; b (changed while it was sent)"
     assert saved.why_lost, "what a program saved is all there, or lost"
+
+
+@pytest.mark.parametrize("path", [".", "..", "a\0b", "a" * 300, "folder", "a/b"])
+async def test_kept_files_that_cannot_be_read_are_lost_where_no_file_can_be_left_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    kept = replace(artifact(bench, 0, a="1"), name="/app", files=(), is_whole=True)
+    (bench.folder.checkpoints / kept.folder / "folder").mkdir()
+
+    def unreadable(*_: object, **__: object) -> NoReturn:
+        raise Unreadable(path, "cannot read it: Input/output error") from OSError(errno.EIO, "")
+
+    monkeypatch.setattr("nodeagent.storage.checkpoints.pack_files", unreadable)
+    await bench.send(kept)
+    [told] = bench.platform.artifacts
+    assert told.why_lost == "cannot read it: Input/output error"
 
 
 async def test_each_artifact_of_a_name_is_sent_and_its_folder_removed(bench: Bench) -> None:
