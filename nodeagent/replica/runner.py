@@ -51,7 +51,7 @@ from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.storage.outputs import has_new_files, keep_files, take_outputs
 from nsml.common.clock import Clock, Offload
 from nsml.common.concurrency import TaskGroup
-from nsml.spec.output_datasets import KEPT_FILES, output_dataset
+from nsml.spec.output_datasets import output_dataset
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.times import seconds_of
@@ -408,6 +408,7 @@ class Runner:
             self._end(pb.REPLICA_PHASE_EXITED, end)
             await self._note_left(uploads, end)
             await self._free()
+            await self._say_not_kept(uploads)
             collection.finish()
             await collection.finished()
             await uploads.finished()
@@ -426,24 +427,32 @@ class Runner:
             await self.place.run(noting)
         except OSError as error:  # what is noted is sent, whether or not the next agent looks again
             log.warning("replica.left_not_noted", replica=str(self.replica_id), error=str(error))
-        await self._say_not_kept(left, end)
+        await self._say_not_made(left, end)
 
-    async def _say_not_kept(self, left: list[SavedCheckpoint], end: pb.ReplicaExit) -> None:
-        """Say at the end of its log which output datasets come of nothing that the program left, and which files are not kept."""
+    async def _say_not_made(self, left: list[SavedCheckpoint], end: pb.ReplicaExit) -> None:
+        """Say at the end of its log which output datasets come of nothing that the program left, and why."""
         outputs = [output_dataset(one).name for one in self.assignment.spec.output_datasets]
-        if self.replica_id.rank or not end.HasField("started_at"):
+        if self.replica_id.rank or not outputs or not end.HasField("started_at"):
             return
         why = {one.name: one.lost for one in left if one.name in outputs and one.lost}
         if end.cause != sessions.CAUSE_COMPLETED:
             why = dict.fromkeys(outputs, "the program did not succeed")
-        lines = [f"no version of output dataset {name}: {text}" for name, text in why.items()]
-        lines += [_not_kept(one) for one in left if one.name == KEPT_FILES]
-        if not any(lines):
-            return
+        await self._say_lines(
+            [f"no version of output dataset {name}: {text}" for name, text in why.items()]
+        )
+
+    async def _say_not_kept(self, uploads: Uploads) -> None:
+        """Say at the end of its log which files of its working folder are not kept, once they are sent: some only show then."""
+        kept = await uploads.kept_files()
+        if kept is not None and (line := _not_kept(kept)):
+            await self._say_lines([line])
+
+    async def _say_lines(self, lines: Sequence[str]) -> None:
+        """Append lines to its log, when nobody writes there any more."""
 
         def write() -> None:
             words = PreparationLog(self.folder, lambda: None)
-            for line in filter(None, lines):
+            for line in lines:
                 words.note(line)
 
         try:
@@ -605,7 +614,8 @@ def _not_kept(files: SavedCheckpoint) -> str:
     """What is not among the files that are kept, for the end of a log; "" for nothing."""
     if files.lost:
         return f"no files of the working folder are kept: {files.lost}"
-    return files.left_out and f"files of the working folder {files.left_out}"
+    left_out = files.all_left_out(is_named=True)
+    return left_out and f"files of the working folder {left_out}"
 
 
 async def _run_hooks(hooks: Sequence[Hook], draft: Draft, clock: Clock) -> PreparationFailed | None:

@@ -12,9 +12,9 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -37,7 +37,7 @@ from nsml.client.errors import ClientError, MissingBlobs, NotEnough
 from nsml.client.rpc import Rpc
 from nsml.common.clock import Clock, Offload, SystemClock
 from nsml.common.concurrency import TaskGroup
-from nsml.common.units import size_text
+from nsml.common.units import counted, size_text
 from nsml.content.errors import ChangedWhilePacking, ContentError, Unreadable
 from nsml.content.packing import Packed, pack_files
 from nsml.content.paths import native_parts
@@ -62,6 +62,8 @@ _MOST_HELD_BYTES = 64 << 10
 """Checkpoints, and bytes of their names, of which it is asked at once whether they are kept still."""
 _MOST_GIVEN_UP = 20
 """Kept files that are left out of one replica's, since they cannot be read, or change while they are: each time all are read again."""
+LEFT_OUT = "left out: "
+"""What `SavedCheckpoint.left_out` begins with."""
 _FILE_BYTES = 100
 """What a path in a list holds beyond its letters."""
 
@@ -75,7 +77,8 @@ class SavedCheckpoint:
     `folder` is relative to the replica's checkpoints, `files` to the folder, as text (`nsml._path_text`). `seal` shows whether they were
     changed since; "" from an older SDK. `is_whole`: all regular files of the folder, where nobody writes any more, and no
     list. `step`: of an artifact. `lost`: why there is nothing to send; `left_out`:
-    what is not in it, for people. `is_optional`: it is lost, and not sent later, where the platform has no room for it.
+    what is not in it, for people. `dropped`: paths of files that were left out while it was sent, and why each was.
+    `is_optional`: it is lost, and not sent later, where the platform has no room for it.
     """
 
     name: str
@@ -88,6 +91,7 @@ class SavedCheckpoint:
     step: float | None = None
     lost: str = ""
     left_out: str = ""
+    dropped: Mapping[str, str] = field(default_factory=dict)
     is_optional: bool = False
 
     @property
@@ -99,6 +103,25 @@ class SavedCheckpoint:
     def key(self) -> tuple[bool, str]:
         """Of two with one key only the newer is sent."""
         return self.is_artifact, self.folder if self.is_artifact else self.name
+
+    @property
+    def is_kept_files(self) -> bool:
+        """Whether it is what its program left in the working folder, and not an artifact of that name."""
+        return self.is_whole and self.name == KEPT_FILES
+
+    def all_left_out(self, *, is_named: bool) -> str:
+        """What is not in it, for people; `is_named`: with the names of dropped files, else only how many."""
+        by_reason: dict[str, list[str]] = {}
+        for path, why in self.dropped.items():
+            by_reason.setdefault(why, []).append(path[:MOST_NAME_CHARS])
+        # First: the platform cuts what is long.
+        found = []
+        for why, paths in by_reason.items():
+            names = f": {', '.join(paths)}" if is_named else ""
+            found.append(f"{counted(len(paths), 'file')} ({why}){names}")
+        before = self.left_out.removeprefix(LEFT_OUT)
+        text = "; ".join([*found, before] if before else found)
+        return text and f"{LEFT_OUT}{text}"
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> SavedCheckpoint | None:
@@ -174,6 +197,8 @@ class Uploads:
         """What is to be committed of what is in the object store already, and pending until that is done."""
         self._durable: dict[str, str] = {}
         """Folders of checkpoints of which the object store has the content, by name; those before a restart are not known."""
+        self._kept_files: SavedCheckpoint | None = None
+        """What became of them, once they are not pending any more."""
         self._held = 0
         self._given_up = 0
         self._weighed: dict[tuple[bool, str], Weighed] = {}
@@ -293,8 +318,15 @@ class Uploads:
         await self._idle.wait()
         await self.media.finished()
 
+    async def kept_files(self) -> SavedCheckpoint | None:
+        """Return once the files of the working folder are durable or lost: what became of them; None: none were pending."""
+        while any(one.is_kept_files for one in self._pending.values()):
+            self._fewer.clear()
+            await self._fewer.wait()
+        return self._kept_files
+
     async def _send(self, checkpoint: SavedCheckpoint) -> None:
-        is_durable = True
+        is_durable, end = True, checkpoint
         try:
             await self._upload(checkpoint)
         except (ClientError, *_NOT_SENDABLE) as error:
@@ -306,7 +338,7 @@ class Uploads:
             if await self._is_less(checkpoint, error):
                 return
             self._log("lost", checkpoint, error)
-            is_durable = False
+            is_durable, end = False, replace(checkpoint, lost=_reason(error))
             try:
                 await self._report_loss(checkpoint, error)
             except ClientError as away:
@@ -316,6 +348,8 @@ class Uploads:
         self._patience.reset()
         if self._pending.get(checkpoint.key) is checkpoint:
             self._drop(checkpoint)
+            if end.is_kept_files:
+                self._kept_files = end
             self._fewer.set()
             self._unnoted += 1
             # What is lost costs a successor a look; what is durable, reading all of it.
@@ -326,8 +360,7 @@ class Uploads:
 
     async def _is_less(self, checkpoint: SavedCheckpoint, error: Exception) -> bool:
         """Leave the file of kept files out for which they could not be sent; whether they are to be sent without it."""
-        is_kept = checkpoint.is_whole and checkpoint.name == KEPT_FILES
-        if not (is_kept and isinstance(error, ChangedWhilePacking | Unreadable)):
+        if not (checkpoint.is_kept_files and isinstance(error, ChangedWhilePacking | Unreadable)):
             return False
         if error.path == ".":  # the folder itself: there is no file to do without
             return False
@@ -338,12 +371,10 @@ class Uploads:
         if not await uninterrupted(self._run, removing):
             return False
         self._log("without", checkpoint, error)
-        why = "cannot be read" if isinstance(error, Unreadable) else "changed while it was sent"
-        more = f"{error.path[:MOST_NAME_CHARS]} ({why})"
-        before = checkpoint.left_out
-        left_out = f"{before}; {more}" if before else f"left out: {more}"
+        why = "cannot be read" if isinstance(error, Unreadable) else "changed while being sent"
+        dropped = {**checkpoint.dropped, error.path: why}
         self._sent.pop(checkpoint.key, None)
-        self._pending[checkpoint.key] = replace(checkpoint, left_out=left_out)
+        self._pending[checkpoint.key] = replace(checkpoint, dropped=dropped)
         await self._note_ends()
         return True
 
@@ -452,7 +483,7 @@ class Uploads:
             folder=artifact.folder,
             name=artifact.name,
             step=artifact.step,
-            left_out=artifact.left_out,
+            left_out=artifact.all_left_out(is_named=False),
             **outcome,
         )
         request.saved_at.FromMicroseconds(round(artifact.saved_at * 1e6))

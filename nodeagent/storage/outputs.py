@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from nodeagent.folders import ReplicaFolder
 from nodeagent.safe_paths import allow, open_file, open_folder, open_with_rights, path_of, walk
-from nodeagent.storage.checkpoints import SavedCheckpoint
+from nodeagent.storage.checkpoints import LEFT_OUT, SavedCheckpoint
 from nodeagent.storage.file_lists import MOST_NAME_CHARS, count_files
 from nsml._path_text import path_text
 from nsml.common.units import counted, size_text
@@ -238,7 +238,7 @@ def _left_out(
         which = counted(len(refused), "file or folder", "files or folders")
         found.append(f"{which} that cannot be kept: {_named([path for path, _ in refused])}")
         found[-1] += f" ({refused[0][1][:MOST_NAME_CHARS]})"
-    return f"left out: {'; '.join(found)}" if found else ""
+    return f"{LEFT_OUT}{'; '.join(found)}" if found else ""
 
 
 def _named(paths: Sequence[str]) -> str:

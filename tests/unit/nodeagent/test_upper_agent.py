@@ -7,7 +7,7 @@ import errno
 import os
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +41,7 @@ from nodeagent.storage import reservations as rooms
 from nodeagent.storage.reservations import Disk, Size
 from nsml.common.clock import inline
 from nsml.content.digests import digest_of
-from nsml.content.packing import pack
+from nsml.content.packing import pack, pack_files
 from nsml.packages.requirements import HERE
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import checkpoints_pb2 as checkpoints
@@ -1097,8 +1097,14 @@ def test_a_session_is_not_final_before_its_checkpoints_are_durable(
 def test_files_that_are_kept_are_sent_by_the_next_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder that they were in is gone by then, and nobody looks for them there."""
+    """The folder that they were in is gone by then, and nobody looks for them there. The log names what changed meanwhile."""
     commit, is_away = ScriptedPlatform.CommitArtifact, True
+
+    def changing(root: Path, files: Sequence[str], **limits: Any) -> Any:
+        found = pack_files(root, files, **limits)
+        if "changing" in files:
+            (root / "changing").write_text("another")
+        return found
 
     async def take(platform: ScriptedPlatform, request: Any, context: Any) -> Any:
         if is_away:
@@ -1106,6 +1112,7 @@ def test_files_that_are_kept_are_sent_by_the_next_agent(
         return await commit(platform, request, context)
 
     monkeypatch.setattr(ScriptedPlatform, "CommitArtifact", take)
+    monkeypatch.setattr("nodeagent.storage.checkpoints.pack_files", changing)
 
     async def test(world: World) -> None:
         nonlocal is_away
@@ -1117,11 +1124,16 @@ def test_files_that_are_kept_are_sent_by_the_next_agent(
             folder = ReplicaFolders(tmp_path / "replicas").of(world.started[0].replica_id)
             folder.shim.write_text("{}")
             (folder.app / "out").mkdir()
-            for file in (folder.app / "new", folder.app / "out/prediction"):
+            for file in (
+                folder.app / "new",
+                folder.app / "changing",
+                folder.app / "out/prediction",
+            ):
                 while (
                     not file.exists() or file.stat().st_ctime_ns <= folder.shim.stat().st_ctime_ns
                 ):
-                    file.write_text("content")
+                    # more than is held while it is sent
+                    file.write_bytes(file.name.encode() * (1 << 20))
             await platform.phase(S, pb.REPLICA_PHASE_EXITED)
             while folder.app.exists():
                 await world.clock.sleep(1)
@@ -1132,6 +1144,12 @@ def test_files_that_are_kept_are_sent_by_the_next_agent(
         lost = {one.name: (one.file_count, bool(one.why_lost)) for one in platform.artifacts}
         assert lost == {"made": (1, False), "missing": (0, True), "/app": (1, False)}
         assert len(platform.artifacts) == 3
+        *_, not_made, left_out = platform.log(S).decode().splitlines()
+        assert not_made.startswith("nsml: no version of output dataset missing: ")
+        what = "left out: 1 file (changed while being sent)"
+        assert left_out == f"nsml: files of the working folder {what}: changing"
+        [note] = [one.left_out for one in platform.artifacts if one.name == "/app"]
+        assert note == what
 
     on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(after_s=60)])})
 

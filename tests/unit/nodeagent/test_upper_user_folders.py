@@ -159,7 +159,11 @@ async def test_a_kept_file_that_changes_while_it_is_sent_costs_no_other(
     await bench.send(kept, replace(second, files=(), is_whole=True))
     saved, told = bench.platform.artifacts
     assert (told.name, told.file_count, told.why_lost) == ("/app", 2, "")
-    assert told.left_out == "left out: d; b (changed while it was sent)"
+    assert told.left_out == "left out: 1 file (changed while being sent); d"
+    found = await bench.uploads.kept_files()
+    assert found is not None
+    named = found.all_left_out(is_named=True)
+    assert named == "left out: 1 file (changed while being sent): b; d"
     assert saved.why_lost, "what a program saved is all there, or lost"
 
 
