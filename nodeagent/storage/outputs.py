@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 
 from nodeagent.folders import ReplicaFolder
 from nodeagent.safe_paths import allow, open_file, open_folder, open_with_rights, path_of, walk
@@ -32,6 +33,9 @@ _KEPT_FILES = 10_000
 _LOOKED_AT = 1_000_000
 """Files of a working folder that are looked at."""
 _NAMED = 3
+"""Names that are shown of each list."""
+_REASONS = 5
+"""Reasons why files cannot be kept that are shown."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -236,9 +240,18 @@ def _left_out(
         found.append(f"{size} over the limits of {limits}: {_named([path for path, _ in over])}")
     if refused:
         which = counted(len(refused), "file or folder", "files or folders")
-        found.append(f"{which} that cannot be kept: {_named([path for path, _ in refused])}")
-        found[-1] += f" ({refused[0][1][:MOST_NAME_CHARS]})"
+        found.append(f"{which} that cannot be kept: {_by_reason(refused)}")
     return f"{LEFT_OUT}{'; '.join(found)}" if found else ""
+
+
+def _by_reason(refused: Sequence[tuple[str, str]]) -> str:
+    """Their first names, and why, as in `a, b (Permission denied); c (deeper than 64 folders)`."""
+    paths: dict[str, list[str]] = {}
+    for path, why in refused:
+        paths.setdefault(why[:MOST_NAME_CHARS], []).append(path)
+    groups = [f"{_named(of_one)} ({why})" for why, of_one in islice(paths.items(), _REASONS)]
+    rest = sum(map(len, islice(paths.values(), _REASONS, None)))
+    return "; ".join([*groups, f"{rest:,} more"] if rest else groups)
 
 
 def _named(paths: Sequence[str]) -> str:

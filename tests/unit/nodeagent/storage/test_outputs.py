@@ -258,7 +258,8 @@ def test_what_cannot_be_kept_is_named_and_all_else_is_kept(
         monkeypatch.chdir(folder.app)
         listening.bind("socket")
     deepen(folder.app, ["d" * 200] * 30)
-    deepen(folder.app, ["e"] * 70)
+    for top in "efgh":
+        deepen(folder.app, [top, *["e"] * 69])
     move = outputs._move_file
 
     def vanishing(app: int, parts: Sequence[str], target: int) -> None:
@@ -272,8 +273,21 @@ def test_what_cannot_be_kept_is_named_and_all_else_is_kept(
     assert kept is not None
     assert kept.lost == ""
     assert sent_of(folder, kept) == ["\\xff\\x0a", "good"]
-    assert kept.left_out.startswith("left out: 4 files or folders that cannot be kept: shared, ")
-    assert kept.left_out.endswith(" and 1 more (Permission denied)")
+    deep = ", ".join(f"{top}{'/e' * 23}/" for top in "efg")
+    assert kept.left_out == (
+        "left out: 7 files or folders that cannot be kept: shared (Permission denied);"
+        f" {'d' * 48} (it is longer than 4096 bytes); {deep} and 1 more (deeper than 64 folders);"
+        " vanishing (No such file or directory)"
+    )
+
+
+def test_of_more_reasons_than_are_named_the_others_are_counted() -> None:
+    refused = [(f"{number}", f"reason {number % 7}") for number in range(21)]
+    named = outputs._left_out([], refused, 1)
+    assert named.startswith(
+        "left out: 21 files or folders that cannot be kept: 0, 7, 14 (reason 0); 1"
+    )
+    assert named.endswith("; 4, 11, 18 (reason 4); 6 more")
 
 
 def test_of_more_files_than_are_looked_at_the_first_are_kept(
