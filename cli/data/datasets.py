@@ -411,8 +411,8 @@ def pull(
 ) -> int:
     """Fetch a dataset to PATH/NAME.
 
-    Without @N or @TAG its newest version. Every file is verified by its digest. An existing folder is left alone, unless
-    -f replaces it, or with --only these paths in it.
+    Without @N or @TAG its newest version. Every file is verified by its digest. An existing folder is left alone: -f
+    replaces it; with --only, -f replaces only those paths.
     Hidden parts come with it for the owner and administrators alone. Files keep their paths with --only; exit code 9
     if only some of its paths are there, and 5 if none is.
     """

@@ -64,7 +64,8 @@ def download(app: App, *, session: str, path: Path, below: str, force: bool, ver
     Of an ended session: what its last attempt made or changed in its working folder, without links, __pycache__ and names
     that begin with a dot. 100 MiB of it are kept, for 14 days; of a session with --keep-files 1 GiB, as long as the
     session (the platform may say otherwise). What was left out is named. If the files are lost, those of an earlier attempt
-    are fetched. An existing folder is left alone, unless -f replaces it, or with -s that path in it. nsml artifact rm SESSION /app removes the files.
+    are fetched. An existing folder is left alone: -f replaces it; with -s, -f replaces only that path. nsml artifact rm SESSION
+    /app removes the files.
 
     Of a running session of yours, to PATH/USER_DATASET_N/live: its working folder on rank 0 as it is now, code included, as
     nsml cp copies it. The same command again fetches what has changed, and once it has ended its kept files.
