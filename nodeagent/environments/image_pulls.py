@@ -191,8 +191,9 @@ class ImagePulls:
     def _keep_untagged(self, image_id: str, key: str = "", *, is_ours: bool = False) -> None:
         """Have an image whose tag is another's by now on record by its digest: then it goes when the disk needs the room.
 
-        It may be removed where the agent pulled it: with `is_ours`, or where it is private. `key`: what had it on record.
-        Somebody who prepares a session with it keeps it, and so does a container.
+        It may be removed where the agent pulled it: with `is_ours`, or where it is private to users of this agent. What is
+        private to another agent's stays off the record: without rights here, a record would make it everybody's.
+        `key`: what had it on record. Somebody who prepares a session with it keeps it, and so does a container.
         """
         image = find_image(self._engine, image_id)
         if image is None:
@@ -201,7 +202,10 @@ class ImagePulls:
         others = (self._records.read(one) for one in self._records.all_keys() if one != key)
         if private_images.has_other_name(image) or any(one.get("id") == image_id for one in others):
             return
-        if not is_ours and not private_images.is_marked_private(image.names):
+        is_private = private_images.is_marked_private(image.names) and self._rights.has_any(
+            image_id
+        )
+        if not is_ours and not is_private:
             return
         digests = [one for one in image.sources if is_reference(one)]
         reference = whole_reference(digests[0]) if digests else next(iter(image.names), "")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from nodeagent.engine import private_images
 from nodeagent.engine.client import Engine, EngineUnreachable
 from nodeagent.engine.images import MOST_CONFIGURATION_BYTES, StoredImage
-from nodeagent.engine.pulls import PullFailed, PullProblem, PullProgress
+from nodeagent.engine.pulls import Login, PullFailed, PullProblem, PullProgress
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.image_pulls import ImagePulls, pinned_name
 from nodeagent.environments.image_settings import ImageSettings
@@ -25,10 +26,11 @@ REFERENCE = "registry.lab:5000/kim/torch:2"
 
 
 class Engines:
-    """The images of an engine, by reference, and what was pulled."""
+    """The images of an engine, by reference, and what was pulled; `kept`: also without a tag."""
 
     def __init__(self) -> None:
         self.here: dict[str, StoredImage] = {}
+        self.kept: list[StoredImage] = []
         self.pulled: list[str] = []
         self.asked: list[str] = []
         self.refusal: PullFailed | None = None
@@ -36,7 +38,17 @@ class Engines:
         self.configuration_bytes = 0
 
     def find(self, _engine: Engine, reference: str) -> StoredImage | None:
-        return self.here.get(reference)
+        found = self.here.get(reference)
+        for one in self.kept if found is None else ():
+            if reference in {one.id, *one.sources}:
+                found = one
+        if found is None:
+            return None
+        names = [name for name, one in self.here.items() if one.id == found.id]
+        return replace(found, names=names)
+
+    def name(self, _engine: Engine, image_id: str, name: str) -> None:
+        (self.here[name],) = (one for one in self.kept if one.id == image_id)
 
     def ask(self, _engine: Engine, reference: str, **_: object) -> None:
         self.asked.append(reference)
@@ -54,6 +66,7 @@ class Engines:
             size_bytes=self.size_bytes,
             configuration_bytes=self.configuration_bytes,
         )
+        self.kept.append(self.here[reference])
         yield PullProgress()
 
 
@@ -73,7 +86,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engines:
     for one in ("images", "image_pulls", "image_records"):
         monkeypatch.setattr(f"nodeagent.environments.{one}.find_image", engines.find)
     monkeypatch.setattr(private_images, "is_private", lambda *_: False)
-    monkeypatch.setattr(private_images, "end", lambda *_: None)
+    for one in ("begin", "end"):
+        monkeypatch.setattr(private_images, one, lambda *_: None)
+    monkeypatch.setattr(private_images, "name_image", engines.name)
     monkeypatch.setattr("nodeagent.environments.image_pulls.pull_image", engines.pull)
     monkeypatch.setattr("nodeagent.environments.image_pulls.ask_registry", engines.ask)
     return engines
@@ -87,7 +102,12 @@ def provided(folder: Path, *, always: bool) -> Images:
     return images
 
 
-def provide(images: Images, reference: str = REFERENCE, built_after: float = 0.0) -> str:
+def provide(
+    images: Images,
+    reference: str = REFERENCE,
+    built_after: float = 0.0,
+    logins: Mapping[str, Login] = MappingProxyType({}),
+) -> str:
     """What a session gets that requires no packages."""
     return images.provide(
         reference,
@@ -97,13 +117,15 @@ def provide(images: Images, reference: str = REFERENCE, built_after: float = 0.0
         owner="kim",
         use=lambda _: None,
         built_after=built_after,
+        logins=logins,
     )
 
 
 @pytest.mark.parametrize("always", [False, True])
 def test_what_was_pulled_may_be_removed(engine: Engines, tmp_path: Path, *, always: bool) -> None:
     assert len(provided(tmp_path, always=always).stored()) == 1
-    assert len(provided(tmp_path, always=always).stored()) == 1
+    stored = provided(tmp_path, always=always).stored()
+    assert len(stored) == (2 if always else 1), "with what the tag named before"
     assert engine.pulled == [REFERENCE] * (2 if always else 1)
 
 
@@ -119,7 +141,7 @@ def test_what_was_there_before_is_never_ours(
     assert engine.asked == ([] if always else [pinned])
 
 
-def test_what_was_pulled_before_a_session_that_refreshes_is_pulled_again_once(
+def test_what_was_kept_a_session_that_refreshes_is_pulled_again_once(
     engine: Engines, tmp_path: Path
 ) -> None:
     images = provided(tmp_path, always=False)
@@ -257,6 +279,25 @@ def test_the_mark_of_a_pull_that_was_killed_keeps_nobody_from_an_image(
     assert asks(tmp_path, "lab/tool:1", "*", "local:lab/*") == "sha256:loaded"
     assert list((tmp_path / "images").glob("*.pulling")) == []
     assert engine.pulled == ["lab/tool:1"], "it is not pulled over"
+
+
+def test_a_private_image_of_another_agent_is_put_on_no_record_when_its_tag_is_renewed(
+    engine: Engines, tmp_path: Path
+) -> None:
+    settings = ImageSettings(allowed=("registry.lab:5000/*",))
+    first = Images(tmp_path / "a", Engine(tmp_path / "socket"), settings, mark="a")
+    login = Login(registry="registry.lab:5000", user="kim", password="hush", version=1)
+    private = provide(first, logins={login.registry: login})
+    digest = engine.kept[0].sources[0]
+    renewing = replace(settings, always_pulls=True)
+    second = Images(tmp_path / "b", Engine(tmp_path / "socket"), renewing, mark="b")
+    assert provide(second) != private
+    assert second.stored() == {}, "nothing here is its own to remove"
+    engine.refusal = PullFailed(PullProblem.ABSENT)
+    restarted = Images(tmp_path / "b", Engine(tmp_path / "socket"), settings, mark="b")
+    with pytest.raises(EnvironmentFailed):
+        provide(restarted, digest)
+    assert engine.asked == [digest], "its registry decides who may have it"
 
 
 def test_names_of_one_image_are_one(engine: Engines, tmp_path: Path) -> None:
