@@ -182,23 +182,25 @@ class ImagePulls:
                 self._rights.grant(image.id, full_name(reference), request.owner, version)
             if is_pulled and before not in {"", image.id}:
                 # before the new one is on record: an agent that is killed here has both
-                self._keep_untagged(before, key, is_ours=is_ours)
+                self._keep_untagged(before, reference, is_ours=is_ours)
             if is_ours and is_new:
                 self._records.remember(key, reference, image.id)
             elif pinned and not is_ours and is_everybodys:
                 self._confirm(key, image)
 
-    def _keep_untagged(self, image_id: str, key: str = "", *, is_ours: bool = False) -> None:
+    def _keep_untagged(self, image_id: str, renewed: str = "", *, is_ours: bool = False) -> None:
         """Have an image whose tag is another's by now on record by its digest: then it goes when the disk needs the room.
 
         It may be removed where the agent pulled it: with `is_ours`, or where it is private to users of this agent. What is
         private to another agent's stays off the record: without rights here, a record would make it everybody's.
-        `key`: what had it on record. Somebody who prepares a session with it keeps it, and so does a container.
+        `renewed`: the tag, whose repository's digests are recorded; all digests where it has none, or the image is private.
+        Somebody who prepares a session with it keeps it, and so does a container.
         """
         image = find_image(self._engine, image_id)
         if image is None:
             self._rights.forget(image_id)
             return
+        key = self.key_of(renewed)
         others = (self._records.read(one) for one in self._records.all_keys() if one != key)
         if private_images.has_other_name(image) or any(one.get("id") == image_id for one in others):
             return
@@ -208,8 +210,10 @@ class ImagePulls:
         if not is_ours and not is_private:
             return
         digests = [one for one in image.sources if is_reference(one)]
-        reference = whole_reference(digests[0]) if digests else next(iter(image.names), "")
-        if reference:
+        if renewed and not is_private:  # others may be an administrator's
+            name = full_name(renewed)
+            digests = [one for one in digests if full_name(one) == name] or digests
+        for reference in map(whole_reference, digests) if digests else image.names[:1]:
             self._records.remember(self.key_of(reference), reference, image_id)
 
     def _is_everybodys(self, reference: str, image_id: str) -> bool:

@@ -107,6 +107,7 @@ def provide(
     reference: str = REFERENCE,
     built_after: float = 0.0,
     logins: Mapping[str, Login] = MappingProxyType({}),
+    use: Callable[[str], object] = lambda _: None,
 ) -> str:
     """What a session gets that requires no packages."""
     return images.provide(
@@ -115,7 +116,7 @@ def provide(
         lambda _: None,
         threading.Event(),
         owner="kim",
-        use=lambda _: None,
+        use=use,
         built_after=built_after,
         logins=logins,
     )
@@ -298,6 +299,20 @@ def test_a_private_image_of_another_agent_is_put_on_no_record_when_its_tag_is_re
     with pytest.raises(EnvironmentFailed):
         provide(restarted, digest)
     assert engine.asked == [digest], "its registry decides who may have it"
+
+
+def test_a_renewed_tag_leaves_a_record_by_the_digest_that_its_sessions_use(
+    engine: Engines, tmp_path: Path
+) -> None:
+    images = provided(tmp_path, always=False)
+    digest = engine.kept[0].sources[0]
+    mirrored = [f"mirror.lab/torch@sha256:{'9' * 64}", digest]
+    engine.kept[0] = engine.here[REFERENCE] = replace(engine.here[REFERENCE], sources=mirrored)
+    uses: list[str] = []
+    provide(images, use=uses.append)
+    provide(images, built_after=time.time())
+    assert len(images.stored()) == 2
+    assert set(images.stored()) <= set(uses), "a session that has no container yet keeps it"
 
 
 def test_names_of_one_image_are_one(engine: Engines, tmp_path: Path) -> None:
