@@ -550,11 +550,20 @@ def _check_variables(steps: Iterable[Step], known: Mapping[str, str]) -> None:
                     f"ARG {name} has no value here, as BuildKit would give it",
                     f"--build-arg {name}=... gives it one",
                 )
-        if step.word == "ENV":
-            _pairs(step)
-        if step.word not in {"RUN", "SHELL"} | _UNUSED:
-            for text in (*(_json_list(step.text) or _words(step.text)), *step.flags.values()):
-                _Reader(text, step.line).pieces()
+        for text in (*_expanded(step), *step.flags.values()):
+            _Reader(text, step.line).pieces()
+
+
+def _expanded(step: Step) -> list[str]:
+    """The texts of an instruction whose variables the build replaces, each as it is given to `expand`."""
+    if step.word in {"RUN", "SHELL"} | _UNUSED:
+        return []
+    if step.word == "ENV":
+        return [text for pair in _pairs(step) for text in pair]
+    if step.word in {"WORKDIR", "USER"}:
+        return [step.text]
+    listed = _json_list(step.text) if step.word in {"COPY", "ADD"} else None
+    return _words(step.text) if listed is None else listed
 
 
 def _step(line: int, said: str) -> Step:

@@ -20,7 +20,7 @@ from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFaile
 from nodeagent.environments.image_settings import ImageSettings
 from nodeagent.environments.images import Images
 from tests.engines import required_engine, required_image
-from tests.support.dockerfile_forms import FORMS, REFUSED, VARIABLES
+from tests.support.dockerfile_forms import FORMS, REFUSED, VARIABLES, WHOLE_FORMS
 
 
 @dataclass
@@ -156,6 +156,10 @@ def test_an_engine_reads_values_as_they_are_read_here(node: Node) -> None:
     found = built(f"ENV {known}\nENV " + " ".join(f"{name}={asked[name]}" for name in asked))
     assert found is not None
     assert {text: found[name] for name, text in asked.items()} == FORMS
+    whole = {f"W{number}": text for number, text in enumerate(WHOLE_FORMS)}
+    found = built("\n".join([f"ENV {known}", *(f"ENV {name} {whole[name]}" for name in whole)]))
+    assert found is not None
+    assert {text: found[name] for name, text in whole.items()} == WHOLE_FORMS
     assert [text for text in REFUSED if built(f"ENV {known}\nENV A={text}") is not None] == []
 
 

@@ -47,6 +47,13 @@ FORMS: Final = {
 }
 """By what is written: the value. The last one ends a line."""
 
+WHOLE_FORMS: Final = {
+    "${U:-hello world}": "hello world",
+    "${X:+a  b} $X": "a  b x",
+    "${U:-'/my dir'}/${E:-z z}": "/my dir/z z",
+}
+"""As FORMS, where spaces end no value: `ENV NAME VALUE`, WORKDIR and USER."""
+
 REFUSED: Final = [
     "it's",
     '"open',

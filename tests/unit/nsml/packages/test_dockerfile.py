@@ -16,7 +16,7 @@ from nsml.packages.dockerfile import (
     read_dockerfile,
     split_words,
 )
-from tests.support.dockerfile_forms import FORMS, REFUSED, VARIABLES
+from tests.support.dockerfile_forms import FORMS, REFUSED, VARIABLES, WHOLE_FORMS
 
 WHOLE = """\
 # syntax=docker/dockerfile:1
@@ -163,6 +163,16 @@ def test_values_are_read_as_docker_reads_them() -> None:
             expand(text, VARIABLES)
     # as BuildKit, which has them without the colon, too
     assert expand("${U-y}${E-y}${E+z}${U+z}${E?y}", VARIABLES) == "yz"
+
+
+@pytest.mark.parametrize("text", WHOLE_FORMS)
+def test_a_value_that_is_no_words_may_have_spaces(text: str) -> None:
+    file = read_dockerfile(f"FROM a\nENV A {text}\nWORKDIR {text}\nUSER {text}")
+    pair, *whole = file.stages[0].steps
+    assert environment_pairs(pair, VARIABLES) == {"A": WHOLE_FORMS[text]}
+    assert [expand(one.text, VARIABLES) for one in whole] == [WHOLE_FORMS[text]] * 2
+    with pytest.raises(DockerfileRefused):
+        read_dockerfile(f"FROM a\nENV A={text}")
 
 
 def test_several_pairs_are_those_of_one_instruction() -> None:
