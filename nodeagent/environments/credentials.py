@@ -22,6 +22,8 @@ _PLACE: Final = r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5
 _PROXY: Final = re.compile(rf"(?P<place>{_PLACE})(?:[/?#].*)?", re.DOTALL)
 _PROXY_SCHEME: Final = re.compile(r"(?:https?|socks(?:4a?|5h?)?)://", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_USER: Final = re.compile(rf"\A({_SCHEME.pattern})[^/?#]*@", re.IGNORECASE)
+"""The scheme of a URL and the user before its host."""
 _SOURCE: Final = re.compile(
     rf"https?://{_PLACE}(?:/[^\s@?#]*)?|file:///\S*|(?!\w+:)[^\s@]+|/\S*", re.IGNORECASE
 )
@@ -73,11 +75,21 @@ def bare_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of pip without user names and passwords in URLs: for keys and for people."""
+    """Options of pip without user names and passwords in URLs."""
     return {
         name: bare_proxy(text) if name == "proxy" else " ".join(map(_bare, text.split()))
         for name, text in options.items()
     }
+
+
+def key_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Options of pip for the hash that names an environment: as `without_secrets`, but no two indexes become the same.
+
+    Of a URL with an @ behind its first slash only what is in front of the host is left out: the rest may be a path.
+    """
+    sources = {name: options[name].split() for name in _SOURCES if name in options}
+    told_apart = {name: " ".join(map(_for_key, words)) for name, words in sources.items()}
+    return without_secrets(options) | told_apart
 
 
 def text_without_secrets(text: str) -> str:
@@ -91,6 +103,10 @@ def _bare(word: str) -> str:
         return word
     scheme = _SCHEME.match(word)
     return (scheme[0] if scheme else "") + word.rpartition("@")[2]
+
+
+def _for_key(word: str) -> str:
+    return _USER.sub(r"\1", word) if _is_unclear(word) else _bare(word)
 
 
 def _is_unclear(word: str) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.engine.images import Mounted
-from nodeagent.environments.credentials import text_without_secrets, without_secrets
+from nodeagent.environments.credentials import key_options, text_without_secrets
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.hostconfig import (
     PROXIES,
@@ -239,7 +239,7 @@ def recipe_key(
     sources; what came from sources that its `owner` named is the owner's, since they may have let nobody
     else have it.
     """
-    options = without_secrets(pip_options(environ))
+    options = key_options(pip_options(environ))
     sources = {name: options[name] for name in options if name not in _WAYS_OF_FETCHING}
     mirrors = [apt.release, *(text_without_secrets(text) for _, text in apt.sources)]
     content = [

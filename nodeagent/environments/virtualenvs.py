@@ -36,7 +36,7 @@ import structlog
 from nodeagent.environments import conda_installer, installer
 from nodeagent.environments.builds import Builds
 from nodeagent.environments.conda import MISSING
-from nodeagent.environments.credentials import bare_options, bare_proxies, without_secrets
+from nodeagent.environments.credentials import bare_options, bare_proxies, key_options
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.generations import last_of, next_of
 from nodeagent.environments.hostconfig import (
@@ -522,7 +522,7 @@ def python_version_of(environment: Path) -> str:
 
 
 def _key(wanted: _Wanted) -> str:
-    host = without_secrets(pip_options(os.environ))
+    host = key_options(pip_options(os.environ))
     content: list[object] = [
         *(_FORMAT, platform.python_version(), sys.base_prefix, host),
         *(wanted.owner, list(wanted.lines), list(wanted.base)),

@@ -10,6 +10,7 @@ from nodeagent.environments.credentials import (
     bare_options,
     bare_proxies,
     bare_proxy,
+    key_options,
     text_without_secrets,
     without_secrets,
 )
@@ -85,10 +86,21 @@ def test_passwords_are_in_no_key() -> None:
         "extra-index-url": "https://b/x kim:se/cret@c/d https://kim:se/cr@et@c",
         "proxy": "kim:secret@proxy:3128",
     }
-    assert without_secrets(options) == {
-        "index-url": "https://a/simple",
-        "extra-index-url": "https://b/x c/d https://c",
-        "proxy": "proxy:3128",
-    }
+    bare = {"index-url": "https://a/simple", "proxy": "proxy:3128"}
+    assert without_secrets(options) == {**bare, "extra-index-url": "https://b/x c/d https://c"}
+    certain = {**options, "extra-index-url": "https://b/x https://kim:se@cret@c"}
+    assert key_options(certain) == {**bare, "extra-index-url": "https://b/x https://c"}
     text = "deb http://kim:se@cret@mirror/debian bookworm main\n"
     assert text_without_secrets(text) == "deb http://mirror/debian bookworm main\n"
+
+
+@pytest.mark.parametrize("name", ["index-url", "extra-index-url", "find-links"])
+def test_no_two_indexes_are_one_for_keys(name: str) -> None:
+    urls = [
+        *(f"https://{host}/{path}@a/simple" for host in ("b", "c") for path in ("team", "lab")),
+        *("https://a/simple", "https://b?x@a/simple", "https://b#x@a/simple"),
+        *("team@a/simple", "lab@a/simple", "a/simple", "file://b/team@a/simple"),
+    ]
+    assert len({key_options({name: url})[name] for url in urls}) == len(urls)
+    given = {name: "https://kim:secret@b/team@a/simple HTTPS://:secret@c/lab@a"}
+    assert key_options(given) == {name: "https://b/team@a/simple HTTPS://c/lab@a"}

@@ -216,9 +216,12 @@ def test_the_key_names_what_would_be_built() -> None:
         key(requirements=Requirements(lines=("b",), packages=("b",))),
         key(requirements=Requirements(lines=("a",))),
         key(requirements=Requirements(packages=("a", "b"))),
-        key(environ={"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://b/simple"}),
+        *(
+            key(environ={"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": f"https://{place}/simple"})
+            for place in ("b", "b/team@a", "c/team@a")
+        ),
     ]
-    assert len({key(), *others}) == 7
+    assert len({key(), *others}) == 9
     secret = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://kim:pw@a/simple"}
     assert key(environ=secret) == key()
     fetched = {"PIP_TIMEOUT": "7", "PIP_CERT": "/a.pem", "PIP_PROXY": "http://p"}

@@ -628,10 +628,11 @@ def test_another_index_is_another_environment(
 ) -> None:
     environments = environments_in(tmp_path)
     keys = []
-    for url in ("https://a/simple", "https://b/simple", "https://kim:secret@b/simple"):
+    places = ("a/simple", "b/simple", "kim:secret@b/simple", "c/team@b/simple", "d/team@b/simple")
+    for url in (f"https://{place}" for place in places):
         monkeypatch.setenv("PIP_INDEX_URL", url)
         keys.append(environments.key(Requirements(), "kim"))
-    assert (len(set(keys)), keys[1]) == (2, keys[2])
+    assert (len(set(keys)), keys[1]) == (4, keys[2])
 
 
 def test_what_is_used_or_built_is_not_removed(tmp_path: Path) -> None:
