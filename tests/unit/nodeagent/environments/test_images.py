@@ -315,6 +315,20 @@ def test_a_renewed_tag_leaves_a_record_by_the_digest_that_its_sessions_use(
     assert set(images.stored()) <= set(uses), "a session that has no container yet keeps it"
 
 
+def test_a_private_image_without_its_tag_is_on_record_by_all_its_digests(
+    engine: Engines, tmp_path: Path
+) -> None:
+    settings = ImageSettings(allowed=("registry.lab:5000/*",))
+    images = Images(tmp_path / "images", Engine(tmp_path / "socket"), settings, mark="m")
+    login = Login(registry="registry.lab:5000", user="kim", password="hush", version=1)
+    provide(images, logins={login.registry: login})
+    (old,) = engine.kept
+    mirrored = [f"mirror.lab/torch@sha256:{'9' * 64}", *old.sources]
+    engine.kept[0] = engine.here[REFERENCE] = replace(old, sources=mirrored)
+    provide(images, built_after=time.time(), logins={login.registry: login})
+    assert len(images.stored()) == 3, "else the engine keeps it by the one that is left"
+
+
 def test_names_of_one_image_are_one(engine: Engines, tmp_path: Path) -> None:
     names = ("python:3", "docker.io/python:3", "index.docker.io/library/python:3")
     assert {asks(tmp_path, name, "*") for name in names} == {"sha256:1"}
