@@ -185,6 +185,8 @@ async def change(world: World, chance: random.Random) -> None:
         else:
             say("removing", name)
             await world.history.catalogue.remove_dataset(OWNER, name, at=world.clock.time())
+        # Else nearly all moments are the writer's, and few fall into a look.
+        await asyncio.sleep(0.05)
 
 
 async def collect(world: World) -> None:
