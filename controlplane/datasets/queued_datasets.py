@@ -16,7 +16,7 @@ from controlplane.domain.lifecycle import SessionState
 from nsml.common.concurrency import each_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from controlplane.domain.changes import Change
     from controlplane.domain.values import Session
@@ -139,23 +139,18 @@ class QueuedDatasets:
     async def _take(self, changes: Subscription) -> None:
         """Note what becomes of sessions, until a dataset may be due."""
         # First what is there: after a slow round it is asked for again already, and again after the next.
-        if self._has_news(changes):
+        if self._note_all(changes.drain()):
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SCANNED_EVERY_S):
                 while not self._is_asked:
-                    is_new = False
-                    for change in await changes.take():
-                        is_new |= self._note(change)
-                    if is_new:
+                    if self._note_all(await changes.take()):
                         return
 
-    def _has_news(self, changes: Subscription) -> bool:
-        """Note what has become of sessions; whether one has just been queued, with datasets."""
-        is_new = False
-        for change in changes.drain():
-            is_new |= self._note(change)
-        return is_new
+    def _note_all(self, changes: Iterable[Change]) -> bool:
+        """Note changes of sessions; whether one has just been queued, with datasets."""
+        noted = [self._note(change) for change in changes]  # all, not only up to the first of these
+        return any(noted)
 
     def _note(self, change: Change) -> bool:
         """Note a change of a session; whether it has just been queued, with datasets."""
@@ -201,7 +196,7 @@ class QueuedDatasets:
 
         async def look_up(place: int) -> None:
             nonlocal is_over
-            is_over = is_over or self._has_news(changes) or self._is_asked
+            is_over = is_over or self._note_all(changes.drain()) or self._is_asked
             if not is_over or place < _LOOKED_UP_AT_ONCE:
                 await self._look_up(due[place])
 
