@@ -19,7 +19,6 @@ _HERE = -100
 """RENAME_EXCHANGE and AT_FDCWD of renameat2(2)."""
 _NO_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 
-
 _Identity = tuple[int, int]
 
 
@@ -73,14 +72,17 @@ def replacing(path: Path, target: Path, only: Sequence[str] = ()) -> Iterator[Pa
 
 
 def _refuse_unless_folder(target: Path) -> None:
-    if target.is_dir() and not target.is_symlink():
-        return
-    kind = "a link" if target.is_symlink() else "no folder"
-    raise CommandError(
-        f"{target} is there and is {kind}",
+    if target.is_symlink() or not target.is_dir():
+        kind = "a link" if target.is_symlink() else "no folder"
+        raise _refused(target, kind, "-f replaces folders alone")
+
+
+def _refused(place: Path, kind: str, why: str) -> CommandError:
+    return CommandError(
+        f"{place} is there and is {kind}",
         code=ExitCode.CONFLICT,
         reason="TARGET_EXISTS",
-        why="-f replaces folders alone",
+        why=why,
         advice="remove it, or give another PATH",
     )
 
@@ -111,15 +113,9 @@ def _parts(staging: Path, fetched: Path, target: Path, only: Sequence[str]) -> l
 
 def _refuse_other_kind(place: Path, *, is_folder: bool) -> None:
     is_same = place.is_dir() if is_folder else place.is_file()
-    if is_same and not place.is_symlink():
-        return
-    raise CommandError(
-        f"{place} is there and is no {'folder' if is_folder else 'file'}",
-        code=ExitCode.CONFLICT,
-        reason="TARGET_EXISTS",
-        why="what was asked for is one",
-        advice="remove it, or give another PATH",
-    )
+    if place.is_symlink() or not is_same:
+        kind = "no folder" if is_folder else "no file"
+        raise _refused(place, kind, "what was asked for is one")
 
 
 def _carry_out(changes: Sequence[_Change]) -> None:
