@@ -71,7 +71,7 @@ class Provide(Protocol):
     """Builds what sessions have on this node. Blocking."""
 
     in_containers: bool
-    """Whether packages may be built from source."""
+    """Whether it builds images: packages may be built from source there, and the image below has packages already."""
 
     def __call__(self, wanted: Requirements, asked: Asked) -> Built:
         """What a session with these requirements gets."""

@@ -31,7 +31,7 @@ _SOURCE: Final = re.compile(
 
 
 def bare_proxy(url: str) -> str:
-    """The URL of a proxy with nothing but its scheme, host and port; "" where it cannot be told what is its host."""
+    """The URL of a proxy with nothing but its scheme, host and port; "" where it is unclear which part is the host."""
     scheme = _PROXY_SCHEME.match(url.strip())
     rest = url.strip()[scheme.end() if scheme else 0 :]
     # whatever is in front of the last @ is of a password that has one, or a slash
@@ -42,7 +42,7 @@ def bare_proxy(url: str) -> str:
 def bare_proxies(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of `environ` that are about proxies, without user names and passwords.
 
-    Raises EnvironmentFailed where it cannot be told what a password is.
+    Raises EnvironmentFailed where it is unclear which part is a password.
     """
     found = {}
     for name in _both_cases(PROXIES):
@@ -59,7 +59,7 @@ def bare_proxies(environ: Mapping[str, str]) -> dict[str, str]:
 def bare_options(options: Mapping[str, str]) -> dict[str, str]:
     """Options of pip whose URLs have no user name, password or query, and no key of a client.
 
-    Raises EnvironmentFailed where it cannot be told what a password is.
+    Raises EnvironmentFailed where it is unclear which part is a password.
     """
     found = {name: text for name, text in without_secrets(options).items() if name != "client-cert"}
     for name in _SOURCES:
@@ -92,11 +92,6 @@ def key_options(options: Mapping[str, str]) -> dict[str, str]:
     return without_secrets(options) | told_apart
 
 
-def text_without_secrets(text: str) -> str:
-    """`text` without user names and passwords in URLs, wherever they stand in it."""
-    return re.sub(r"://[^/\s]*@", "://", text)
-
-
 def _bare(word: str) -> str:
     """A word without what is in front of its last @, unless it is a path."""
     if "@" not in word or word.startswith(("/", "file:///")):
@@ -123,6 +118,6 @@ def _both_cases(names: Iterable[str]) -> list[str]:
 
 def _unclear(what: str) -> EnvironmentFailed:
     return EnvironmentFailed(
-        f"{what} has special characters, so its password cannot be told from its host, and packages of conda get no"
+        f"{what} has special characters, so it is unclear where its password ends, and packages of conda get no"
         " password: an administrator writes these characters as %XX, such as %40 for @"
     )

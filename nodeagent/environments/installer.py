@@ -247,7 +247,7 @@ def uv_run(
         text=True,
         check=False,
     )
-    said = re.sub(r"://[^/\s]*@", "://", done.stderr)
+    said = text_without_secrets(done.stderr)
     shown = [line for line in said.splitlines() if line and not line.startswith("Using Python")]
     print("\n".join(shown), end="\n" if shown else "", flush=True)  # noqa: T201 - the build's log
     if done.returncode:
@@ -328,7 +328,12 @@ def _url(line: str) -> str:
 
 def bare(url: object) -> str:
     """A URL for people: without a user's name and password, and not too long."""
-    return re.sub(r"://[^/\s]*@", "://", str(url)).partition("#")[0][:200]
+    return text_without_secrets(str(url)).partition("#")[0][:200]
+
+
+def text_without_secrets(text: str) -> str:
+    """`text` without user names and passwords in URLs, wherever they stand in it."""
+    return re.sub(r"://[^/\s]*@", "://", text)
 
 
 def canonical(line: str) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.engine.images import Mounted
-from nodeagent.environments.credentials import key_options, text_without_secrets
+from nodeagent.environments.credentials import key_options
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.hostconfig import (
     PROXIES,
@@ -33,6 +33,7 @@ from nodeagent.environments.hostconfig import (
     uv_program,
     with_options_of,
 )
+from nodeagent.environments.installer import text_without_secrets
 from nsml.packages.locks import MOST_LOCK_BYTES, LockRefused, read_lock
 
 if TYPE_CHECKING:

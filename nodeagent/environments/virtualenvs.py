@@ -511,7 +511,7 @@ def _warn_of_unreadable_lock(environment: Path, say: Say) -> None:
 
 
 def python_version_of(environment: Path) -> str:
-    """Of the interpreter of an environment; "" where that cannot be told. Blocking.
+    """Of the interpreter of an environment; "" where that is not known. Blocking.
 
     That of this node, unless it has one from conda: what its packages wrote is believed if it looks like a version.
     """

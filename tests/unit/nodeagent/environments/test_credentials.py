@@ -11,10 +11,10 @@ from nodeagent.environments.credentials import (
     bare_proxies,
     bare_proxy,
     key_options,
-    text_without_secrets,
     without_secrets,
 )
 from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.environments.installer import text_without_secrets
 
 USERS = (
     *("kim@", "kim:hunter2@", ":hunter2@", "hunter2@", "kim:hunter2@hunter2@", "kim@lab:hunter2@"),
