@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from textual.app import ScreenStackError
+from textual.css.query import NoMatches
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -21,7 +24,20 @@ def in_background(
     """Run `work` as a worker of its owner, which cancels it when it goes; `is_alone` replaces the others of its group.
 
     `work` is called when its turn comes: a coroutine made earlier, and replaced or cancelled before that, would never be
-    awaited.
+    awaited. Textual removes what the owner consists of before it cancels the owner's workers: one that misses a part then has
+    nobody left to show anything to, and ends.
     """
-    begun: WorkType[None] = work
-    owner.run_worker(begun, name=group, group=group, exclusive=is_alone)
+
+    async def begun() -> None:
+        try:
+            await work()
+        except (NoMatches, ScreenStackError):
+            if not _is_going(owner):
+                raise
+
+    worker: WorkType[None] = begun
+    owner.run_worker(worker, name=group, group=group, exclusive=is_alone)
+
+
+def _is_going(node: DOMNode) -> bool:
+    return node._pruning or not node.app.is_running  # noqa: SLF001 - set before the first part of it goes
