@@ -188,7 +188,9 @@ def peers_of(name: str, source: Path, size: int, work: Path) -> dict[str, float]
         if not shutil.which(program):
             continue
         run(peer.prepare)
+        used = children_cpu_s()
         figures = {f"{name}_push_mb_per_s": size / timed(partial(run, peer.send)) / 1e6}
+        figures[f"{name}_cpu_s_per_gib"] = (children_cpu_s() - used) / size * GIB
         if peer.sends_again:
             figures[f"{name}_again_s"] = timed(partial(run, peer.send))
         figures[f"{name}_pull_mb_per_s"] = size / timed(partial(run, peer.fetch)) / 1e6
@@ -198,7 +200,7 @@ def peers_of(name: str, source: Path, size: int, work: Path) -> dict[str, float]
         for place in (places["KEPT"], places["BACK"]):
             shutil.rmtree(place)
     return {
-        key: min(values) if key.endswith("_again_s") else max(values)
+        key: min(values) if key.endswith(("_again_s", "_cpu_s_per_gib")) else max(values)
         for key, values in found.items()
     }
 
