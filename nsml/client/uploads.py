@@ -47,8 +47,8 @@ _WINDOW_BYTES: Final = 16 << 20
 """Bytes in memory about which the platform is asked together."""
 _CALL_BYTES: Final = 16 << 20
 """Bytes that a call sends at least, but for the last one: each call is durable when it ends."""
-_CALLS_AT_ONCE: Final = 2
-"""While one is stored, the next one is on its way."""
+_CALLS_AT_ONCE: Final = 3
+"""While one is flushed to the disk and one is checked, a third is on its way."""
 _READERS: Final = 4
 """Threads that read, cut and hash: of a network file system each file takes several round trips."""
 
