@@ -229,14 +229,6 @@ class Agent:
             kind=BUNDLE,
             **of_trees,  # type: ignore[arg-type]
         )
-        self._repair_orders = RepairOrders(
-            (self._datasets.cache, self._bundles.cache),
-            self._folders,
-            rpc=self._rpc,
-            answered=self._outbox.wake.set,
-            clock=parts.clock,
-            run_long=parts.run_long,
-        )
         self._chunks = ChunkCache(
             settings.data / "streamed" / "chunks",
             most_bytes=settings.stream_cache_bytes,
@@ -244,6 +236,15 @@ class Agent:
             kind=CHUNKS,
         )
         room.add(CHUNKS, self._chunks)
+        self._repair_orders = RepairOrders(
+            (self._datasets.cache, self._bundles.cache),
+            self._folders,
+            self._chunks,
+            rpc=self._rpc,
+            answered=self._outbox.wake.set,
+            clock=parts.clock,
+            run_long=parts.run_long,
+        )
         self._endpoints = Endpoints(
             settings.data / "streamed",
             self._chunks,

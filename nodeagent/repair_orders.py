@@ -1,4 +1,4 @@
-"""Blobs that the object store has lost, sent again from trees and checkpoints of this node. No order is stored."""
+"""Blobs that the object store has lost, sent again from what this node has of them. No order is stored."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from nsml.content.errors import ContentError
 from nsml.v1 import agents_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from nodeagent.folders import ReplicaFolders
     from nodeagent.storage.tree_folder import TreeFolder
+    from nodeagent.streaming.chunk_cache import ChunkCache
     from nsml.client.rpc import Rpc
     from nsml.common.clock import Clock, Offload
 
@@ -44,6 +45,7 @@ class RepairOrders:
     Args:
         trees: of this node.
         folders: of its replicas.
+        chunks: of datasets that are streamed here.
         rpc: gives the connection of the moment.
         answered: called when there is an answer.
     """
@@ -52,6 +54,7 @@ class RepairOrders:
         self,
         trees: Sequence[TreeFolder],
         folders: ReplicaFolders,
+        chunks: ChunkCache,
         *,
         rpc: Callable[[], Rpc],
         answered: Callable[[], object],
@@ -60,6 +63,7 @@ class RepairOrders:
     ) -> None:
         self._trees = trees
         self._folders = folders
+        self._chunks = chunks
         self._rpc = rpc
         self._answered = answered
         self._clock = clock
@@ -126,6 +130,8 @@ class RepairOrders:
                     sent = await self._send(blobs, len(wanted))
                 if sent:
                     return sent
+        if sent := await self._send(_cached(self._chunks, wanted), len(wanted)):
+            return sent
         if not order.HasField("replica"):
             return 0
         replica_id = ReplicaId(
@@ -141,3 +147,11 @@ class RepairOrders:
 
     async def _send(self, blobs: Iterator[tuple[str, bytes]], most: int) -> int:
         return await put_blobs(self._rpc(), blobs, self._run_long, most=most)
+
+
+def _cached(chunks: ChunkCache, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    for digest in wanted:
+        if (file := chunks.open(digest)) is not None:
+            with file:
+                file.seek(0)
+                yield digest, file.readall()

@@ -1,4 +1,4 @@
-"""Damaged packs of a real platform are repaired from what its node has: a dataset version, and a checkpoint of a session."""
+"""Damaged packs of a real platform are repaired from what its node has: datasets, one of them streamed, and a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import nsml
 def save(folder):
     (pathlib.Path(folder) / "weights").write_bytes(bytes(range(256)) * 40)
 
+nsml.open("flowing/one.bin", "rb").read()
 nsml.bind(save=save)
 nsml.save("best")
 while True:
@@ -33,8 +34,13 @@ def test_a_node_gives_back_what_the_store_has_lost(platform: Platform, tmp_path:
     (data / "large.bin").write_bytes(chance.randbytes(3 << 20))
     packed = pack(data)
     platform.nsml("dataset", "push", "mended", str(data), timeout_s=180)
+    streamed = tmp_path / "streamed"
+    streamed.mkdir()
+    (streamed / "one.bin").write_bytes(chance.randbytes(100_000))
+    platform.nsml("dataset", "push", "flowing", str(streamed), timeout_s=180)
     code = write_program(tmp_path / "code", PROGRAM)
-    run = platform.nsml("run", "-g", "0", "-d", "mended", "-o", "name", cwd=code, timeout_s=180)
+    of_data = ("-d", "mended", "--stream", "flowing")
+    run = platform.nsml("run", "-g", "0", *of_data, "-o", "name", cwd=code, timeout_s=180)
     name = run.stdout.split()[-1]
 
     def durable() -> bool:
@@ -48,6 +54,9 @@ def test_a_node_gives_back_what_the_store_has_lost(platform: Platform, tmp_path:
     large = next(one for one in packed.manifest.entries if one.path == "large.bin")
     for digest in (chunks[0], large.chunks[1].digest, packed.manifest.root.digest):
         damage(platform, digest)
+    flowing = pack(streamed).manifest
+    ((in_cache, _),) = flowing.blobs().items()
+    damage(platform, in_cache)
     damage(platform, checkpoint["digest"])
     assert platform.nsml("doctor", "storage", check=False, timeout_s=180).returncode == 1
     pulled = platform.nsml(
@@ -61,6 +70,7 @@ def test_a_node_gives_back_what_the_store_has_lost(platform: Platform, tmp_path:
     assert mended["names"] == [f"{name.split('/')[0]}/mended@1"]
     assert len(mended["repaired"]) == 3
     assert all(one["from"].startswith("node ") for one in mended["repaired"])
+    assert [one["digest"] for one in items[flowing.root.digest]["repaired"]] == [in_cache]
     saved = items[checkpoint["digest"]]
     assert saved["names"] == [f"{name} best"]
     assert [one["digest"] for one in saved["repaired"]] == [checkpoint["digest"]]

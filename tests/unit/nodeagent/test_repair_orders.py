@@ -12,6 +12,7 @@ import pytest
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.repair_orders import MOST_WAITING, WANTED_FOR_S, RepairOrders
 from nodeagent.storage.datasets import Trees
+from nodeagent.streaming.chunk_cache import ChunkCache
 from nsml.client.rpc import Rpc
 from nsml.common.clock import SystemClock, in_thread
 from nsml.content.packing import Packed, pack
@@ -47,10 +48,13 @@ class Desk:
         self.trees.create()
         self.folders = ReplicaFolders(folder / "replicas")
         self.folders.create()
+        self.chunks = ChunkCache(folder / "chunks", kind="chunks", most_bytes=1 << 20)
+        self.chunks.create()
         self.answered = asyncio.Event()
         self.orders = RepairOrders(
             [self.trees.cache],
             self.folders,
+            self.chunks,
             rpc=lambda: connection,
             answered=self.answered.set,
             clock=self.clock,
@@ -122,6 +126,25 @@ async def test_a_checkpoint_is_sent_if_its_files_are_still_those(
         for folder in ("../..", "/etc", "none"):
             assert (await desk.ask(root, chunk, folder=folder)).sent == 0
     assert platform.blobs == {}
+
+
+async def test_chunks_of_a_streamed_dataset_are_sent_if_they_are_right(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path
+) -> None:
+    desk = Desk(*rpc, tmp_path)
+    packed = made(tmp_path / "pushed")
+    root = packed.manifest.root.digest
+    first, second, absent = packed.manifest.blobs()
+    for digest in (first, second):
+        desk.chunks.add(digest, packed.source.read(digest))
+    (tmp_path / "chunks" / second[:2] / second).write_bytes(b"damaged")
+    async with desk.orders:
+        report = await desk.ask(root, first, second, absent, root)
+        assert (report.sent, report.words) == (1, "")
+        assert desk.platform.blobs == {first: packed.source.read(first)}
+        assert not desk.chunks.has(second)
+        report = await desk.ask(root, second, absent)
+        assert (report.sent, report.words) == (0, "it has nothing of that")
 
 
 async def test_an_order_that_fails_unexpectedly_is_answered_and_the_next_one_carried_out(
