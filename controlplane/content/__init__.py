@@ -1,1 +1,1 @@
-"""Blobs in and out, who may read which, and the collection of those that nothing refers to."""
+"""Upload and download of blobs, access checks, and garbage collection of unreferenced ones."""

@@ -1,6 +1,6 @@
-"""The object store as callers fill it: what they send counts for somebody, and stops above the store's floor.
+"""The object store with limits: blobs of callers are charged to a payer, and refused at the store's free-space floor.
 
-What the platform itself puts there (archived logs) goes to the object store as it is.
+The platform's own blobs (archived logs) are put into the object store directly.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Payer(NamedTuple):
-    """Whose allowance new blobs count for, and for which project ("": nobody's), and whether an agent sends them.
+    """The user and project ("": none) charged for new blobs, and whether an agent sends them.
 
-    What users send counts for a project when something is made of it.
+    Blobs sent by users are charged to a project once they are used.
     """
 
     user: str
@@ -35,9 +35,9 @@ _payer: ContextVar[Payer] = ContextVar("payer")
 
 
 def payer_of(state: LiveState, caller: Caller, session_id: str) -> Payer:
-    """For whom what a caller sends counts.
+    """Return the payer of a caller's blobs.
 
-    Of an agent that is the owner of the session whose files they are, where it runs or ran on that node.
+    For an agent, it is the owner of the session, if this or the previous attempt ran on the node.
     """
     match caller:
         case UserCaller(user=user):
@@ -49,16 +49,16 @@ def payer_of(state: LiveState, caller: Caller, session_id: str) -> Payer:
             if session is None or not is_its:
                 return Payer("", is_agent=True)
             project = session.project or session.owner
-            is_counted = state.project(project) is not None  # else its first count has all of it
+            is_counted = state.project(project) is not None  # else its first count includes it
             return Payer(session.owner, is_agent=True, project=project if is_counted else "")
     return _NOBODY
 
 
 class AdmittedObjects:
-    """An `ObjectStore` whose puts are asked of the admission first; all else is the inner store's.
+    """An `ObjectStore` with limits on puts; everything else is passed to the inner store.
 
-    Every blob that is sent counts, also one that is there already: what is left of an allowance must not tell what
-    others have stored.
+    Blobs that are already stored count, too: the rest of an allowance must not reveal the blobs of
+    other users.
     """
 
     def __init__(self, objects: ObjectStore, admission: Admission, state: LiveState) -> None:
@@ -70,7 +70,7 @@ class AdmittedObjects:
         return getattr(self._objects, name)
 
     def count_for(self, caller: Caller, session_id: str) -> None:
-        """Say for whom what is put in the current call counts: see `payer_of`."""
+        """Set the payer of blobs put by the current call: see `payer_of`."""
         _payer.set(payer_of(self._state, caller, session_id))
 
     async def put(self, digest: str, data: bytes) -> None:
@@ -81,8 +81,8 @@ class AdmittedObjects:
         """See ObjectStore.
 
         Raises:
-            LimitReached: it is more than the user may send in a day.
-            LowOnRoom: the store has no room above its floor; Unavailable for agents.
+            LimitReached: it exceeds the user's limit per day.
+            LowOnRoom: the store is at its free-space floor; Unavailable for agents.
         """
         payer = _payer.get(_NOBODY)
         sizes = [len(data) for data in blobs.values()]

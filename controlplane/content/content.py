@@ -1,9 +1,10 @@
-"""Blobs in and out, and who may read and refer to which.
+"""Upload and download of blobs, with the access checks.
 
-A digest is not a right. Blobs are read through a manifest that the caller may see. Something is made of a
-manifest only by callers that have sent it with all that it lists (`history.sent`), or may read it. Nobody is told
-whether others have stored a blob: it is missing for this caller, is sent, and is kept once. Rights are looked up before the
-object store is asked, so that the answer for a blob of somebody else takes as long as for one that nobody has.
+Knowing a digest grants nothing. Blobs are read through a manifest that the caller may see. To use a
+manifest, a caller must have sent it with all its blobs (`history.sent`), or be allowed to read it.
+No answer reveals whether other users have stored a blob: it is reported missing, sent, and stored
+once. Access is checked before the object store is queried, so that the answer takes as long for
+another user's blob as for an absent one.
 """
 
 from __future__ import annotations
@@ -65,73 +66,73 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock, Offload
 
 MOST_ASKED: Final = 10_000
-"""Digests in one question."""
+"""Max digests per request."""
 
 MOST_LOCATED: Final = 2_000
-"""Blobs of which one call may say where they lie."""
+"""Max digests per request for locations."""
 
 MOST_BLOB_BYTES: Final = 64 << 20
-"""Largest blob that is taken: chunks, pages and roots are smaller, and what earlier versions send as one manifest."""
+"""Max size of a blob: chunks, pages, roots, and the one-blob manifests of earlier versions are smaller."""
 
 LARGE_BYTES: Final = 4 << 20
-"""A blob beyond this is received, and read, one at a time for each caller."""
+"""Larger blobs are received, and read, one at a time per caller."""
 
 BATCH_BYTES: Final = PACK_BYTES
 BATCH_BLOBS: Final = 4_096
-"""What an upload brings is stored in batches: each is a pack."""
+"""Uploads are stored in batches of this size: each is a pack."""
 
 MOST_SENDING: Final = 8
-"""Calls of one caller that bring blobs at once; the next ones wait."""
+"""Max concurrent uploads per caller; further ones wait."""
 
 REMEMBERED: Final = 4_096
-"""Manifests that were found to be complete,"""
+"""Cache size: complete manifests."""
 FOUND_FOR_S: Final = 600.0
-"""and for how long: what nothing refers to may be put aside at any time. See `object_gc.py`."""
+"""Cache lifetime: unreferenced objects may be put aside at any time. See `object_gc.py`."""
 
 REMEMBERED_EACH: Final = 1_024
-"""Manifests that one caller was shown, or was found to have sent with all that they list."""
+"""Cached manifests per caller: those shown to it, or those sent by it with all their blobs."""
 
 SHOWN_FOR_S: Final = 3_600.0
-"""How long a user may read a manifest that a call has shown: rights can be withdrawn. Clients call again."""
+"""How long a user may read a manifest after a call has shown it: access can be withdrawn. Clients retry."""
 
 CALLERS: Final = 4_096
-"""Callers of whom roots are remembered."""
+"""Callers with cached roots."""
 
 PERIOD_S: Final = 86_400.0
-"""Blobs sent in this period or the one before count as the caller's: for one day to two."""
+"""Blobs sent in this or the previous period count as the caller's: for one to two days."""
 
 MOST_SENT: Final = 10_000_000
-"""Blobs of one caller in a period: 10 million small files, or 2 TiB of large ones. Each note takes 70 bytes."""
+"""Max blobs per caller and period: 10 million small files, or 2 TiB of large ones. A record takes 70 bytes."""
 
 MOST_BASES: Final = 4
-"""Manifests named in one question whose blobs need not be sent again."""
+"""Max `bases` per request: manifests with blobs that need not be sent."""
 
 READ_AT_ONCE: Final = 512
 READ_BYTES: Final = 1 << 20
-"""Blobs that are read together, and how much: as much as a message has."""
+"""Max blobs, and bytes, per read: the size of a message."""
 
 NOTED_BLOBS: Final = 4_096
 NOTED_BYTES: Final = 32 << 20
-"""An upload notes who sent it each time so much is stored: one that breaks repeats no more than that."""
+"""An upload is recorded each time this much is stored: a broken one repeats no more than that."""
 
 MOST_READING: Final = 16
-"""Calls of one user that read blobs at once; the next ones wait. A slow reader's blob stays in memory."""
+"""Max concurrent reads per user; further ones wait. A slow reader's blob stays in memory."""
 
 SEND_IT: Final = "send what FindMissingBlobs names, with the manifest as its root"
 
 Part = tuple[str, bytes | memoryview, bool]
-"""Digest of the blob, bytes, whether they are its last."""
+"""Digest of the blob, bytes, whether this is the last part."""
 
 
 class Content:
-    """The way of bytes, and the right to read them.
+    """Stores and returns blobs, and checks access to them.
 
     Args:
-        admission: of the notes who sent what; None: they have no limits.
-        run: for manifests: to check one of a million files takes many seconds.
-        check_paged: raises where the agent of a node is too old to read a tree in pages.
-        withdrawals: rights that were withdrawn anywhere; None: only here.
-        direct: gives URLs of the bucket to nodes; None: they read through the control plane alone.
+        admission: limits of uploads; None: unlimited.
+        run: for manifests: checking one of a million files takes many seconds.
+        check_paged: raises if a node's agent is too old to read trees in pages.
+        withdrawals: access withdrawn on any control plane; None: only on this one.
+        direct: signs URLs of the bucket for nodes; None: nodes read through the control plane.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class Content:
         self._limits: WeakValueDictionary[str, _CallLimits] = WeakValueDictionary()
 
     async def run(self) -> None:
-        """Let large manifests be read and divided for callers that come again, until cancelled."""
+        """Run the shared tasks that read and divide large manifests, until cancelled."""
         async with TaskGroup() as group:
             group.create_task(self._manifests.tasks.run(), name="manifests")
             group.create_task(self._subtrees.tasks.run(), name="subtrees")
@@ -175,12 +176,12 @@ class Content:
     def room(
         self, caller: Caller, size: int = 0, *, session_id: str = "", project: str = ""
     ) -> int | None:
-        """How many bytes more may be kept of the caller, who is about to send so many; None: without a limit.
+        """Return how many more bytes the caller may store, about to send `size`; None: no limit.
 
-        `session_id`: for which a node asks. `project`: for which a user does; "" for the user's own.
+        `session_id`: the session of a node's upload. `project`: of a user's; "": the user's own.
 
         Raises:
-            LimitReached: they are more than may be kept.
+            LimitReached: `size` exceeds it.
         """
         payer = payer_of(self._state, caller, session_id)
         if isinstance(caller, UserCaller):
@@ -190,7 +191,7 @@ class Content:
         return self._admission.kept_room(payer.user, payer.project)
 
     def _project_of(self, caller: UserCaller, project: str) -> str:
-        """The project for which a user sends something; "" where it has no quota, or is not the user's."""
+        """Return the project of a user's upload; "" if it has no quota, or is not the user's."""
         name = caller.user.name
         found = self._state.project(project or name)
         if found is None or (found.name != name and name not in found.members):
@@ -206,12 +207,12 @@ class Content:
         bases: Sequence[str] = (),
         session_id: str = "",
     ) -> list[str]:
-        """Those that the caller would have to send, in the order asked; then `root`, if it is one.
+        """Return the blobs that the caller has to send, in order; then `root`, if it is missing.
 
-        LimitReached where there are some, and hardly anything more is taken of the caller.
+        Blobs of `bases`, manifests that the caller may read, need not be sent. `session_id`: the
+        session of a node's upload.
 
-        Blobs listed by `bases`, manifests that the caller may read, need not be sent. `session_id`:
-        the session for which a node asks.
+        Raises LimitReached if blobs are missing and the caller's storage is nearly full.
         """
         if len(digests) > MOST_ASKED:
             raise TooLarge(f"at most {MOST_ASKED} digests at a time")
@@ -227,7 +228,7 @@ class Content:
         absent = await self._objects.has_missing(theirs)
         missing = [digest for digest in wanted if digest not in theirs or digest in absent]
         if missing:
-            # Here the caller hears of it: an upload that is refused on its way may only look broken.
+            # Fail here: an upload that is refused halfway may only look like a broken connection.
             self._admission.check_full(payer.user, payer.project)
         return missing
 
@@ -239,9 +240,9 @@ class Content:
         roots: Sequence[str],
         payer: Payer,
     ) -> set[str]:
-        """The blobs that the caller has sent lately, or may read through one of `roots`.
+        """Return the blobs that the caller sent recently, or may read through one of `roots`.
 
-        They are noted anew, so that they still count when something is made of them.
+        They are recorded again, so that they still count as sent when they are used.
         """
         period = self._period()
         noted = await self._history.sent.among(sender, wanted, since=period - 1)
@@ -255,7 +256,7 @@ class Content:
             try:
                 blobs = await self._blobs_of(sender, root)
             except NotFound:
-                continue  # it was lost, and is to be sent with all that it lists
+                continue  # lost: it has to be sent again with all its blobs
             found = await self._run(partial(_listed_of, left, root, blobs))
             if found:
                 await self._borrow_noted(caller, root)
@@ -265,14 +266,14 @@ class Content:
         return theirs
 
     async def put(self, caller: Caller, parts: AsyncIterable[Part], *, session_id: str = "") -> int:
-        """Store what comes, in batches; the number of blobs that the caller had not sent lately.
+        """Store blobs in batches; return how many the caller had not sent recently.
 
-        Waits while the caller has too many such calls, so that what they hold is bounded.
-        `session_id`: the session for which a node sends.
+        Waits while the caller has too many uploads, to bound memory. `session_id`: the session of
+        a node's upload.
 
         Raises:
-            InvalidRequest: a blob is not what its digest says, or parts are mixed up. What came
-                before it is kept.
+            InvalidRequest: a blob does not match its digest, or parts are mixed up. Earlier blobs
+                are kept.
             TooLarge: a blob is over the limit, or the caller has sent too many.
         """
         sender = await self._sender(caller, session_id)
@@ -302,7 +303,7 @@ class Content:
     async def _note_stored(
         self, sender: str, payer: Payer, digests: Collection[str], size: int
     ) -> int:
-        """Note blobs that were stored, of so many bytes."""
+        """Record stored blobs of `size` bytes in total."""
         is_noted = False
         try:
             new = await self._note(sender, payer, digests, size)
@@ -314,9 +315,9 @@ class Content:
     async def _note(
         self, sender: str, payer: Payer, digests: Collection[str], size: int = 0
     ) -> int:
-        """Note the blobs that a caller has sent; how many of them were not noted lately.
+        """Record blobs as sent; return how many were not recorded recently.
 
-        `size`: bytes that were stored, which count as kept for the payer.
+        `size`: bytes that were stored, charged to the payer.
         """
         period = self._period()
         key = (sender, period)
@@ -327,7 +328,7 @@ class Content:
             self._pay(payer, count, len(digests))
             paid = len(digests)
         except (TooLarge, Unavailable):
-            # Exactly: other control planes have noted some, and of these many may be noted already.
+            # Count exactly: other control planes record blobs, too, perhaps many of these.
             count = await self._history.sent.count(sender, period=period)
             known = await self._history.sent.among(sender, digests, since=period)
             paid = len(digests) - len(known)
@@ -359,7 +360,7 @@ class Content:
         return new
 
     def _pay(self, payer: Payer, noted: int, more: int) -> None:
-        """Count so many new notes of a caller who has `noted`; raise where they are too many."""
+        """Charge `more` records to a caller with `noted` so far; raise if they are too many."""
         if noted + more > MOST_SENT:
             raise TooLarge(
                 f"more than {MOST_SENT:,} blobs were sent within a day",
@@ -368,7 +369,7 @@ class Content:
         self._admission.note_blobs(payer.user, more, is_agent=payer.is_agent)
 
     async def forget_sent(self) -> int:
-        """Remove the notes of blobs that were sent too long ago; how many."""
+        """Remove the expired records of sent blobs; return how many."""
         return await self._history.sent.forget(before=self._period() - 1)
 
     def _period(self) -> int:
@@ -376,7 +377,7 @@ class Content:
         return int(self._clock.time() // PERIOD_S)
 
     async def _sender(self, caller: Caller, session_id: str) -> str:
-        """As whom a caller sends. A node sends for the owners and projects of its sessions, who share nothing."""
+        """Return the sender's key. A node has one per owner and project of its sessions: these share nothing."""
         who = identity_of(caller)
         if not session_id or not isinstance(caller, NodeCaller):
             return who
@@ -388,19 +389,18 @@ class Content:
         return f"{who} for {found.owner}{'' if is_own else f' in {found.project}'}"
 
     async def may_use(self, caller: Caller, root: str, *, session_id: str = "") -> bool:
-        """Whether the caller may make something of a manifest: has sent all of it, or may read it.
+        """Whether the caller may use a manifest: has sent all of it, or may read it.
 
-        A digest is seen by more people than the content that it names. Whoever sends a blob knows
-        the content. Blobs sent long ago are to be sent again. `session_id`: the session to which a
-        node's manifest belongs.
+        More users see a digest than its content. A caller that sends a blob has the content.
+        Blobs sent long ago have to be sent again. `session_id`: the session of a node's manifest.
         """
         sender = await self._sender(caller, session_id)
         if self._own.has(sender, root) or await self._may_read(caller, root):
             return True
-        # Agents of the version before do not say for which session they send.
+        # Agents of the previous version do not name the session of an upload.
         senders = list(dict.fromkeys([sender, identity_of(caller)]))
         try:
-            # Before any page is read: whether one is here that others have sent, nobody is told.
+            # Before any page is read: the answer must not reveal pages sent by other users.
             if await self._has_unsent(senders, [root]) or await self._has_unsent(
                 senders, await self._manifests.pages(sender, root)
             ):
@@ -413,9 +413,9 @@ class Content:
         return True
 
     async def _has_unsent(self, senders: Iterable[str], digests: Iterable[str]) -> bool:
-        """Whether none of the senders has sent one of these lately."""
+        """Whether some digest was sent recently by none of the senders."""
         since = self._period() - 1
-        # In steps: the manifest of a million files must not keep others waiting.
+        # In steps: the manifest of a million files must not block other calls.
         for some in _in_steps(digests):
             left = set(some)
             for sender in senders:
@@ -427,10 +427,10 @@ class Content:
         return False
 
     async def borrow(self, caller: UserCaller, root: str) -> None:
-        """Count for a caller content that something of theirs is to refer to, unless they have sent it or have it already.
+        """Charge a caller for content before something refers to it, unless they have sent it or own it.
 
         Raises:
-            LimitReached: they may not have so much more kept.
+            LimitReached: it exceeds the caller's quota.
         """
         sender = identity_of(caller)
         if self._own.has(sender, root) or await self._owns(caller, root):
@@ -442,13 +442,13 @@ class Content:
     async def borrow_trees(
         self, caller: UserCaller, roots: Sequence[str], *, beside: Sequence[str] = ()
     ) -> None:
-        """Count for a caller trees that something of theirs is to refer to again, and what these share once.
+        """Charge a caller for trees before something refers to them again; shared blobs count once.
 
-        `beside`: trees of theirs with which they may share much. Of a tree that is partly known already the rest counts in
-        proportion to its chunks: an estimate until the next count.
+        `beside`: trees of the caller that may share blobs with them. Of a partly known tree, the
+        rest counts in proportion to its chunks: an estimate until the next count.
 
         Raises:
-            LimitReached: they may not have so much more kept.
+            LimitReached: they exceed the caller's quota.
         """
         size = await self._different(caller, roots, beside)
         await self._admission.borrow(caller.user.name, size)
@@ -456,13 +456,13 @@ class Content:
     async def count_for_project(
         self, caller: UserCaller, project: str, roots: Sequence[str], *, beside: Sequence[str] = ()
     ) -> None:
-        """Count for a project what something of it is to refer to, as `borrow_trees`; what its live sessions use counts already.
+        """Charge a project for trees, as `borrow_trees`; those of its live sessions count already.
 
         Raises:
-            LimitReached: as much is kept for the project as may be.
+            LimitReached: they exceed the project's quota.
         """
         if self._state.project(project) is None:
-            return  # its first count has all of it
+            return  # its first count includes them
         live = (one.value for one in self._state.sessions.values())
         used = {
             digest
@@ -475,13 +475,13 @@ class Content:
             await self._admission.count_for_project(project, size)
 
     def check_project_full(self, project: str) -> None:
-        """Raise LimitReached where hardly anything more may be kept for a project."""
+        """Raise LimitReached if a project's storage is nearly full."""
         self._admission.check_full("", project)
 
     async def _different(
         self, caller: UserCaller, roots: Sequence[str], beside: Sequence[str]
     ) -> int:
-        """Bytes of trees that the trees `beside` do not have, about: no less where these have nothing of them."""
+        """Estimate the bytes of trees that `beside` lacks; not less than these if nothing is shared."""
         who, size = identity_of(caller), 0
         known = [(await self._manifests.listing(who, root)).blobs for root in beside]
         for root in roots:
@@ -505,7 +505,7 @@ class Content:
         return any(one.owner == name for one in readers)
 
     async def _borrow_noted(self, caller: Caller, root: str) -> None:
-        """Count a manifest of which blobs are about to be noted as if the caller had sent them."""
+        """Charge the caller for a manifest before its blobs are recorded as sent by the caller."""
         key = identity_of(caller), root
         if not isinstance(caller, UserCaller) or key in self._borrowed:
             return
@@ -515,9 +515,9 @@ class Content:
         self._borrowed.keep(key, None)
 
     async def is_incomplete(self, caller: Caller, root: str) -> bool:
-        """Whether the manifest or anything that it lists is missing; asked before something refers to it.
+        """Whether the manifest or any of its blobs is missing; checked before something refers to it.
 
-        What is aside is taken back: who was told that it is here has not sent it.
+        Blobs aside are taken back: they were reported as present, so the caller skipped them.
         """
         now, losses = self._clock.monotonic(), await self._objects.losses()
         found = self._complete.get(root)
@@ -567,10 +567,11 @@ class Content:
         owner: str = "",
         since: int = 0,
     ) -> None:
-        """Note that the caller was given this digest by a call that checked the right to it.
+        """Record that a call has checked access to this digest and returned it to the caller.
 
-        `session_id`: the session for which a node asked. The node reads it while that is placed there. `owner`: of the
-        dataset that it is of, whose parts may be hidden; `since`: `heard` before the call checked the right.
+        `session_id`: the session of a node's call; the node may read while it is placed there.
+        `owner`: of the dataset, which may have hidden parts; `since`: `withdrawals_revision` before
+        the access check.
         """
         if self._withdrawals is not None and owner and self._withdrawals.written(owner) > since:
             return  # the right may be gone: the caller asks again
@@ -580,12 +581,13 @@ class Content:
             self._shown.keep(identity_of(caller), root, owner)
 
     async def withdraw(self, owner: str, roots: Collection[str]) -> None:
-        """Note that rights to these were changed: whoever was shown one has to be allowed to read it once more.
+        """Record that access to these changed: callers that were shown one need a new access check.
 
-        Other control planes forget what they have shown of the owner's datasets when they hear of it; clients call again.
+        Other control planes forget what they have shown of the owner's datasets once they receive
+        this; clients retry.
 
         Raises:
-            Unavailable: the store does not answer: others may not have heard of it.
+            Unavailable: the store does not answer: others may not have received it.
         """
         self._shown.forget(roots)
         if self._withdrawals is not None:
@@ -594,15 +596,15 @@ class Content:
     async def read(
         self, caller: Caller, root: str, digests: Sequence[str]
     ) -> AsyncGenerator[tuple[str, bytes], None]:
-        """The blobs asked for, in order; the manifest alone when none is.
+        """Yield the blobs of `digests` in order; only the manifest if there are none.
 
-        Waits while a user has too many such calls, or one that reads a large manifest: what slow readers have not
-        taken stays in memory.
+        Waits while a user has too many reads, or one of a large manifest: unread data of slow
+        readers stays in memory.
 
         Raises:
-            NotFound: the root is not the caller's to see, or a digest is not part of it.
-            BlobDamaged: a blob is not in the store, or not what it was.
-            StateConflict: the caller is a node whose agent is too old for it.
+            NotFound: the caller may not see the root, or a digest is not part of it.
+            BlobDamaged: a blob is missing from the store, or damaged.
+            StateConflict: the caller is a node with an agent too old for it.
         """
         if len(digests) > MOST_ASKED:
             raise TooLarge(f"at most {MOST_ASKED} digests at a time")
@@ -610,11 +612,11 @@ class Content:
             raise NotFound(f"there is no content {root[:12]}")
         who = identity_of(caller)
         if any(digest != root for digest in digests):
-            # A stream has no deadline, and its readers do not ask again.
+            # A stream has no deadline, and its readers do not retry.
             blobs = (await self._manifests.listing(who, root, within_s=None)).blobs
             await self._run(partial(_check_members, root, blobs, digests))
         limits = self._limits.setdefault(who, _CallLimits())
-        # An agent reads for many sessions, and as fast as its disk takes it.
+        # An agent reads for many sessions, as fast as its disk can write.
         async with nullcontext() if isinstance(caller, NodeCaller) else limits.reading:
             left = deque(digests or [root])
             asked = READ_AT_ONCE
@@ -624,7 +626,7 @@ class Content:
                         if left[0] == root and not isinstance(caller, NodeCaller):
                             await turn.enter_async_context(limits.manifest)
                         found = await self._next(caller, root, left, asked)
-                        # Where each lies is looked up again with the next ones: of large blobs a few are enough.
+                        # Each read looks up the places of all it asks for: ask for few blobs if they are large.
                         asked = min(2 * len(found), READ_AT_ONCE)
                         if sum(map(len, found)) <= LARGE_BYTES:
                             await turn.aclose()
@@ -636,7 +638,7 @@ class Content:
     async def locate(
         self, caller: Caller, root: str, digests: Sequence[str]
     ) -> tuple[Sequence[SignedPack], bytes]:
-        """Packs of the bucket that hold some of these blobs, and the PEM of its authority; raises as `read`."""
+        """Return the bucket's packs with some of these blobs, and its CA as PEM; raises as `read`."""
         if len(digests) > MOST_LOCATED:
             raise TooLarge(f"at most {MOST_LOCATED} digests at a time")
         if not await self._may_read(caller, check_digest(root)):
@@ -648,7 +650,7 @@ class Content:
         return await self._direct.packs(root, digests, blobs), self._direct.authority
 
     async def _next(self, caller: Caller, root: str, left: Iterable[str], most: int) -> list[bytes]:
-        """The first few of the blobs that are left, `most` of them at most, or the root alone."""
+        """Read the first of the remaining blobs, at most `most`, or only the root."""
         some = list(islice(takewhile(lambda one: one != root, left), most))
         if some:
             return await self._objects.get_first(some, READ_BYTES)
@@ -702,9 +704,9 @@ class _CallLimits:
 
 
 class _Upload:
-    """The blobs of one call: stored in batches, and noted as sent in larger ones.
+    """The blobs of one call: stored in batches, and recorded as sent in larger ones.
 
-    They are stored whether they are there or not, so that nobody learns that others have sent the same.
+    Blobs already present are stored again, so as not to reveal the uploads of other users.
     """
 
     def __init__(
@@ -726,8 +728,7 @@ class _Upload:
         self._stored_bytes = 0
 
     async def add(self, digest: str, data: bytes | memoryview) -> None:
-        """Take a blob."""
-        # Those that come again, too: all of a message stays in memory while a blob of it does.
+        # Count duplicates, too: a message stays in memory as long as one of its blobs.
         self._batch_bytes += len(data)
         self._batch[digest] = data
         if len(self._batch) >= BATCH_BLOBS or self._batch_bytes >= BATCH_BYTES:
@@ -736,10 +737,10 @@ class _Upload:
             await self.note()
 
     async def finish(self) -> None:
-        """Return once all is stored and noted: of a small upload both at the same time."""
-        # Before it is noted who had them, they must be what their digests say.
+        """Store and record the rest: for a small upload, both concurrently."""
+        # Blobs must match their digests before they are recorded as sent.
         await self._run(partial(check_blobs, self._batch))
-        # What is refused must not be noted, at the same time, as sent.
+        # Blobs over a limit must not be recorded as sent meanwhile.
         self._check(blob_bytes(map(len, self._batch.values())))
         self._stored.update(self._batch)
         self._unnoted_bytes += blob_bytes(map(len, self._batch.values()))
@@ -748,7 +749,7 @@ class _Upload:
             raise failed
 
     async def note(self) -> None:
-        """Note what is stored."""
+        """Record the stored blobs."""
         noted, self._stored, self._stored_bytes = self._stored, set(), 0
         size, self._unnoted_bytes = self._unnoted_bytes, 0
         if noted:
@@ -768,9 +769,9 @@ class _Upload:
 
 
 class _Roots:
-    """Roots by caller, each for a time: nobody's push out what is remembered of another.
+    """Roots by caller, with expiry; one caller's roots never evict another's.
 
-    `withdrawn`: how often rights to content of an owner were; what was kept at another count is forgotten.
+    `withdrawn`: counts an owner's withdrawals; entries made at another count are ignored.
     """
 
     def __init__(
@@ -805,14 +806,14 @@ class _Roots:
 
 
 def roots_of(session: Session) -> Iterator[str]:
-    """The manifests that a session refers to; "" among them where it has no code."""
+    """Yield the manifests that a session refers to; "" among them if it has no code."""
     yield session.spec.bundle_digest
     for dataset in session.spec.datasets:
         yield dataset.digest
 
 
 def initial_digest(spec: SessionSpec) -> str:
-    """The checkpoint that a session begins with; "": none."""
+    """Return the digest of a session's initial checkpoint; "": none."""
     return spec.initial_checkpoint.digest if spec.initial_checkpoint is not None else ""
 
 
@@ -843,9 +844,9 @@ def _check_members(root: str, known: Collection[str], digests: Sequence[str]) ->
 async def _whole(
     parts: AsyncIterable[Part], large: asyncio.Lock
 ) -> AsyncGenerator[tuple[str, bytes | memoryview], None]:
-    """Blobs put together from parts that follow one another.
+    """Assemble blobs from consecutive parts.
 
-    Holds `large` from when a blob is a large one until the next one is asked for.
+    Holds `large` from when a blob exceeds LARGE_BYTES until the next one is requested.
     """
     current = ""
     held = bytearray()

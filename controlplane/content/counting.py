@@ -1,4 +1,4 @@
-"""A count of what is kept for each user and project, made with a look at all references (`object_gc.py`)."""
+"""Counts the storage of each user and project during a pass over all references (`object_gc.py`)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STEP: Final = 10_000
-"""Digests that are marked before anybody else gets a turn."""
+"""Digests processed before other tasks get a turn."""
 _DIGEST: Final = re.compile(rb'"([0-9a-f]{64})"')
 _DIGEST_BYTES: Final = 66
 _CUT: Final = re.compile(rb'"[0-9a-f]{0,64}\Z')
 
 
 class Counting:
-    """One count of what is kept for whom. Where it fails all else goes on: what is removed makes room for it.
+    """One count of storage. If it fails, the pass goes on: garbage collection frees room for the next.
 
     Args:
-        users: names of users by their ids.
-        projects: those for which it is counted.
+        users: names of users by ID.
+        projects: projects to count.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Counting:
             await to_its_end(self._run(self._tally.close))
 
     async def _do(self, work: Callable[[Tally[Holder]], T], otherwise: T) -> T:
-        """Have the tally do something; `otherwise` when it cannot, now or before."""
+        """Run `work` on the tally; return `otherwise` if it fails, or has failed."""
         if self._tally is None or self._failed is not None:
             return otherwise
         try:
@@ -82,7 +82,7 @@ class Counting:
             return otherwise
 
     async def begin(self, live: Mapping[str, tuple[str, str]]) -> None:
-        """Before references are looked at. `live`: owner and project of live sessions by id."""
+        """Start, before references are read. `live`: owner and project of live sessions by ID."""
         self._live = live
         self._projects = frozenset(self._named_projects())
         try:
@@ -97,13 +97,13 @@ class Counting:
             owner, project = one.whose, one.project
             if not owner:
                 owner, project = live.get(one.session_id, ("", ""))
-            with suppress(NotFound, BlobDamaged, ContentError):  # its notes are worth nothing
+            with suppress(NotFound, BlobDamaged, ContentError):  # its upload records are useless
                 async for digests in listed(self._objects, one.root):
                     for whose in self._holders(owner, project):
                         await self._do(partial(Tally.release, owner=whose, digests=digests), 0)
 
     def holders_of(self, one: Reference) -> tuple[Holder, ...]:
-        """For whom it counts."""
+        """Return the holders charged for it."""
         owner, project = one.owner, one.project
         if not owner:
             owner, project = self._live.get(one.session_id, ("", ""))
@@ -119,12 +119,12 @@ class Counting:
     async def refer(
         self, holders: Collection[Holder], kind: KeptKind, digests: Sequence[str]
     ) -> None:
-        """Something of these refers to blobs."""
+        """Count blobs that these holders refer to."""
         for one in holders:
             await self._do(partial(Tally.refer, owner=one, kind=kind, digests=digests), 0)
 
     async def sent(self) -> None:
-        """After all references: what was sent and is not referred to."""
+        """Count unreferenced uploads, after all references."""
         users, after = self._users(), None
         while page := await self._history.sent.notes(after):
             owned = [(note, one) for note in page for one in self._senders(note[1], users)]
@@ -134,9 +134,9 @@ class Counting:
             after = page[-1]
 
     def _senders(self, sender: str, users: Mapping[str, str]) -> tuple[Holder, ...]:
-        """For whom a note counts: see `Content._sender`. What users send is of no project yet.
+        """Return an upload record's holders: see `Content._sender`. Users' uploads have no project yet.
 
-        Of nodes of the version before it is not known.
+        For nodes of the previous version, they are unknown.
         """
         kind, _, who = sender.partition(" ")
         if kind == "user":
@@ -145,7 +145,7 @@ class Counting:
         return self._holders(owner, project)
 
     async def objects(self, some: Sequence[StoredBlob]) -> None:
-        """Objects that have their name."""
+        """Count objects that are not aside."""
         self._page += [(one.digest, one.stored_bytes) for one in some]
         if len(self._page) >= STEP:
             await self._store()
@@ -155,12 +155,12 @@ class Counting:
         await self._do(partial(Tally.store, objects=page), None)
 
     async def finish(self) -> TallyFailed | None:
-        """Keep what was found; why there is nothing to keep."""
+        """Save the count; return the error if it failed."""
         await self._store()
         nothing: Mapping[Holder, Mapping[str, int]] = {}
         counted = await self._do(Tally.figures, nothing)
         if self._failed is None:
-            # Also those for which nothing is kept: that is known then.
+            # Include empty projects: their count is then 0, not unknown.
             projects = {one: counted.get(Holder(project=one), {}) for one in self._projects}
             before = {
                 name: one
@@ -180,10 +180,10 @@ class Counting:
 
 
 async def listed(objects: ObjectStore, root: str) -> AsyncGenerator[list[str], None]:
-    """A root, its pages and what they list, in steps.
+    """Yield a root, its pages and their digests, in steps.
 
-    Whatever looks like a digest: so a manifest of any size takes no room. Raises what `ObjectStore.get` does, and
-    ContentError for a root that is none.
+    Includes anything that looks like a digest, so that a manifest of any size needs little memory.
+    Raises as `ObjectStore.get`, and ContentError if it is no root.
     """
     data = await objects.get(root)
     yield [root]
@@ -205,13 +205,13 @@ async def listed(objects: ObjectStore, root: str) -> AsyncGenerator[list[str], N
 
 
 def digests_in(data: bytes) -> Iterator[list[str]]:
-    """Whatever looks like a digest in an encoding, in steps."""
+    """Yield anything that looks like a digest, in steps."""
     found = (match[1].decode() for match in _DIGEST.finditer(data))
     while some := list(islice(found, STEP)):
         yield some
 
 
 def end_of(data: bytes) -> bytes:
-    """What goes before the next page, for a digest that begins in this one; no whole one is in it. Mostly nothing."""
+    """Return the cut digest at the end of a page, to prepend to the next one; mostly b""."""
     found = _CUT.search(data[-_DIGEST_BYTES + 1 :])
     return found[0] if found else b""

@@ -1,9 +1,9 @@
-"""URLs by which nodes read packs of a bucket themselves.
+"""Signed URLs, for nodes to read packs directly from a bucket.
 
-A URL reads a whole pack: no service signs a part of an object. And a pack may hold blobs of several owners, or of parts of
-a dataset that are hidden from who asks. So a pack is signed only where every byte of it is known to be readable: the
-blobs that the index has of it and its footer, which names them, are all of its bytes, and each of the blobs is
-readable. A blob that was deleted, or that the index has in another pack, leaves bytes over.
+A URL grants a whole pack: no service signs a part of an object. A pack may contain blobs of several
+owners, or hidden parts of a dataset. So a pack is signed only if the caller may read every byte of
+it: its indexed blobs and its footer, which names them, make up all of its bytes, and all of these
+blobs are readable. A blob that was deleted, or is indexed in another pack, leaves a gap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from controlplane.objects.bucket_files import Bucket
 
 LIFE_S: Final = 300.0
-"""How long a URL counts: as long may a node read whose session has ended."""
+"""Lifetime of a URL: a node may still read this long after its session has ended."""
 _REMEMBERED: Final = 65_536
 
 _log = structlog.get_logger()
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedPack:
-    """A pack, which anybody can read by the URL, and the blobs asked for that it holds."""
+    """A pack, readable by anybody with its URL, and its requested blobs."""
 
     url: str
     places: Sequence[BlobPlace]
@@ -47,20 +47,20 @@ class SignedPack:
 
 
 class DirectReads:
-    """Of one bucket."""
+    """Signs packs of a bucket."""
 
     def __init__(self, bucket: Bucket, index: SqlPacks) -> None:
         self.authority = bucket.authority
-        """PEM of a private authority of its certificate; empty for none."""
+        """PEM of a private CA of the bucket's certificate; empty: none."""
         self._files = bucket.files
         self._index = index
-        # Neither a pack nor what a manifest lists changes: what was found stays true.
+        # Packs and manifests never change: results stay valid.
         self._whole: LruDict[tuple[str, str], bool] = LruDict(_REMEMBERED)
 
     async def packs(
         self, root: str, digests: Sequence[str], readable: AbstractSet[str]
     ) -> list[SignedPack]:
-        """Packs with some of the blobs, for a reader of the manifest `root`, which lists the blobs `readable`.
+        """Return signed packs with some of the blobs, for a reader of `root`, a manifest with the blobs `readable`.
 
         Raises HistoryUnavailable.
         """
@@ -90,7 +90,7 @@ class DirectReads:
 
 
 def _is_all(size: int, places: Sequence[BlobPlace], root: str, readable: AbstractSet[str]) -> bool:
-    """Whether a pack of so many bytes is nothing but these blobs and its footer, all of them readable."""
+    """Whether a pack of `size` bytes is exactly these blobs and its footer, all readable."""
     entries = [PackEntry(one.digest, one.start, one.stored, one.size) for one in places]
     taken = sum(one.stored for one in entries) + len(footer_of(entries))
     return taken == size and all(one.digest == root or one.digest in readable for one in entries)

@@ -1,4 +1,4 @@
-"""Bytes by digest: uploads, and garbage collection."""
+"""Content: uploads, downloads, garbage collection."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 def admitted_objects(core: Core) -> AdmittedObjects:
-    """The objects behind users' limits."""
+    """The object store with users' limits."""
     return AdmittedObjects(core.objects, core.admission, core.state)
 
 
 def withdrawals(core: Core) -> Withdrawals:
-    """How often rights to content were withdrawn."""
+    """Counters of withdrawn access to content."""
     return Withdrawals(core.store, core.state)
 
 
 def content(core: Core) -> Content:
-    """Manifests, and who may read through which."""
+    """Blobs, manifests and access to them."""
     bucket = core.backends.bucket
     return Content(
         objects=core.shared(admitted_objects),
@@ -51,21 +51,21 @@ def content(core: Core) -> Content:
 
 
 def _check_paged(state: LiveState, node: str) -> None:
-    """Raise StateConflict where the agent of a node reads no trees in pages, whichever control plane it is connected with."""
+    """Raise StateConflict if a node's agent cannot read paged trees, whichever control plane it is connected to."""
     stored = state.nodes.get(node)
     if stored is not None and Ability.PAGED_TREES.name not in stored.value.abilities:
         raise too_old(node, stored.value.agent_version, Ability.PAGED_TREES)
 
 
 def verification(core: Core) -> Verification:
-    """What is damaged or missing."""
+    """Finds damaged or missing blobs."""
     return Verification(
         objects=core.objects, history=core.history, state=core.state, run=core.offload
     )
 
 
 def node_repairs(core: Core) -> NodeRepairs:
-    """What nodes have of that."""
+    """Restores such blobs from nodes."""
     return NodeRepairs(
         verification=core.shared(verification),
         objects=core.objects,
@@ -78,7 +78,7 @@ def node_repairs(core: Core) -> NodeRepairs:
 
 
 def observed_clock(core: Core) -> ObservedClock:
-    """What tells how old something is that may be deleted."""
+    """Measures the age of objects for deletion."""
     return ObservedClock(
         objects=core.objects,
         history=core.history,
@@ -88,7 +88,7 @@ def observed_clock(core: Core) -> ObservedClock:
 
 
 def collector(core: Core) -> Collector:
-    """The collector of objects that nothing refers to, which also counts them."""
+    """Collects unreferenced objects, and counts storage."""
     return Collector(
         objects=core.objects,
         history=core.history,

@@ -1,6 +1,6 @@
-"""Work on content of any size, as a child process with limits of memory and time.
+"""Work on content of any size, in a child process with limits of memory and time.
 
-Whatever is sent, it must not stop all other calls of the control plane, nor leave a gigabyte behind there.
+No content may block the other calls of the control plane, or leave a gigabyte in its memory.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Sequence
 
 MEMORY_BYTES: Final = 1 << 30
-"""Address space: an encoding of any size takes some 60 MB of it, and as much the sizes of the most files that are asked for."""
+"""Address space: an encoding of any size takes some 60 MB of it, the sizes of the most files as much again."""
 WITHIN_S: Final = 900.0
-"""The largest one takes some minutes."""
+"""Timeout: the largest one takes some minutes."""
 
 _NICE: Final = 10
 _REFUSED_CODE: Final = 3
@@ -30,24 +30,24 @@ _NO_ROOM_CODE: Final = 4
 
 
 class OverLimit(Exception):
-    """It takes more memory or time than it may have."""
+    """The work exceeds its memory or time limit."""
 
 
 class NoRoom(Exception):
-    """Its temporary files cannot be written: another time they may."""
+    """Temporary files cannot be written; a retry may succeed."""
 
 
 async def run_limited(
     module: str, *arguments: str, given: AsyncIterable[bytes], pass_fds: Sequence[int] = ()
 ) -> bytes:
-    """Run a module whose `main` calls `work_limited`; gives what its work gives.
+    """Run a module with a `main` that calls `work_limited`; return the result of the work.
 
-    `given` goes to its standard input, until it has read enough.
+    `given` is fed to its stdin, until it has read enough.
 
     Raises:
         ContentError: the work raised it.
         OverLimit: a limit was reached.
-        NoRoom: its files could not be written.
+        NoRoom: temporary files could not be written.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", module, *arguments),
@@ -78,7 +78,7 @@ async def run_limited(
 
 
 def no_file(why: object) -> str:
-    """Say that a temporary file cannot be made or written."""
+    """Return the message for a failed temporary file."""
     words = why.strerror or str(why) if isinstance(why, OSError) else why
     return f"the control plane has no temporary file for it: {words}"
 
@@ -94,7 +94,7 @@ async def _feed(process: asyncio.subprocess.Process, given: AsyncIterable[bytes]
 
 
 def work_limited(work: Callable[[], str]) -> None:
-    """Do the work within the limits, as all that this process does; what it gives goes to standard output."""
+    """Do the work within the limits, write its result to stdout, and exit the process."""
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

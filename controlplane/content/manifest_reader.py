@@ -1,7 +1,7 @@
 """Reads a large manifest, as a process of its own: `python -m controlplane.content.manifest_reader ROOT FILE [--sizes]`.
 
-The encoding comes by standard input, in any pieces. The digests that it lists, its pages among them, go to the open file of
-number FILE as `members.py` has them; a line of facts, and one of the sizes of files, go to standard output.
+Reads the encoding from stdin, in any pieces. Writes its digests, its pages among them, to the file descriptor FILE in
+the format of `members.py`; prints a line of totals, and one of the sizes of files, to stdout.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from nsml.content.chunks import Readable
 
 MOST_SIZES_BYTES: Final = 16 << 20
-"""Paths and sizes of a manifest whose sizes are asked for: of a few media, or 100,000 files."""
+"""Max bytes of paths and sizes with `--sizes`: enough for a few media, or 100,000 files."""
 _SIZE_BYTES: Final = 64
 
 
 def read(encoding: Readable, root: str, members: IO[bytes], *, is_with_sizes: bool) -> str:
-    """What goes to standard output. Raises ContentError for what is no encoding that `root` names."""
+    """Return the output for stdout. Raises ContentError unless it is an encoding named by `root`."""
     naming, sizes, held = Naming(encoding), dict[str, int](), 0
 
     def found(path: str, size: int) -> None:
@@ -51,7 +51,7 @@ def read(encoding: Readable, root: str, members: IO[bytes], *, is_with_sizes: bo
 
 
 def main() -> None:
-    """Read what the arguments say."""
+    """Read the manifest named by the arguments."""
     root, descriptor = sys.argv[1], int(sys.argv[2])
     encoding = os.fdopen(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
     with os.fdopen(descriptor, "wb", closefd=False) as members:

@@ -1,8 +1,8 @@
-"""What manifests list, read within limits: whoever sends one decides how large it is, and whether it is one.
+"""Reads manifests within limits: their senders decide their size, and whether they are valid.
 
-One is read at a time for each kind, small and large; callers take turns, whatever each of them asks for, and who waits
-holds no bytes. Large ones go piece by piece through a process of their own (`manifest_reader.py`), which hands over a file
-of digests. What is no manifest is remembered too.
+One small and one large manifest are read at a time; callers take turns, whatever they request, and
+waiting callers hold no data. Large ones are streamed through a separate process
+(`manifest_reader.py`), which returns a file of digests. Invalid ones are cached, too.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ SMALL_BYTES: Final = 1 << 20
 """Manifests up to this size are read in a thread: about 8,000 files, some 100 ms."""
 
 MEMBERS: Final = 1_000_000
-"""Blobs of which it is remembered that a small manifest lists them,"""
+"""Cache size, in blobs, for small manifests."""
 LARGE_MEMBERS: Final = 1 << 26
-"""or a large one: on disk, 2 GiB of it."""
+"""Cache size, in blobs, for large ones: 2 GiB on disk."""
 
 REFUSED: Final = 4_096
-"""Manifests of which it is remembered why they are none."""
+"""Cache size: errors of invalid manifests."""
 PAGES: Final = 100_000
-"""Pages, of which it is remembered that a large manifest has them."""
+"""Cache size: pages of large manifests."""
 
 READ_AT_ONCE: Final = 8
 READ_BYTES: Final = 2 << 20
-"""Pages that are read together, and how much."""
+"""Max pages, and bytes, per read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What a manifest lists.
+    """Contents of a manifest.
 
     Attributes:
-        blobs: digests of its chunks, and of its pages where it has some.
-        sizes: bytes of each file, by its path; None where only their number was asked for.
+        blobs: digests of its chunks, and of its pages if it has any.
+        sizes: bytes of each file, by path; may be None unless requested.
         size: bytes of all files.
         different: bytes of `blobs`, each counted once.
-        file_count: how many files.
+        file_count: number of files.
     """
 
     blobs: AbstractSet[str]
@@ -86,7 +86,7 @@ class Manifests:
         self._objects = objects
         self._run = run
         self._small, self._large = (Turns("for manifests to be read") for _ in range(2))
-        # By root; None: an earlier version stored it as one blob.
+        # Pages by root; None: an earlier version stored it as one blob.
         self._large_ones: LruDict[str, tuple[Sequence[Page] | None]] = LruDict(
             PAGES, weigh=lambda one: 1 + len(one[0] or ())
         )
@@ -105,27 +105,27 @@ class Manifests:
         is_with_sizes: bool = False,
         within_s: float | None = ANSWER_WITHIN_S,
     ) -> Listing:
-        """What the manifest stored under a digest lists; `who` waits for it.
+        """Return the contents of a manifest; the turn is taken for `who`.
 
-        `within_s`: for a large one; it is read to its end whoever is gone. None: the call has no deadline.
+        `within_s`: timeout for a large one; reading continues without the caller. None: no timeout.
 
         Raises:
-            NotFound: there is none, or a page of it is not there.
-            InvalidRequest: what is there is no manifest, or takes too much to read.
-            LimitReached: too many calls of `who` wait already.
-            Unavailable: it is being read still.
+            NotFound: the manifest, or a page of it, is missing.
+            InvalidRequest: it is no manifest, or exceeds a limit for reading it.
+            LimitReached: too many calls of `who` are waiting.
+            Unavailable: it is still being read.
         """
         check_digest(root)
         if known := self._remembered(root, is_with_sizes=is_with_sizes):
             return known
         if root not in self._large_ones:
             async with self._small.turn(who):
-                # Somebody before us may have wanted the same.
+                # A call before this one may have read it.
                 if known := self._remembered(root, is_with_sizes=is_with_sizes):
                     return known
                 if (data := await self._read_root(root)) is not None:
                     return await self._read(root, data)
-        # By caller: each waits for its own turn, also where several want the same.
+        # By caller: each waits for its own turn, even for the same manifest.
         work = partial(self._read_in_turn, who, root, is_with_sizes=is_with_sizes)
         return await self.tasks.result((who, root, is_with_sizes), work, within_s=within_s)
 
@@ -136,7 +136,7 @@ class Manifests:
             return await self._read_large(root, is_with_sizes=is_with_sizes)
 
     async def pages(self, who: str, root: str) -> Sequence[str]:
-        """The digests of its pages, of which none is read; raises as `listing`."""
+        """Return the digests of its pages, without reading them; raises as `listing`."""
         check_digest(root)
         if root in self._known:
             return ()
@@ -148,9 +148,9 @@ class Manifests:
         return [page.digest for page in pages or ()]
 
     async def encoding(self, who: str, root: str) -> AsyncGenerator[bytes, None]:
-        """The encoding that a root names, in pieces; it is not checked.
+        """Yield the encoding of a root in pieces, unchecked.
 
-        Raises as `listing`, and ManifestRefused for pages of other sizes than the root says.
+        Raises as `listing`, and ManifestRefused if a page's size differs from that in the root.
         """
         check_digest(root)
         async with self._small.turn(who):
@@ -170,7 +170,7 @@ class Manifests:
         return None if known is None or (is_with_sizes and known.sizes is None) else known
 
     async def _read_root(self, root: str) -> bytes | None:
-        """The encoding of a small one; None for a large one, of which it is remembered what its pages are."""
+        """Return the encoding of a small manifest; None for a large one: its pages are cached."""
         data = await self._objects.get(root)
         try:
             pages = pages_in(data)
@@ -210,7 +210,7 @@ class Manifests:
     async def _read_apart(
         self, root: str, pieces: AsyncGenerator[bytes, None], *, is_with_sizes: bool
     ) -> Listing:
-        """Read an encoding in a process of its own. Raises as `run_limited`, OSError, and what `pieces` does."""
+        """Read an encoding in a separate process. Raises as `run_limited` and `pieces`, and OSError."""
         file = await self._run(tempfile.TemporaryFile)
         try:
             answer = await run_limited(
@@ -221,7 +221,7 @@ class Manifests:
             )
             blobs = await self._run(partial(Members, file))
         finally:
-            # Of a file without a name this frees the room: what Members has mapped stays.
+            # Closing a nameless file frees its room, unless Members has it mapped.
             await to_its_end(self._run(file.close))
         facts, sizes = (json.loads(line) for line in answer.split(b"\n"))
         return Listing(
@@ -251,7 +251,7 @@ class Manifests:
 
 
 async def read_in_turn(objects: ObjectStore, digests: Sequence[str]) -> AsyncGenerator[bytes, None]:
-    """Blobs one after the other, of which few are in memory; raises what `ObjectStore.get` does."""
+    """Yield blobs in order, with few in memory; raises as `ObjectStore.get`."""
     left = deque(digests)
     while left:
         for data in await objects.get_first(list(islice(left, READ_AT_ONCE)), READ_BYTES):

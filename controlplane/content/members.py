@@ -1,6 +1,6 @@
-"""Which digests a manifest lists, in order and each once: 32 bytes for each, on disk where they are many.
+"""The digests of a manifest, sorted and unique: 32 bytes each, on disk if they are many.
 
-What reads a manifest (`manifest_reader.py`) collects them in bounded memory, however many there are.
+`manifest_reader.py` collects them in bounded memory, whatever their number.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 DIGEST_BYTES: Final = 32
 IN_MEMORY_BYTES: Final = 1 << 20
-"""Digests of fewer bytes are read into memory."""
+"""Files up to this size are read into memory."""
 
 _SIZE_BYTES: Final = 3
 _RECORD_BYTES: Final = DIGEST_BYTES + _SIZE_BYTES
 _PARTS: Final = 256
-"""Digests are put together by their first byte."""
+"""Digests are grouped by their first byte."""
 _PART_BYTES: Final = 64 << 10
 _WRITTEN_BYTES: Final = 1 << 20
 
 
 class Members(AbstractSet[str]):
-    """The digests in a file, sorted and each once. It is held open, and need not have a name any more."""
+    """The digests in a file, sorted and unique. The file may be closed and unlinked afterwards."""
 
     def __init__(self, file: IO[bytes]) -> None:
         size = file.seek(0, 2)
@@ -71,9 +71,9 @@ class _Digests(Sequence[bytes]):
 
 
 class MembersBuilder:
-    """Digests with sizes in any order, of which `write` makes what Members reads. A context manager.
+    """Collects digests with sizes in any order; `write` writes the file for Members. A context manager.
 
-    They are kept in a temporary file, put together by their first byte, so that one part of them at a time is sorted.
+    They are kept in a temporary file, grouped by their first byte, so that one group at a time is sorted.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class MembersBuilder:
         self._file.close()
 
     def add(self, digest: str, size: int) -> None:
-        """Take one; `size` below 16 MiB."""
+        """Add a digest; `size`: in bytes, below 16 MiB."""
         record = bytes.fromhex(digest) + size.to_bytes(_SIZE_BYTES, "big")
         part = self._parts[record[0]]
         part += record
@@ -104,7 +104,7 @@ class MembersBuilder:
             part.clear()
 
     def write(self, file: IO[bytes]) -> int:
-        """Write each digest once; the sum of their sizes, of one with several the least."""
+        """Write each digest once; return the sum of sizes, with the min size of each digest."""
         total, held = 0, bytearray()
         for number, part in enumerate(self._parts):
             for record in _first_of_each(self._part(number) + part):

@@ -1,7 +1,7 @@
-"""Blobs that the object store has lost, asked of nodes that have the dataset version or the checkpoint.
+"""Repairs lost blobs of the object store from nodes with the dataset version or the checkpoint.
 
-An agent reads its own tree, holds each blob against its digest, and sends it as it sends all others: the object store takes
-nothing that is not what its name says. What an agent says of it is not believed, but looked up.
+An agent reads its own tree, checks each blob against its digest, and uploads it as usual: the object
+store accepts only blobs that match their digests. Reports of agents are not trusted, but checked.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 ANSWER_WITHIN_S: Final = 15.0
-"""How long an agent has for an order."""
+"""An agent's timeout for an order."""
 WORK_S: Final = 10.0
-"""After so long no further order is given in one call."""
+"""A call sends no further orders after this time."""
 MOST_ASKED: Final = 128
-"""Blobs of one order: 128 MiB at most."""
+"""Max blobs per order: 128 MiB at most."""
 MOST_NODES: Final = 16
-"""That are asked for one content without having said that they have it."""
+"""Max nodes asked for one content without having reported it."""
 _REMEMBERED: Final = 1_024
 _MOST_WORDS: Final = 300
 _MOST_REASONS: Final = 64
@@ -41,14 +41,14 @@ _MOST_REASONS: Final = 64
 
 @dataclass(slots=True, kw_only=True)
 class Repaired:
-    """What one call has done.
+    """Result of one call.
 
     Attributes:
-        sources: from what each blob was put again, for people, by digest.
-        lost: what cannot be read still.
-        reasons: why nodes gave nothing, of some of them.
-        in_vain: how many gave nothing.
-        is_partial: further nodes are to be asked, in another call.
+        sources: where each repaired blob came from, for display, by digest.
+        lost: blobs that are still unreadable.
+        reasons: why nodes sent nothing, for some of them.
+        in_vain: number of nodes that sent nothing.
+        is_partial: more nodes are to be asked, in another call.
     """
 
     sources: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Repaired:
 
 
 class _InVain(NamedTuple):
-    """A node gave nothing, in monotonic seconds; over which connection: one that comes back is asked anew."""
+    """A node sent nothing: when (monotonic seconds), and over which connection: after a reconnect it is asked again."""
 
     at: float
     link: AgentConnection | None
@@ -67,7 +67,7 @@ class _InVain(NamedTuple):
 
 
 class NodeRepairs:
-    """Asks agents; on the control plane that leads."""
+    """Orders repairs from agents; on the leader."""
 
     def __init__(
         self,
@@ -97,22 +97,22 @@ class NodeRepairs:
         self._vain: LruDict[tuple[str, str, tuple[str, ...]], _InVain] = LruDict(_REMEMBERED)
 
     def answered(self, node: str, report: agents_pb2.RepairReport) -> None:
-        """An agent has answered; see AgentQuestions."""
+        """Pass an agent's report to AgentQuestions."""
         self._questions.answered(node, report.order_id, report)
 
     def ask_anew(self, root: str) -> None:
-        """Have `repair` ask all nodes for some content, also those that gave nothing a moment ago."""
+        """Make `repair` ask all nodes for some content, even those that recently sent nothing."""
         self._vain.forget_where(lambda key: key[0] == root)
 
     async def repair(self, user_id: str, root: str) -> Repaired:
-        """Have what is lost of some content put again, for a while."""
+        """Repair lost blobs of some content, for about WORK_S."""
         done = Repaired(lost=await self._verification.lost(root))
         if not done.lost:
             return done
         until, is_asked = self._clock.monotonic() + WORK_S, False
         saved = await self._history.catalogue.checkpoints_of(root)
         holders = list(self._holders(root, saved))
-        # Where none answers a call asks one: the first must not be forgotten before the last was asked.
+        # If none answers, a call asks one node: remember the first until the last was asked.
         vain_for_s = WORK_S + 2 * len(holders) * self._within_s
         for node, checkpoint in holders:
             wanted = sorted(done.lost)
@@ -139,7 +139,7 @@ class NodeRepairs:
                         done.reasons.append(f"{node}: {words}")
                     break
             if not done.lost:
-                # A root or a page that is there again may list more that is lost.
+                # A repaired root or page may list more lost blobs.
                 done.lost = await self._verification.lost(root)
                 break
         return done
@@ -150,7 +150,7 @@ class NodeRepairs:
         link: AgentConnection | None,
         within_s: float,
     ) -> str:
-        """Why a node gave nothing of these a moment ago; "" where it is to be asked. `link`: its connection now."""
+        """Return why a node recently sent none of these; "" if it is to be asked. `link`: its current connection."""
         vain = self._vain.get(key)
         if vain is None or vain.link is not link:
             return ""
@@ -164,7 +164,7 @@ class NodeRepairs:
         digests: tuple[str, ...],
         checkpoint: Checkpoint | None,
     ) -> str:
-        """Why it did not send all of them; "" where it says that it did."""
+        """Order blobs from a node; return its reason for not sending all, "" if it reports success."""
 
         def send(link: AgentConnection, order_id: str) -> None:
             order = RepairOrder(order_id, root, digests)
@@ -186,15 +186,15 @@ class NodeRepairs:
     def _holders(
         self, root: str, saved: tuple[Checkpoint, ...]
     ) -> Iterator[tuple[str, Checkpoint | None]]:
-        """Nodes that have it, or may have it, each with the checkpoint that it would be there."""
+        """Yield nodes that have or may have the content, each with the checkpoint there, if any."""
         linked = {one.node for one in self._contacts.links() if Ability.REPAIRS in one.abilities}
         for checkpoint in saved:
             if checkpoint.node in linked:
                 yield checkpoint.node, checkpoint
-        linked -= {checkpoint.node for checkpoint in saved}  # they looked at their trees, too
+        linked -= {checkpoint.node for checkpoint in saved}  # they searched their trees, too
         holders = {node for node in linked if root in self._state.stock(node).things}
         for node in sorted(holders):
             yield node, None
-        # A node tells no more than the versions used last, and of code nothing.
+        # A node reports only the versions used last, and no code.
         for node in sorted(linked - holders)[:MOST_NODES]:
             yield node, None

@@ -1,25 +1,27 @@
-"""Objects that nothing refers to: they are put aside first, and removed a grace later.
+"""Garbage collection of unreferenced objects: put aside first, removed a grace period later.
 
-What refers to an object is written after the object was found to be here, so a look at all references can miss one that is on
-its way. Nothing need keep the two apart, because nothing is removed at once:
+A reference is written after a check that its object is present, so a pass over all references can
+miss a new one. No lock is needed between the two, because nothing is removed at once:
 
-1. What was put at least a grace ago and has no reference is put aside. It is missing then for who asks what to
-   send, it is still read, and who is about to refer to it takes it back (`Content.is_incomplete`).
-2. What has a reference and is aside is taken back by the next look.
-3. What has been aside for a grace, as of the moment before references were looked at, and still has none is removed.
+1. Unreferenced objects stored at least a grace period ago are put aside. Uploaders see them as
+   missing, readers still get them, and they are taken back before something refers to them
+   (`Content.is_incomplete`).
+2. Referenced objects that are aside are taken back by the next pass.
+3. Objects aside for a grace period before the pass read references, and still unreferenced, are
+   removed.
 
-How long ago that was is told by `observed_clock.py`: a clock that is wrong makes nothing older.
+Ages come from `observed_clock.py`: a wrong clock makes nothing older.
 
-So an object is lost only where its reference is written longer than a grace after its presence was found. The grace is an hour at
-least, and whoever refers to something finds it present at most FOUND_FOR_S and one call before.
+So an object is lost only if its reference is written more than a grace period after the check. The
+grace period is at least an hour, and a check is at most FOUND_FOR_S and one call old.
 
-A look also counts what is kept for each user and project (`limits/user_storage.py`): the distinct objects that anything of theirs refers to, and
-those that they have sent in the last day or two and that nothing refers to yet. So it is known what they could refer to without
-sending it again; what they have removed since is not among it, and would have to be sent again. A count alone, which
-removes nothing, is made whenever one is asked for.
+A pass also counts the storage of each user and project (`limits/user_storage.py`): the distinct
+objects that they refer to, and their unreferenced uploads of the last day or two. These are the
+objects that they can refer to without another upload; removed ones are not among them, and would
+have to be sent again. A count alone, which removes nothing, runs on request.
 
-A look starts anew with each leader; it keeps nothing but what is aside. Two at the same time, a leader and
-one that does not know yet that it was deposed, do each other no harm.
+A pass starts anew with each leader; its only state is what is aside. Two concurrent passes, of the
+leader and of a deposed one that does not know it yet, do no harm.
 """
 
 from __future__ import annotations
@@ -66,13 +68,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 AT_ONCE: Final = 1_000
-"""Objects that are put aside or removed together."""
+"""Objects put aside or removed per batch."""
 MOST_TOLD: Final = 10
-"""Digests that one line of the log names."""
+"""Max digests in a log line."""
 ROOTS_SEEN: Final = 100_000
-"""Manifests that are not read again where several things refer to them."""
+"""Cache size: manifests with several references are read once."""
 PAGES_READ: Final = 65_536
-"""Pages that are not read again where several manifests have them: some 30 MB, of 25 million files."""
+"""Cache size: pages shared by manifests are read once: some 30 MB, for 25 million files."""
 MARK_BITS: Final = 27
 
 _WORDS: Final = struct.Struct("<6I")
@@ -80,22 +82,22 @@ _log = structlog.get_logger()
 
 
 class ReferencesUnread(NsmlError):
-    """It is not known what is referred to, so nothing may be put aside."""
+    """References cannot be read, so nothing may be put aside."""
 
     reason = "REFERENCES_UNREAD"
 
 
 @dataclass(slots=True, kw_only=True)
 class Collected:
-    """What a look found and did.
+    """Result of a pass.
 
     Attributes:
-        referred: references to objects, of which several may be to the same.
-        objects: how many have their name, those that were put aside now among them.
-        stored_bytes: what these take.
-        put_aside, put_aside_bytes: taken from their names by this look.
-        taken_back: what was aside, and is referred to after all.
-        aside, aside_bytes: what is aside still, without what this look put there.
+        referred: references to objects; several may be to the same object.
+        objects: objects not aside, and those put aside by this pass.
+        stored_bytes: their stored size.
+        put_aside, put_aside_bytes: put aside by this pass.
+        taken_back: taken back, because something refers to them.
+        aside, aside_bytes: still aside, without those that this pass put there.
         removed, removed_bytes: removed for good.
     """
 
@@ -112,10 +114,10 @@ class Collected:
 
 
 class Marks:
-    """The digests that are referred to, in 16 MiB however many they are.
+    """The referenced digests, in 16 MiB whatever their number.
 
-    A Bloom filter: what was added is in it; of what was not, one in 100 million seems to be where a
-    million are, one in 25 where 20 million are. Such an object is kept.
+    A Bloom filter: false positives, one in 100 million with a million digests, one in 25 with 20
+    million, are kept.
     """
 
     def __init__(self, bits: int) -> None:
@@ -123,7 +125,7 @@ class Marks:
         self._bits = bytearray(1 << (bits - 3))
 
     def add(self, digests: Iterable[str]) -> int:
-        """Mark some; how many they were."""
+        """Mark digests; return how many."""
         bits, count = self._bits, 0
         for digest in digests:
             count += 1
@@ -140,18 +142,18 @@ class Marks:
 
 
 class Collector:
-    """Looks for objects that nothing refers to, and counts what is kept for whom.
+    """Collects unreferenced objects, and counts storage per user and project.
 
     Args:
-        observed: tells what is old enough: they are kept for its grace, once under their names and once aside.
-        may: whether this control plane leads still.
-        term: in which it leads.
-        users: names of users by their ids.
-        projects: those that have a record: for each is counted what is kept, too.
+        observed: measures ages; objects are kept for its grace period twice: in place, then aside.
+        may: whether this control plane is still the leader.
+        term: its term as leader.
+        users: names of users by ID.
+        projects: projects with a record: their storage is counted, too.
 
     Attributes:
-        last: what the last look found and did, that came to its end.
-        removed, removed_bytes: by all looks since the start.
+        last: result of the last completed pass.
+        removed, removed_bytes: totals since the start.
     """
 
     def __init__(
@@ -182,12 +184,12 @@ class Collector:
         self.removed_bytes = 0
 
     async def look(self) -> Collected:
-        """Look at everything once.
+        """Run one pass over all objects.
 
         Raises:
-            ReferencesUnread: a manifest that is referred to, or a session's record, cannot be read.
-            ClocksDiffer: how old anything is is unknown.
-            ObjectsUnavailable, HistoryUnavailable: it was broken off; the next look begins anew.
+            ReferencesUnread: a referenced manifest, or a session's record, cannot be read.
+            ClocksDiffer: ages are unknown.
+            ObjectsUnavailable, HistoryUnavailable: the pass failed; the next one starts anew.
             HistoryFenced: another control plane leads.
         """
         async with self._one, self._counting() as counted:
@@ -206,7 +208,7 @@ class Collector:
             return done
 
     async def count(self) -> None:
-        """Count what is kept for whom, and remove nothing; raises as `look`, and TallyFailed."""
+        """Count storage per user and project only; raises as `look`, and TallyFailed."""
         async with self._one, self._counting() as counted:
             await self._marked(Collected(), counted)
             async for some in _batches(self._objects.list(), AT_ONCE):
@@ -232,7 +234,7 @@ class Collector:
     async def _look_at(
         self, some: list[StoredBlob], marks: Marks, before: float, done: Collected
     ) -> list[StoredBlob]:
-        """Put aside what nothing refers to; the others."""
+        """Put unreferenced objects aside; return the others."""
         done.objects += len(some)
         done.stored_bytes += sum(one.stored_bytes for one in some)
         idle = [one for one in some if one.put_at <= before and one.digest not in marks]
@@ -266,9 +268,9 @@ class Collector:
         done.aside_bytes += sum(one.stored_bytes for one in left)
 
     async def _marked(self, done: Collected, counted: Counting) -> Marks:
-        """Everything that is referred to.
+        """Mark and count everything referenced.
 
-        What lives first: a session that ends meanwhile is in the catalogue before it leaves the store.
+        Live sessions first: one that ends meanwhile is in the catalogue before it leaves the store.
         """
         marks = Marks(MARK_BITS)
         live = [stored.value for stored in tuple(self._state.sessions.values())]
@@ -282,7 +284,7 @@ class Collector:
             for session in live
             for dataset in session.spec.datasets
         ]
-        # They count for the datasets' owners, but where these have removed them.
+        # They count for the datasets' owners, unless these have removed them.
         there = await self._history.catalogue.versions_among({one.digest for one in datasets})
         await walk.roots(one._replace(owner="") if one.digest in there else one for one in datasets)
         async for roots, blobs in recorded(self._history, self._run):
@@ -293,7 +295,7 @@ class Collector:
 
 
 class _Walk:
-    """Marks and counts what is referred to."""
+    """Marks and counts referenced objects."""
 
     def __init__(
         self, objects: ObjectStore, marks: Marks, done: Collected, counted: Counting, run: Offload
@@ -310,7 +312,7 @@ class _Walk:
         self._seen: LruDict[tuple[str, tuple[Holder, ...]], None] = LruDict(ROOTS_SEEN)
 
     async def blobs(self, some: Sequence[Reference]) -> None:
-        """What lists nothing."""
+        """Mark blobs that are not manifests."""
         self._done.referred += await self._run(
             partial(self._marks.add, [one.digest for one in some])
         )
@@ -319,7 +321,7 @@ class _Walk:
             await self._counted.refer(holders, KeptKind.LOGS, [one.digest for one in own])
 
     async def roots(self, some: Iterable[Reference]) -> None:
-        """Manifests, with what they list; ReferencesUnread for one that cannot be read."""
+        """Mark manifests and their blobs; ReferencesUnread if one cannot be read."""
         for one in some:
             holders = self._counted.holders_of(one)
             if one.digest and (one.digest, holders) not in self._seen:
@@ -343,7 +345,7 @@ class _Walk:
         await self._pages(root, digests)
 
     async def _pages(self, root: _Root, digests: Sequence[str]) -> None:
-        """What pages list. One that was read for the same holders is not read again, but for a digest that is cut at its beginning."""
+        """Mark the blobs of pages. A page is read once for the same holders, unless it begins with another cut digest."""
         known = [self._known_page(digest, root.holders) for digest in digests]
         wanted = [digest for digest, one in zip(digests, known, strict=True) if one is None]
         end = b""
@@ -365,7 +367,7 @@ class _Walk:
                 end = end_of(data)
 
     def _known_page(self, digest: str, holders: Collection[Holder]) -> _PageRead | None:
-        """What it lists, where that is counted for all of these."""
+        """Return the cached page if it is counted for all `holders`."""
         one = self._read.get(digest)
         return one if one is not None and one.holders.issuperset(holders) else None
 
@@ -383,7 +385,7 @@ class _Walk:
 
 
 class _Root(NamedTuple):
-    """A manifest that something of these holders refers to; `is_marked`: for others."""
+    """A manifest that these holders refer to; `is_marked`: already, for others."""
 
     digest: str
     holders: tuple[Holder, ...]
@@ -392,9 +394,9 @@ class _Root(NamedTuple):
 
 
 class _PageRead(NamedTuple):
-    """A page that was read in this look: what of the pages before and in it goes before it, and before the next one.
+    """A page read in this pass; `before`, `after`: a cut digest at the end of the previous page, and of this one.
 
-    `found`: how many digests; `holders`: for whom they are counted.
+    `found`: number of digests; `holders`: they count for these.
     """
 
     before: bytes
@@ -406,7 +408,7 @@ class _PageRead(NamedTuple):
 async def recorded(
     history: History, run: Offload
 ) -> AsyncIterator[tuple[list[Reference], Sequence[Reference]]]:
-    """What the history refers to, page by page: manifests, and what lists nothing; ReferencesUnread."""
+    """Yield the history's references page by page: manifests, other blobs; raises ReferencesUnread."""
     after: tuple[int | str, ...] | None = ()
     while after is not None:
         page = await history.catalogue.referred(after)
@@ -416,7 +418,7 @@ async def recorded(
 
 @contextlib.contextmanager
 def _readable(root: str) -> Iterator[None]:
-    """Around what reads a manifest that something refers to: ReferencesUnread where it, or a page of it, is not there, or damaged."""
+    """Raise ReferencesUnread if a referenced manifest or a page of it is missing or damaged."""
     try:
         yield
     except (NotFound, BlobDamaged, ContentError) as error:
@@ -428,7 +430,7 @@ def _readable(root: str) -> Iterator[None]:
 
 
 def _roots_in(found: Iterable[bytes]) -> list[Reference]:
-    """The code that records of ended sessions refer to. Their datasets are kept by their versions, as long as there are any."""
+    """Return the references of records of ended sessions. Datasets are kept by their versions, as long as there are any."""
     try:
         sessions = [etcd_codec.decode_session(record) for record in found]
     except (ValueError, KeyError) as error:
@@ -437,9 +439,9 @@ def _roots_in(found: Iterable[bytes]) -> list[Reference]:
 
 
 def roots_of(session: Session) -> Iterator[Reference]:
-    """What the record of a session refers to by itself: its code, and the checkpoint that a restored one began with.
+    """Yield a session's own references: its code, and the initial checkpoint of an imported session.
 
-    Of others that is among the checkpoints of the session that saved it, or among their own.
+    That of other sessions is among the checkpoints of the session that saved it, or their own.
     """
     owner, project = session.owner, session.project
     yield Reference(session.spec.bundle_digest, KeptKind.CODE, owner, session.id, project)
@@ -455,6 +457,6 @@ async def _batches(blobs: AsyncIterator[StoredBlob], size: int) -> AsyncIterator
         if len(some) == size:
             yield some
             some = []
-            await asyncio.sleep(0)  # a page of the listing has many, and nothing here need wait
+            await asyncio.sleep(0)  # a listing's page is long, and nothing else here may yield
     if some:
         yield some

@@ -1,4 +1,4 @@
-"""Keeps the object store in order, has objects that nothing refers to removed, and forgets who has sent which long ago."""
+"""Leader loops: object store maintenance, garbage collection, and expiry of upload records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 FIRST_AFTER_S: Final = 900.0
-"""A new leader waits until nothing of the one before is on its way to the object store any more."""
+"""A new leader waits until no request of the previous one can still reach the object store."""
 LOOK_EVERY_S: Final = 6 * 3600.0
 MAINTAIN_AFTER_S: Final = 60.0
 """Soon: blobs of an earlier version are collected only once they are in packs."""
 
 
 class Collecting:
-    """The leader's."""
+    """Garbage collection; on the leader."""
 
     def __init__(self, *, collector: Collector, clock: Clock) -> None:
         self._collector = collector
@@ -33,7 +33,7 @@ class Collecting:
         self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
-        """Look now and then, until cancelled."""
+        """Collect every LOOK_EVERY_S, until cancelled."""
         await self._clock.sleep(FIRST_AFTER_S)
         while True:
             try:
@@ -46,7 +46,7 @@ class Collecting:
 
 
 class Maintaining:
-    """The leader's: the object store keeps itself in order, whether objects are collected or not."""
+    """Maintenance of the object store; on the leader, even if garbage collection is off."""
 
     def __init__(self, *, objects: ObjectStore, may: Callable[[], bool], clock: Clock) -> None:
         self._objects = objects
@@ -55,7 +55,7 @@ class Maintaining:
         self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
-        """Do it now and then, until cancelled."""
+        """Maintain every LOOK_EVERY_S, until cancelled."""
         await self._clock.sleep(MAINTAIN_AFTER_S)
         while True:
             try:
@@ -66,7 +66,7 @@ class Maintaining:
 
 
 class Forgetting:
-    """The leader's: notes of blobs that were sent long ago go, whether objects are collected or not."""
+    """Expiry of upload records; on the leader, even if garbage collection is off."""
 
     def __init__(self, *, content: Content, clock: Clock) -> None:
         self._content = content
@@ -74,7 +74,7 @@ class Forgetting:
         self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
-        """Look now and then, until cancelled."""
+        """Remove expired records every LOOK_EVERY_S, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_EVERY_S)
             try:

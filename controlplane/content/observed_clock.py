@@ -1,9 +1,10 @@
-"""How long ago something was that a clock has stamped, however that clock was set since.
+"""The age of timestamped objects, robust against changes of the clock.
 
-What nothing refers to, and what users have removed, is deleted once it is old. Its age by the clock is not enough: a clock that
-is set ahead by a day ends a grace of a day at once. So the leader reads the clock every few minutes and notes the
-spans over which it ran as fast as time went by. Only these count: neither a jump nor the time during which nobody looked. So a
-wrong clock, or a platform that was off, delays what is deleted and never hurries it.
+Unreferenced objects, and those that users have removed, are deleted once they are old. The clock
+alone does not prove their age: setting it ahead by a day ends a grace period of a day at once. So
+the leader reads the clock every few minutes, and records the spans in which it agreed with elapsed
+time. Only these count, not jumps or unobserved time. So a wrong clock, or downtime of the platform,
+delays deletions and never hastens them.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 OBSERVE_EVERY_S: Final = 300.0
 MOST_APART_S: Final = 300.0
-"""By how much the object store's clock may differ from ours."""
+"""Max difference between the object store's clock and ours."""
 TOLERANCE_S: Final = 60.0
-"""By how much a clock may differ from what went by since it was last read."""
+"""Max difference between a clock and elapsed time since its last reading."""
 UNOBSERVED_S: Final = 900.0
-"""A gap up to this between two leaders, or two starts, counts: there is nothing to measure it by."""
+"""Max gap between two leaders, or two starts, that counts: nothing can measure it."""
 MOST_SPANS: Final = 500
 
 _PROPERTY: Final = "clock observed"
@@ -38,25 +39,25 @@ _log = structlog.get_logger()
 
 
 class ClocksDiffer(NsmlError):
-    """The clock that stamps objects, or ours, is wrong, so ages are unknown."""
+    """The object store's clock or ours is wrong, so ages are unknown."""
 
     reason = "CLOCKS_DIFFER"
 
 
 class Span(NamedTuple):
-    """From when to when a clock was seen to run as it should, by that clock (Unix s)."""
+    """A span in which a clock ran correctly, by that clock (Unix s)."""
 
     start: float
     end: float
 
 
 def extended(spans: Sequence[Span], now: float, elapsed_s: float | None) -> tuple[Span, ...]:
-    """The spans once the clock reads `now`.
+    """Return the spans after the clock reads `now`.
 
     Args:
-        spans: in the order in which they were observed.
+        spans: in the order observed.
         now: Unix s.
-        elapsed_s: what went by since the end of the last span; None: unknown.
+        elapsed_s: elapsed time since the end of the last span; None: unknown.
     """
     if spans:
         start, end = spans[-1]
@@ -64,13 +65,13 @@ def extended(spans: Sequence[Span], now: float, elapsed_s: float | None) -> tupl
         if least - TOLERANCE_S <= now - end <= most + TOLERANCE_S:
             return (*spans[:-1], Span(start, max(end, now)))
         if now - end < least:
-            # What was stamped between the step back and this reading may look older than what was stamped long before.
+            # Stamps between the step back and this reading may look older than much earlier ones.
             return (Span(now, now),)
     return (*spans, Span(now, now))
 
 
 def cutoff(spans: Sequence[Span], age_s: float) -> float:
-    """What was stamped then or earlier is that old; minus infinity where the clock was not observed for so long."""
+    """Return the latest stamp that is `age_s` old; minus infinity if the clock was observed for less."""
     for start, end in reversed(spans):
         if end - start >= age_s:
             return end - age_s
@@ -79,7 +80,7 @@ def cutoff(spans: Sequence[Span], age_s: float) -> float:
 
 
 def needed(spans: Sequence[Span], age_s: float) -> tuple[Span, ...]:
-    """The last spans, as many as tell what is that old."""
+    """Return the last spans that cover `age_s`."""
     for at in range(len(spans) - 1, -1, -1):
         age_s -= spans[at].end - spans[at].start
         if age_s <= 0:
@@ -88,11 +89,11 @@ def needed(spans: Sequence[Span], age_s: float) -> tuple[Span, ...]:
 
 
 class ObservedClock:
-    """The clock of the object store, which all leaders observe one after the other.
+    """The clock of the object store, observed by the successive leaders.
 
     Args:
         clock: ours.
-        grace_s: how old something has to be.
+        grace_s: the grace period.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class ObservedClock:
         self._one = asyncio.Lock()
 
     async def run(self) -> NoReturn:
-        """Observe it, until cancelled."""
+        """Observe the clock until cancelled."""
         while True:
             try:
                 await self.cutoff()
@@ -115,11 +116,11 @@ class ObservedClock:
             await self._clock.sleep(OBSERVE_EVERY_S)
 
     async def cutoff(self) -> float:
-        """What was stamped then or earlier is at least a grace old; minus infinity where nothing is known to be.
+        """Return the latest stamp that is a grace period old; minus infinity if none is known to be.
 
         Raises:
             ClocksDiffer: the store's clock and ours differ by more than MOST_APART_S.
-            ObjectsUnavailable, HistoryUnavailable: it cannot be read, or noted.
+            ObjectsUnavailable, HistoryUnavailable: it cannot be read, or recorded.
         """
         async with self._one:
             at, now = self._clock.monotonic(), await self._objects.now()

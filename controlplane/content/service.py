@@ -38,13 +38,13 @@ PART_BYTES: Final = 1 << 20
 MESSAGE_BYTES: Final = 1 << 20
 MOST_REPAIRED: Final = 10_000
 MOST_LOST: Final = 100
-"""Blobs that one answer names."""
+"""Max blobs named in a response."""
 
 _log = structlog.get_logger()
 
 
 class ContentServicer(content_pb2_grpc.ContentServiceServicer):
-    """Bytes by digest."""
+    """Upload, download and repair of blobs."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
     async def FindMissingBlobs(  # noqa: N802 - named by the contract
         self, request: pb.FindMissingBlobsRequest, _: Context
     ) -> pb.FindMissingBlobsResponse:
-        """Which would have to be sent."""
+        """Return the blobs to send."""
         room = self._content.room(
             caller(), request.bytes, session_id=request.session_id, project=request.project
         )
@@ -82,7 +82,7 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
     async def PutBlobs(  # noqa: N802
         self, requests: AsyncIterator[PutBlobsRequest], _: Context
     ) -> pb.PutBlobsResponse:
-        """Store what comes."""
+        """Store blobs."""
         first = await anext(requests, PutBlobsRequest(()))
         if self._admitted is not None:
             self._admitted.count_for(caller(), first.session_id)
@@ -95,7 +95,7 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
     async def GetBlobs(  # noqa: N802
         self, request: pb.GetBlobsRequest, _: Context
     ) -> AsyncGenerator[GetBlobsResponse, None]:
-        """Blobs of one manifest; many small ones share a message."""
+        """Stream blobs of a manifest; small ones share a message."""
         batch: list[Blob] = []
         size = 0
         read = self._content.read(caller(), request.root, request.digests)
@@ -114,7 +114,7 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
     async def LocateBlobs(  # noqa: N802
         self, request: pb.LocateBlobsRequest, _: Context
     ) -> pb.LocateBlobsResponse:
-        """Where nodes read blobs past this process."""
+        """Return URLs for nodes to read blobs directly."""
         packs, authority = await self._content.locate(caller(), request.root, request.digests)
         numbers = {digest: number for number, digest in enumerate(request.digests)}
         located = [
@@ -133,7 +133,7 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
     async def VerifyStorage(  # noqa: N802
         self, _request: pb.VerifyStorageRequest, _: Context
     ) -> AsyncGenerator[pb.VerifyStorageResponse, None]:
-        """Everything that is stored is read."""
+        """Read all stored blobs."""
         read = pb.VerifyStorageResponse()
         async with aclosing(self._verification.all()) as found:
             async for one in found:
@@ -149,7 +149,7 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
     async def RepairStorage(  # noqa: N802
         self, _request: pb.RepairStorageRequest, _: Context
     ) -> AsyncGenerator[pb.RepairStorageResponse, None]:
-        """Everything that is stored is read, and put again from other packs where it is damaged."""
+        """Read all stored blobs, and restore damaged ones from other packs."""
         async with aclosing(self._verification.all(repairs=True)) as found:
             async for one in found:
                 if isinstance(one, ReadSoFar):
@@ -165,9 +165,9 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
     async def RepairContent(  # noqa: N802
         self, request: pb.RepairContentRequest, _: Context
     ) -> pb.RepairContentResponse:
-        """Nodes put again what they have."""
+        """Restore lost blobs from nodes."""
         if not self._leads():
-            raise NotLeader("")  # the leader alone speaks to agents
+            raise NotLeader("")  # only the leader talks to agents
         if request.is_from_start:
             self._repairs.ask_anew(check_digest(request.digest))
         done = await self._repairs.repair(require_user().user.id, check_digest(request.digest))
@@ -183,18 +183,18 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
 
 
 class _Handlers:
-    """In the place of a server: takes the handlers that the generated function would add to one."""
+    """Stands in for a server: collects the handlers that the generated function adds."""
 
     def add_generic_rpc_handlers(self, _: object) -> None:
-        """The same handlers in another form."""
+        """Ignore: the same handlers in another form."""
 
     def add_registered_method_handlers(self, _: str, handlers: dict[str, Any]) -> None:
-        """By the names of their methods."""
+        """Keep the handlers by method name."""
         self.by_method = handlers
 
 
 def add_content_service(servicer: ContentServicer, server: Any) -> None:
-    """As the generated function does, with messages of blobs that are read and written without copies."""
+    """Register as the generated function does, but with zero-copy messages for blobs."""
     generated = _Handlers()
     content_pb2_grpc.add_ContentServiceServicer_to_server(servicer, generated)  # type: ignore[no-untyped-call]
     handlers = {

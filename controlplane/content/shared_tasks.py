@@ -1,7 +1,7 @@
-"""Work that outlasts the calls that wait for it: it goes on without them, and the next call for it joins in.
+"""Tasks that outlive the calls waiting for them; a later call for the same task joins it.
 
-A call has half a minute, to read a large manifest takes minutes. Whoever is gone by then asks again, and gets what was
-found meanwhile.
+A call has half a minute, reading a large manifest takes minutes. Callers retry, and get the result
+once it is there.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ K = TypeVar("K", bound="Hashable")
 T = TypeVar("T")
 
 ANSWER_WITHIN_S: Final = 10.0
-"""After this a call is told to come again: well before its own deadline, which may have to do for two such waits."""
+"""After this, a call fails with a retry: well before its own deadline, which may have to cover two such waits."""
 ASK_AGAIN_AFTER_S: Final = 5.0
 
 UNHEARD: Final = 4_096
-"""Refusals that are kept until somebody asks."""
+"""Max errors kept for the next caller."""
 _LASTING: Final = (InvalidRequest, TooLarge)
-"""To come to these again takes as long as the first time."""
+"""Errors that are kept: a retry would take as long to fail."""
 
 _log = structlog.get_logger()
 
 
 class SharedTasks(Generic[K, T]):
-    """Tasks by key. What they find, they remember themselves.
+    """Tasks by key. Tasks cache their own results.
 
     Args:
-        what: what is done, as callers that come again are told.
+        what: description of the work, for error messages.
     """
 
     def __init__(self, what: str) -> None:
@@ -56,12 +56,12 @@ class SharedTasks(Generic[K, T]):
     async def result(
         self, key: K, work: Callable[[], Coroutine[Any, Any, T]], *, within_s: float | None
     ) -> T:
-        """Wait for the task of this key, which `work` begins if there is none; raises what it raises.
+        """Wait for the task of this key, started from `work` if there is none; raises its errors.
 
-        A refusal that nobody was there to hear is raised to the next caller.
+        InvalidRequest and TooLarge are kept for the next caller if no caller was waiting.
 
         Raises:
-            StillWorking: it goes on; None for `within_s` waits to its end.
+            StillWorking: not done after `within_s`; None: no timeout.
         """
         if (refusal := self._unheard.get(key)) is not None:
             self._unheard.forget(key)
@@ -97,7 +97,7 @@ class SharedTasks(Generic[K, T]):
             _log.warning("content.work_failed", work=self._what, error=repr(error))
 
     async def run(self) -> None:
-        """Let tasks go on; when this is cancelled, they are."""
+        """Wait until cancelled, then cancel all tasks."""
         try:
             await asyncio.Event().wait()
         finally:

@@ -1,7 +1,8 @@
-"""Manifests of some parts of a tree, made from the manifest of all of it.
+"""Manifests of parts of a tree, made from the manifest of the whole tree.
 
-What is made lists chunks that are stored already, so it costs its own bytes alone. A large encoding is divided by a process of
-its own, one at a time, with a limit of memory, as large ones are read (`manifests.py`): no tree is in memory, here or there.
+Their chunks are already stored, so they cost only their own bytes. Large encodings are divided one
+at a time, in a separate process with a memory limit, as they are read (`manifests.py`): neither
+process holds a tree in memory.
 """
 
 from __future__ import annotations
@@ -49,19 +50,19 @@ if TYPE_CHECKING:
     _Asked = tuple[str, frozenset[str], tuple[frozenset[str], ...]]
 
 REMEMBERED: Final = 1_024
-"""Divisions that are remembered,"""
+"""Cached divisions."""
 MADE_FOR_S: Final = 600.0
-"""and for how long: what nothing refers to may be put aside at any time. See `object_gc.py`."""
+"""Cache lifetime: unreferenced objects may be put aside at any time. See `object_gc.py`."""
 
 _PUT_BYTES: Final = 16 << 20
-"""Pages that are put together."""
+"""Size of a batch of pages."""
 _HELD_ENTRIES: Final = 256
-"""Files of one group that are written together."""
+"""Files of a group written per batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subtree:
-    """A manifest that was made and stored, be it of no files."""
+    """A stored manifest of some parts, perhaps of no files."""
 
     digest: str
     size_bytes: int
@@ -72,8 +73,8 @@ class Subtrees:
     """Divides trees.
 
     Args:
-        run: for small manifests, and for what reads and writes files.
-        clock: by which it is remembered what was made: to change a dataset of many versions may take several calls.
+        run: for small manifests, and file I/O.
+        clock: for the cache's expiry: changing a dataset of many versions may take several calls.
     """
 
     def __init__(
@@ -98,13 +99,13 @@ class Subtrees:
     async def make(
         self, user: str, root: str, parts: Collection[str], groups: Sequence[Collection[str]]
     ) -> list[Subtree]:
-        """Store a manifest of each group of parts, for a user, as whose upload they count.
+        """Store a manifest of each group of parts, as an upload of the user.
 
         Raises:
-            NotFound: there is no manifest of this digest, or a page of it is not there.
-            InvalidRequest: it is none, or it takes too much to divide it.
-            LimitReached: too many calls of the user wait already, or the user may not send or keep so much.
-            Unavailable: it takes longer than a call, and goes on; or there is no room for temporary files.
+            NotFound: the manifest, or a page of it, is missing.
+            InvalidRequest: it is no manifest, or exceeds a limit of its division.
+            LimitReached: too many of the user's calls are waiting, or an upload limit or quota is exceeded.
+            Unavailable: it takes longer than a call, and continues; or no room for temporary files.
         """
         asked = root, frozenset(parts), tuple(map(frozenset, groups))
         work = partial(self._made_in_turn, user, asked)
@@ -150,7 +151,7 @@ class Subtrees:
             await to_its_end(self._run(folder.cleanup))
 
     async def _fetch(self, who: str, root: str, whole: Path) -> int:
-        """Write the encoding to a file; gives its length."""
+        """Write the encoding to a file; return its length."""
         size = 0
         async with aclosing(self._manifests.encoding(who, root)) as pieces:
             async for piece in pieces:
@@ -158,7 +159,7 @@ class Subtrees:
         return size
 
     async def _store(self, user: str, encoding: Path) -> str:
-        """Put what names a tree; gives its digest."""
+        """Store the pages and root of an encoding; return the root's digest."""
         file = await self._run(lambda: encoding.open("rb"))
         try:
             naming = Naming(file)
@@ -194,9 +195,9 @@ def _append(path: Path, data: bytes) -> int:
 def _divide(
     whole: Path, parts: Collection[str], groups: Sequence[Collection[str]]
 ) -> list[tuple[int, int]]:
-    """Write the encoding of each group beside the whole one; gives files and bytes of each.
+    """Write the encoding of each group beside the whole one; return (files, bytes) of each.
 
-    Raises ContentError for what is no encoding of a tree.
+    Raises ContentError if it is no encoding of a tree.
     """
     with StoredManifest(whole) as manifest, ExitStack() as files:
         manifest.check()
@@ -217,7 +218,7 @@ def _divide(
 
 
 class _Group:
-    """The encoding of some files of a tree, which come in its order, written to a file."""
+    """Writes the encoding of some files of a tree, added in its order, to a file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file_count = self.size_bytes = 0
@@ -244,7 +245,7 @@ class _Group:
 async def _divide_apart(
     whole: Path, parts: Collection[str], groups: Sequence[Collection[str]]
 ) -> list[tuple[int, int]]:
-    """As `_divide`, in a process of its own; raises as `run_limited`."""
+    """`_divide` in a separate process; raises as `run_limited`."""
     wanted = json.dumps([sorted(parts), [sorted(one) for one in groups]]).encode()
 
     async def given() -> AsyncIterator[bytes]:
@@ -259,7 +260,7 @@ def _refused(why: str) -> InvalidRequest:
 
 
 def main() -> None:
-    """Divide the encoding in a file, as standard input says; sizes go to standard output."""
+    """Divide the encoding in a file into the groups on stdin; print sizes to stdout."""
 
     def work() -> str:
         parts, groups = json.load(sys.stdin)

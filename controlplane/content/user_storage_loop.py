@@ -1,4 +1,4 @@
-"""Has counted what the object store keeps for each user and project, whenever somebody has asked for it."""
+"""Leader loop: counts the stored bytes of each user and project, on request and every few hours."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S: Final = 5.0
 COUNT_EVERY_S: Final = 6 * 3600.0
-"""As old as a count becomes when nobody asks for another."""
+"""Max age of a count without requests."""
 LEAST_REST_S: Final = 60.0
 FAILED_REST_S: Final = 300.0
-"""After one that failed: what it could not read may be lost."""
+"""Pause after a failed count: unreadable data may be lost."""
 REST: Final = 10.0
-"""After a count so many times as long as it took, and at least `LEAST_REST_S`: it looks at everything."""
+"""Pause after a count, as a multiple of its duration, at least `LEAST_REST_S`: it reads everything."""
 
 
 class CountingKept:
-    """The leader's."""
+    """Counts storage; runs on the leader."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class CountingKept:
         self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
-        """Count when it is asked for, until cancelled."""
+        """Count when it is due, until cancelled."""
         while True:
             rest_s = LOOK_EVERY_S
             if self.is_due():
@@ -62,11 +62,11 @@ class CountingKept:
             await self._clock.sleep(rest_s)
 
     def is_due(self) -> bool:
-        """Whether a count was asked for, or the last one is old."""
+        """Whether a count was requested, or the last one is old."""
         if any(one.is_count_wanted for one in self._all_kept):
             return True
         last = self._counted_at
         if last is not None and self._clock.monotonic() - last < COUNT_EVERY_S:
-            return False  # where nothing is kept no count is
-        # By another's clock, which may be ahead.
+            return False  # an empty store keeps no count
+        # By another leader's clock, which may be ahead.
         return abs(self._clock.time() - self._kept.counted_at) >= COUNT_EVERY_S

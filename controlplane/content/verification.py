@@ -1,7 +1,7 @@
-"""Reads the whole object store, and says what is damaged or missing and what refers to it.
+"""Reads the whole object store, and reports damaged and missing blobs, and what refers to them.
 
-With a repair, what other packs still have of that is put again first. What nodes have is asked of them then, content by
-content: see `node_repairs.py`.
+A repair first restores blobs from other packs. Then nodes are asked for theirs, content by content:
+see `node_repairs.py`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 MOST_NAMES: Final = 20
 _LAYERS: Final = 3
-"""Of a tree: root, pages, chunks."""
+"""Root, pages, chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSoFar:
-    """Blobs that were read, what they take, and how many of them are damaged."""
+    """Progress: blobs read, their stored size, and how many are damaged."""
 
     blobs: int = 0
     stored_bytes: int = 0
@@ -44,9 +44,9 @@ class ReadSoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """Something that refers to blobs that cannot be read, `lost` of them; `names`: see nsml.v1.BrokenContent.
+    """Content with `lost` unreadable blobs; `names`: see nsml.v1.BrokenContent.
 
-    `repaired`: blobs of it that were put again, with what they were taken from.
+    `repaired`: its restored blobs, with their sources.
     """
 
     kind: KeptKind
@@ -58,7 +58,7 @@ class Broken:
 
 
 class Verification:
-    """Verifies what is stored."""
+    """Verifies stored blobs."""
 
     def __init__(
         self, *, objects: ObjectStore, history: History, state: LiveState, run: Offload
@@ -69,13 +69,13 @@ class Verification:
         self._run = run
 
     async def all(self, *, repairs: bool = False) -> AsyncGenerator[ReadSoFar | Broken, None]:
-        """How far it has come, then each thing that is broken, or was repaired, once.
+        """Yield the progress, then each broken or repaired content once.
 
-        With a repair, then how many are damaged still, and nothing refers to them; none while a manifest
-        misses anything, since what a lost part of it lists is not known.
+        With a repair, finally yields how many unreferenced blobs are still damaged: 0 while a manifest
+        has lost blobs, since the contents of a lost part are unknown.
 
         Raises:
-            ObjectsUnavailable, HistoryUnavailable: it was broken off.
+            ObjectsUnavailable, HistoryUnavailable: the verification failed.
             ReferencesUnread: the record of a session cannot be read.
         """
         done = ReadSoFar()
@@ -92,7 +92,7 @@ class Verification:
         damaged -= repaired.keys()
         seen: set[tuple[str, str, str]] = set()
         async for one, is_root in self._references():
-            # A dataset is named with all that have the same content.
+            # A dataset is reported once, with all versions of the same content.
             is_dataset = one.kind is KeptKind.DATASETS
             key = (one.digest, "", "") if is_dataset else (one.digest, one.owner, one.session_id)
             if not one.digest or key in seen:
@@ -115,14 +115,14 @@ class Verification:
             yield replace(done, damaged=len(damaged))
 
     async def lost(self, root: str) -> set[str]:
-        """Blobs of a manifest, and itself, that cannot be read. What a page lists that cannot be read is not known."""
+        """Return unreadable blobs of a manifest, itself included. The blobs of an unreadable page are unknown."""
         lost, _ = await self._look(root, is_root=True)
         return lost
 
     async def _repaired(self, damaged: set[str]) -> dict[str, str]:
-        """Put what is damaged or missing again from packs that have it; from which, by digest."""
+        """Restore damaged and missing blobs from other packs; return the sources by digest."""
         lost, tried, repaired = damaged, set[str](), dict[str, str]()
-        # What was missing may list more: a root its pages, and these chunks.
+        # A restored blob may list more: a root its pages, and these chunks.
         for _ in range(_LAYERS):
             repaired |= await self._objects.recover(lost)
             tried |= lost
@@ -136,7 +136,7 @@ class Verification:
         return repaired
 
     async def _references(self) -> AsyncIterator[tuple[Reference, bool]]:
-        """Everything that is referred to, with whether it is a manifest."""
+        """Yield all references, and whether each is to a manifest."""
         for session in [stored.value for stored in tuple(self._state.sessions.values())]:
             for root in roots_of(session):
                 yield root, True
@@ -149,7 +149,7 @@ class Verification:
     async def _look(
         self, digest: str, *, is_root: bool, repaired: AbstractSet[str] = frozenset()
     ) -> tuple[set[str], set[str]]:
-        """Of something that is referred to: the blobs that cannot be read, and those among `repaired`."""
+        """Return a reference's unreadable blobs, and those among `repaired`."""
         lost, again = set[str](), set[str]()
         async with aclosing(self._listed(digest, is_root=is_root)) as listed:
             async for some in listed:
@@ -158,7 +158,7 @@ class Verification:
         return lost, again
 
     async def _listed(self, digest: str, *, is_root: bool) -> AsyncGenerator[set[str], None]:
-        """What something that is referred to consists of; what turns out not to be readable comes once more."""
+        """Yield the blobs of a reference; those that turn out to be unreadable are yielded again."""
         yield {digest}
         if not is_root:
             return
@@ -183,11 +183,11 @@ class Verification:
             end = end_of(data)
 
     async def _digests_in(self, encoding: bytes) -> set[str]:
-        """What an encoding, or a part of one, lists."""
+        """Return the digests in an encoding, or a part of one."""
         return await self._run(lambda: {*chain.from_iterable(digests_in(encoding))})
 
     async def _absent(self, digests: Iterable[str]) -> set[str]:
-        """Those that cannot be read: what is aside can, and is taken back for what refers to it."""
+        """Return the unreadable blobs; referenced ones that are aside are taken back."""
         absent = await self._objects.has_missing(list(digests))
         if absent:
             await self._objects.take_back(absent)

@@ -1,4 +1,4 @@
-"""How often others lost the right to content of an owner that they had been shown: counters that all control planes watch."""
+"""Counters of withdrawn access to an owner's content, watched by all control planes."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 
 class Withdrawals:
-    """A counter for each owner: nobody can have what is of others forgotten."""
+    """A counter per owner: no user can invalidate another owner's cached access."""
 
     def __init__(self, store: KeyValueStore, state: LiveState) -> None:
         self._store = store
         self._state = state
 
     def count(self, owner: str) -> int:
-        """As far as this control plane knows."""
+        """Return the owner's withdrawals known here."""
         known = self._state.counters.get(etcd_codec.withdrawals_key(owner))
         return known.value if known else 0
 
     @property
     def revision(self) -> int:
-        """The revision up to which this control plane knows all."""
+        """The store revision up to which all withdrawals are known here."""
         return self._state.revision
 
     def written(self, owner: str) -> int:
-        """The revision of the last one; 0: there was none."""
+        """Return the revision of the last withdrawal; 0: none."""
         known = self._state.counters.get(etcd_codec.withdrawals_key(owner))
         return known.revision if known else 0
 
     async def add(self, owner: str) -> None:
-        """Count one more; returns once this control plane knows all that was written before.
+        """Count a withdrawal; return once this control plane knows all earlier writes.
 
         Raises:
-            Unavailable: the store does not answer, and it may or may not be counted.
+            Unavailable: the store does not answer; the withdrawal may or may not be counted.
         """
         key = etcd_codec.withdrawals_key(owner)
         while True:
