@@ -1,1 +1,1 @@
-"""Python environments of sessions: the packages that they ran with."""
+"""Python environments of sessions, and their package locks."""

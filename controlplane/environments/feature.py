@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def environment_locks(core: Core) -> EnvironmentLocks:
-    """The packages that sessions ran with."""
+    """Records and finds package locks."""
     return EnvironmentLocks(history=core.history, rights=core.rights, run=core.offload)
 
 
 def node_environments(core: Core) -> NodeEnvironments:
-    """Users' questions about environments of nodes."""
+    """Users' requests about environments on nodes."""
     return NodeEnvironments(
         contacts=core.contacts,
         state=core.state,

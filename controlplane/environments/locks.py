@@ -1,7 +1,7 @@
-"""Locks of environments: the packages that sessions ran with, as their nodes report them.
+"""Environment locks: the packages that sessions ran with, as reported by their nodes.
 
-What a node reports is believed of the sessions that ran there, and of those that are made from them by users who see
-them. Hashes hold what is downloaded to it; where packages come from is never part of it.
+A node's report is trusted for sessions that ran there, and for sessions made from these by users
+that may see them. Hashes pin the downloads; a lock never contains the packages' sources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def why_none(session: Session) -> str:
-    """Why nothing is on record of the packages of a session, as far as its record tells."""
+    """Return why a session has no lock, as far as its record shows."""
     spec, has_ended = session.spec, session.state.is_ended
     reasons = (
         (session.imported is not None, "the backup that it comes from has none"),
@@ -45,7 +45,7 @@ class EnvironmentLocks:
     """Records and finds locks.
 
     Args:
-        run: reads long ones.
+        run: parses locks.
     """
 
     def __init__(self, *, history: History, rights: Rights, run: Offload) -> None:
@@ -54,7 +54,7 @@ class EnvironmentLocks:
         self._run = run
 
     async def of(self, session: Session) -> EnvironmentLock:
-        """What a session runs with, or is to run with. Raises NotFound."""
+        """Return the lock of a session, or the inherited one. Raises NotFound."""
         locks = self._history.environment_locks
         found = await locks.of(session.id)
         if found is None and await self.inherit(session):
@@ -64,12 +64,12 @@ class EnvironmentLocks:
         return found
 
     async def inherit(self, session: Session) -> bool:
-        """Have the lock that a session is to run with noted as its own; False where there is none, or it is gone."""
+        """Record the lock in a session's spec as its own; False if there is none, or it was removed."""
         digest = session.spec.environment_lock
         return bool(digest) and await self._history.environment_locks.share_lock(session.id, digest)
 
     async def check_same(self, source: Session | None, digest: str) -> None:
-        """Raise NotFound unless a session to be made from `source` may have this lock."""
+        """Raise NotFound unless a new session made from `source` may use this lock."""
         if not digest:
             return
         known = await self._history.environment_locks.facts_of(source.id) if source else None
@@ -83,7 +83,7 @@ class EnvironmentLocks:
     async def agree(
         self, agent: NodeCaller, session_id: str, attempt: int, content: str
     ) -> EnvironmentLock:
-        """The lock of a session, which is the first that one of its replicas proposes; without content if it is this one.
+        """Return the session's lock: the first one proposed by a replica; without content if it equals `content`.
 
         Raises as `record`.
         """
@@ -92,12 +92,12 @@ class EnvironmentLocks:
         return replace(lock, content="") if standing.digest == lock.digest else standing
 
     async def record(self, agent: NodeCaller, session_id: str, attempt: int, content: str) -> None:
-        """Note what an attempt on the agent's node is about to run with.
+        """Record the lock of an attempt on the agent's node.
 
         Raises:
-            NotFound: it has no replica there.
-            TooLarge: more than a lock may have.
-            InvalidRequest: it is no lock.
+            NotFound: the attempt has no replica there.
+            TooLarge: over MOST_LOCK_BYTES.
+            InvalidRequest: it is no lock, or the session is pinned to another.
         """
         session, lock = await self._checked(agent, session_id, attempt, content)
         await self._history.environment_locks.note_lock(session.id, lock)
@@ -117,7 +117,7 @@ class EnvironmentLocks:
         return session, lock
 
     async def restore(self, session_id: str, content: str) -> None:
-        """Note the packages that a session of a backup ran with. Raises as `record`, but NotFound."""
+        """Record the lock of a session from a backup. Raises as `record`, except NotFound."""
         if len(content) > MOST_LOCK_BYTES:
             raise TooLarge(f"a lock has at most {MOST_LOCK_BYTES} bytes")
         lock = await self._run(partial(_read, content))

@@ -1,4 +1,4 @@
-"""Environments on nodes: what a user asks for, by way of the agent, whose answer is waited for. Nothing of it is stored."""
+"""Environments on nodes: users' requests are forwarded to the agent, and wait for its answer. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from controlplane.state.live_state import LiveState
 
 ANSWER_WITHIN_S: Final = 25.0
-"""How long an agent has for an answer, for which it may look at many files."""
+"""An agent's timeout for an answer: it may read many files."""
 MOST_LISTED: Final = 256
 MOST_FILES_BYTES: Final = 3 << 20
 MOST_LOG_BYTES: Final = 64 << 10
-"""Of a build, in one answer."""
+"""Max log of a build per answer."""
 _MOST_FILES: Final = 128
 _MOST_CONTEXT_FILES: Final = 4096
 _LONGEST_PATH: Final = 1024
@@ -44,11 +44,11 @@ _MOST_WORDS: Final = 500
 
 
 class NodeEnvironments:
-    """Asks agents; on the control plane that leads.
+    """Forwards requests to agents; on the leader.
 
     Args:
-        names: of users by id, of those who are there.
-        logins: all of a user at registries: only the agent reads which image the files name.
+        names: the name of a user by ID; "" for removed ones.
+        logins: all registry logins of a user: only the agent reads which image the files name.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class NodeEnvironments:
         self._within_s = answer_within_s
 
     async def listed(self, who: UserCaller, node: str) -> list[resources_pb2.NodeEnvironment]:
-        """Those of a node that the caller sees, with the sessions that use them.
+        """Return the node's environments visible to the caller, with the sessions that use them.
 
         Raises:
             InvalidRequest, NotFound: there is no such node.
             StateConflict: its agent is too old.
-            LimitReached: the caller asks too many at once.
+            LimitReached: the caller has too many concurrent requests.
             NodeUnavailable: its agent is not connected, or does not answer in time.
         """
         report = await self._ask(who, node, "")
@@ -86,7 +86,7 @@ class NodeEnvironments:
             raise NodeUnavailable(
                 f"node {node} cannot list its environments", why=report.words[:_MOST_WORDS]
             )
-        sees_all = who.user.role is Role.ADMIN  # the others theirs, whatever the agent says
+        sees_all = who.user.role is Role.ADMIN  # others only their own, whatever the agent reports
         return [
             self._shown(who, one)
             for one in report.environments[:MOST_LISTED]
@@ -94,7 +94,7 @@ class NodeEnvironments:
         ]
 
     async def remove(self, who: UserCaller, node: str, key: str) -> None:
-        """Remove one. Raises as `listed`; Denied for everybody's; StateConflict where it is used."""
+        """Remove an environment. Raises as `listed`; Denied for a shared one; StateConflict if in use."""
         report = await self._ask(who, node, key)
         if report.removed:
             return
@@ -112,9 +112,9 @@ class NodeEnvironments:
     async def build(
         self, who: UserCaller, node: str, files: resources_pb2.EnvironmentFiles
     ) -> resources_pb2.EnvironmentBuild:
-        """Begin to build one, as for a session of the caller.
+        """Start a build, as for a session of the caller.
 
-        Raises as `listed`; StateConflict also where the node runs no sessions of the caller, TooLarge, InvalidRequest.
+        Raises as `listed`; StateConflict also if the node runs no sessions of the caller; TooLarge, InvalidRequest.
         """
         if files.ByteSize() > MOST_FILES_BYTES or len(files.texts) > _MOST_FILES:
             what = "of a Dockerfile" if files.dockerfile else "that list packages"
@@ -123,7 +123,7 @@ class NodeEnvironments:
                 attempt="a session builds it, too",
             )
         if any(len(path) > _LONGEST_PATH for path in (*files.texts, files.entry)):
-            # nodes match paths against patterns, whose time grows faster than they do
+            # nodes match paths against patterns, in more than linear time
             raise InvalidRequest(f"a path has over {_LONGEST_PATH} characters")
         _check_context(files)
         stored = self._state.nodes.get(check_node(node))
@@ -148,7 +148,7 @@ class NodeEnvironments:
         *,
         cancel: bool = False,
     ) -> resources_pb2.EnvironmentBuild:
-        """How a build of the caller stands, which is to end if `cancel`. Raises as `listed`."""
+        """Return the state of the caller's build; `cancel` stops it. Raises as `listed`."""
         order = agents_pb2.EnvironmentBuildOrder(
             build_id=build_id[:64], log_offset=log_offset, cancel=cancel
         )
@@ -167,7 +167,7 @@ class NodeEnvironments:
                 Ability.DOCKERFILE_BUILDS if is_of_dockerfile else Ability.ENVIRONMENT_BUILDS
             )
             given = logins if link.keeps_logins_in_memory else ()
-            # also of an administrator: whose downloads and environments they are
+            # of an administrator, too: the owner of downloads and environments
             link.order_environment(
                 EnvironmentOrder(order_id, owner_id=who.user.id, build=order, logins=given)
             )
@@ -181,11 +181,11 @@ class NodeEnvironments:
             log_offset=found.log_offset,
             key=found.key[:80],
             was_there=found.was_there,
-            lock=found.lock[:MOST_LOCK_BYTES],  # which clients check
+            lock=found.lock[:MOST_LOCK_BYTES],  # clients check it
         )
 
     def answered(self, node: str, report: agents_pb2.EnvironmentReport) -> None:
-        """An agent has answered; see AgentQuestions."""
+        """Pass an agent's report to AgentQuestions."""
         self._questions.answered(node, report.order_id, report)
 
     async def _ask(self, who: UserCaller, node: str, remove: str) -> agents_pb2.EnvironmentReport:
@@ -206,7 +206,7 @@ class NodeEnvironments:
     def _shown(
         self, who: UserCaller, said: resources_pb2.NodeEnvironment
     ) -> resources_pb2.NodeEnvironment:
-        """What an agent says of one, for a user: names in place of ids."""
+        """Convert an agent's report for a user: names instead of IDs."""
         sessions = [self._state.session(one) for one in said.sessions]
         seen = [one.name for one in sessions if one is not None and may(who, SEE, one) is ALLOW]
         return resources_pb2.NodeEnvironment(
@@ -224,7 +224,7 @@ class NodeEnvironments:
 
 
 def _check_context(files: resources_pb2.EnvironmentFiles) -> None:
-    """Raise InvalidRequest or TooLarge for a Dockerfile, or files of its folder, that no session could have."""
+    """Raise InvalidRequest or TooLarge for a Dockerfile, or files of its folder, that a session may not have."""
     if not files.dockerfile and (files.build_arguments or files.context):
         raise InvalidRequest("build arguments or files without a Dockerfile")
     if len(files.context) > _MOST_CONTEXT_FILES:

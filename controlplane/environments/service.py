@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 
 class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
-    """Environments, as users and nodes see them."""
+    """Environments, for users and nodes."""
 
     def __init__(self, core: Core, locks: EnvironmentLocks, environments: NodeEnvironments) -> None:
         self._core = core
@@ -37,7 +37,7 @@ class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
     async def GetEnvironmentLock(  # noqa: N802 - named by the contract
         self, request: pb.GetEnvironmentLockRequest, _: Context
     ) -> pb.GetEnvironmentLockResponse:
-        """The packages of a session."""
+        """Return the lock of a session."""
         who = caller()
         if isinstance(who, NodeCaller):
             session = await self._references.find_for_node(who, request.session, "")
@@ -57,7 +57,7 @@ class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
     async def ListEnvironments(  # noqa: N802
         self, request: pb.ListEnvironmentsRequest, _: Context
     ) -> pb.ListEnvironmentsResponse:
-        """Those of a node."""
+        """List a node's."""
         who = self._of_leader()
         found = await self._environments.listed(who, request.node)
         return pb.ListEnvironmentsResponse(environments=found)
@@ -76,7 +76,7 @@ class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
     async def BuildEnvironment(  # noqa: N802
         self, request: pb.BuildEnvironmentRequest, _: Context
     ) -> pb.BuildEnvironmentResponse:
-        """Begin to build one on a node."""
+        """Start a build on a node."""
         who = self._of_leader()
         found = await self._environments.build(who, request.node, request.files)
         return pb.BuildEnvironmentResponse(build=found)
@@ -85,7 +85,7 @@ class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
     async def GetEnvironmentBuild(  # noqa: N802
         self, request: pb.GetEnvironmentBuildRequest, _: Context
     ) -> pb.GetEnvironmentBuildResponse:
-        """How a build stands."""
+        """Return a build's state."""
         who = self._of_leader()
         found = await self._environments.build_state(
             who, request.node, request.build_id, request.log_offset, cancel=request.cancel
@@ -94,14 +94,14 @@ class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
 
     def _of_leader(self) -> UserCaller:
         if not self._core.leads():
-            raise NotLeader("")  # the leader alone speaks to agents
+            raise NotLeader("")  # only the leader talks to agents
         return require_user()
 
     @answering
     async def ProposeEnvironmentLock(  # noqa: N802
         self, request: pb.ProposeEnvironmentLockRequest, _: Context
     ) -> pb.ProposeEnvironmentLockResponse:
-        """Have one lock for all replicas and attempts of a session."""
+        """Agree on one lock for all replicas and attempts of a session."""
         agent = require_agent()
         found = await self._locks.agree(agent, request.session_id, request.attempt, request.content)
         lock = sessions_pb2.EnvironmentLock(
@@ -113,7 +113,7 @@ class EnvironmentServicer(environments_pb2_grpc.EnvironmentServiceServicer):
     async def RecordEnvironmentLock(  # noqa: N802
         self, request: pb.RecordEnvironmentLockRequest, _: Context
     ) -> pb.RecordEnvironmentLockResponse:
-        """Of a session that is about to run."""
+        """Record the lock of a session about to run."""
         agent = require_agent()
         await self._locks.record(agent, request.session_id, request.attempt, request.content)
         return pb.RecordEnvironmentLockResponse()
