@@ -1,1 +1,1 @@
-"""Artifacts: what sessions saved in versions."""
+"""Artifacts: versioned files of sessions."""

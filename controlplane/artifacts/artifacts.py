@@ -1,4 +1,4 @@
-"""Artifacts: what sessions saved in versions, and when it became durable."""
+"""Artifacts: versioned files saved by sessions, and their durability."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_A_PAGE: Final = 100
 MOST_REMOVED: Final = 1_000
-"""Versions that one call removes."""
+"""Max versions removed per call."""
 _MOST_REASON: Final = 2_048
 _SHOWN: Final = 200
 _FOLDER: Final = re.compile("[!-~]{1,200}")
@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 
 
 class Artifacts:
-    """Listing, removing, and making durable."""
+    """Lists, removes and commits artifacts."""
 
     def __init__(
         self, *, history: History, content: Content, rights: Rights, outputs: OutputDatasets
@@ -51,15 +51,15 @@ class Artifacts:
     async def page(
         self, session: Session, *, name: str, after: ArtifactKey | None, limit: int
     ) -> tuple[Artifact, ...]:
-        """Of one session, oldest first; behind the one with this key."""
+        """Return artifacts of a session, oldest first, after this key."""
         return await self._history.artifacts.list(session.id, name=name, after=after, limit=limit)
 
     async def count_removed(self, session: Session, *, name: str) -> int:
-        """How many versions of one session are not listed any more."""
+        """Count the removed versions of a session."""
         return await self._history.artifacts.count_removed(session.id, name)
 
     async def count_expired(self, session: Session, *, name: str) -> int:
-        """How many of these had been kept as long as the platform keeps them."""
+        """Count those removed because their retention ended."""
         return await self._history.artifacts.count_expired(session.id, name)
 
     async def remove(self, session: Session, versions: Sequence[tuple[str, int]]) -> None:
@@ -67,7 +67,7 @@ class Artifacts:
 
         Raises:
             InvalidRequest: no versions, or more than MOST_REMOVED.
-            NotFound: one of them is not there; none is removed.
+            NotFound: one of them does not exist; none is removed.
         """
         if not 0 < len(versions) <= MOST_REMOVED:
             raise InvalidRequest(f"1 to {MOST_REMOVED:,} versions of artifacts at a time")
@@ -82,16 +82,16 @@ class Artifacts:
             )
 
     async def commit(self, caller: NodeCaller, saved: Artifact) -> int:
-        """Record that one is DURABLE or LOST; its version, 0 for none. Repeating it is harmless.
+        """Record an artifact as DURABLE or LOST; return its version, 0: none. Idempotent.
 
-        An output folder of a session that succeeds becomes a version of its dataset.
+        An output folder of a successful session becomes a version of its dataset.
 
         Raises:
             NotFound: the replica neither runs nor ran on the calling node.
-            MissingBlobs: its content has not been sent completely by this node.
-            InvalidRequest: the name, the folder or the digest.
-            StateConflict: the session has as many as are kept.
-            Unavailable: it is an output folder, and whether its session succeeds is not known.
+            MissingBlobs: this node has not sent all of its content.
+            InvalidRequest: invalid name, folder or digest.
+            StateConflict: the session has MOST_OF_SESSION artifacts.
+            Unavailable: it is an output folder, and its session's result is not known yet.
         """
         session = await self._rights.check(
             caller.node, saved.session_id, saved.attempt, saved.rank, joined_at=caller.joined_at
@@ -122,7 +122,7 @@ class Artifacts:
 
 
 class _Told(msgspec.Struct):
-    """A record of an artifact: written by a program, which may lie in every field."""
+    """A record of an artifact, written by a user's program: no field is trusted."""
 
     kind: Literal["artifact"]
     time: Annotated[float, msgspec.Meta(ge=0, lt=LATEST_TIME)]
@@ -138,7 +138,7 @@ _DECODER = msgspec.json.Decoder(_Told)
 
 
 def artifacts_in(chunk: Chunk, node: str) -> Iterator[Artifact]:
-    """The artifacts that a chunk's records tell of."""
+    """Yield the artifacts in a chunk's records."""
     for told in records_of_kind(chunk, "artifact", _DECODER):
         name = recorded_name(told.name)
         if not _FOLDER.fullmatch(told.folder) or len(name.encode()) > MOST_CHECKPOINT_NAME:

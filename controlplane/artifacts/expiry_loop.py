@@ -1,4 +1,4 @@
-"""Removes the files that sessions left in their working folders, once they were kept as long as the platform keeps them."""
+"""Leader loop: removes the files that sessions left in their working folders, when their retention ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_ONCE: Final = 100
 
 
 class KeptFilesExpiry:
-    """The leader's. `kept_for_s`: how long they are kept, in seconds, by the folder that they were saved in."""
+    """Expires kept files; on the leader. `kept_for_s`: retention in seconds, by the folder of the artifact."""
 
     def __init__(self, *, history: History, clock: Clock, kept_for_s: Mapping[str, float]) -> None:
         self._history = history
@@ -28,7 +28,7 @@ class KeptFilesExpiry:
         self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
-        """Look now and then, until cancelled."""
+        """Expire every LOOK_EVERY_S, until cancelled."""
         while True:
             try:
                 if count := await self.expire():
@@ -38,7 +38,7 @@ class KeptFilesExpiry:
             await self._clock.sleep(LOOK_EVERY_S)
 
     async def expire(self) -> int:
-        """Remove those that are too old; how many."""
+        """Remove expired versions; return how many."""
         now, total = self._clock.time(), 0
         for folder, kept_s in self._kept_for_s.items():
             while count := await self._history.artifacts.expire(

@@ -1,4 +1,4 @@
-"""Output folders of sessions that succeeded become versions of datasets of their owners."""
+"""Output folders of successful sessions become versions of their owners' datasets."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from controlplane.state.replica_reports import Report
 
 _RETRY_AFTER_S: Final = 0.25
-"""When an agent asks again at first; it waits longer each time."""
+"""Delay of an agent's first retry; later ones wait longer."""
 
 _log = structlog.get_logger()
 
 
 class OutputDatasets:
-    """Makes the versions, before their session counts as ended: its last replica waits for the answer."""
+    """Creates the versions before their session counts as ended: its last replica waits for the answer."""
 
     def __init__(
         self, *, history: History, datasets: Datasets, content: Content, accounts: Accounts
@@ -45,7 +45,7 @@ class OutputDatasets:
         self._accounts = accounts
 
     def check_over(self, session: Session, artifact: Artifact) -> None:
-        """Raise Unavailable for an output folder while it is not known whether its session succeeds."""
+        """Raise Unavailable for an output folder until its session's result is known."""
         is_current = session.attempt == artifact.attempt and not session.state.is_ended
         if (
             is_output(session, artifact)
@@ -59,9 +59,9 @@ class OutputDatasets:
             )
 
     async def make(self, session: Session, artifact: Artifact, digest: str) -> None:
-        """Make an output folder, in the object store now, a version of its dataset; repeating it makes no other.
+        """Create a dataset version from an output folder in the object store. Idempotent.
 
-        What cannot be made is noted with the artifact. Raises what may pass: Unavailable, StoreError, MissingBlobs.
+        Permanent errors are recorded with the artifact. Raises transient ones: Unavailable, StoreError, MissingBlobs.
         """
         if not is_output(session, artifact):
             return
@@ -88,7 +88,7 @@ class OutputDatasets:
         caller = UserCaller(user=await self._accounts.get_user(session.owner))
         made = await self._history.catalogue.made_by(session.id)
         if any((one.name, attempt) == (name, session.attempt) for one, attempt in made):
-            return  # the answer was lost, and others came since
+            return  # already created; the answer was lost
         if await self._is_version(session, name, digest):
             return
         self._content.show(caller, digest)
@@ -111,7 +111,7 @@ class OutputDatasets:
     async def _is_version(self, session: Session, name: str, digest: str) -> bool:
         """Whether content was the newest version when the session's program ended, or became one since.
 
-        It makes none then, also if that is asked again when others have pushed.
+        Then no version is created, not even by a retry after other pushes.
         """
         ended_at = next((one.heard_at for one in session.replicas if one.rank == 0), 0.0)
         for one in await self._history.catalogue.dataset_versions(session.owner, name):
@@ -143,9 +143,9 @@ class OutputDatasets:
 
 
 def left_by(session: Session, report: Report) -> list[Artifact]:
-    """What a report says to be on its node: the output folders of a replica that has ended well.
+    """Return the output folders on a node after the report of a successful replica.
 
-    Its agent reports on each what became of it, also on one that is not there: where it never does, that is known.
+    Its agent reports a result for each, even for a missing one, so that missing results are noticed.
     """
     if report.rank or report.phase is not ReplicaPhase.EXITED or report.attempt != session.attempt:
         return []
@@ -168,6 +168,6 @@ def left_by(session: Session, report: Report) -> list[Artifact]:
 
 
 def is_output(session: Session, artifact: Artifact) -> bool:
-    """Whether it is an output folder of its session: agents number these from 00 on, programs from 1."""
+    """Whether it is an output folder of its session: agents number these from 00, programs from 1."""
     outputs = {output_dataset(one).name for one in session.spec.output_datasets}
     return artifact.rank == 0 and artifact.folder.startswith("0") and artifact.name in outputs

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
-    """Artifacts, as users see them and nodes bring them.
+    """Artifacts, for users and nodes.
 
-    `kept_for_s`: how long what was saved in a folder is kept, by folder, in seconds; in others: as long as its session.
+    `kept_for_s`: retention in seconds, by folder; artifacts in other folders are kept with their session.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
     async def ListArtifacts(  # noqa: N802 - named by the contract
         self, request: pb.ListArtifactsRequest, _: Context
     ) -> pb.ListArtifactsResponse:
-        """A page, oldest first; their content may be read from then on."""
+        """Return a page, oldest first, and allow reading their content."""
         who = require_user()
         session, after = await self._references.find(who, request.session), _key(request.cursor)
         size = min(request.page_size or MOST_A_PAGE, MOST_A_PAGE)
@@ -89,7 +89,7 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
     async def CommitArtifact(  # noqa: N802
         self, request: pb.CommitArtifactRequest, _: Context
     ) -> pb.CommitArtifactResponse:
-        """It is durable, or lost."""
+        """Record it as durable or lost."""
         caller = require_agent()
         version = await self._artifacts.commit(
             caller,
