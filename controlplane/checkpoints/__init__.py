@@ -1,1 +1,1 @@
-"""Checkpoints: what sessions saved, and when it became durable or lost."""
+"""Checkpoints of sessions: saved, then durable or lost; and retention."""

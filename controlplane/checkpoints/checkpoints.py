@@ -1,4 +1,4 @@
-"""Checkpoints: what sessions saved, and when it became durable."""
+"""Checkpoints saved by sessions, and their durability."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 NAMED: Final = 10
-"""Checkpoints that an error names."""
+"""Max checkpoints named in an error."""
 MOST_REMOVED: Final = 1_000
-"""Checkpoints that one call removes."""
+"""Max checkpoints removed per call."""
 MOST_TAGS: Final = 1_000
-"""Of all checkpoints of one session."""
+"""Max tags of a session's checkpoints."""
 _SHOWN: Final = 200
 _LOADED: Final = 10_000
 
@@ -51,7 +51,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """What a node reports: the content of a checkpoint is in the object store, or `why_lost`."""
+    """A node's report: a checkpoint's content is in the object store, or `why_lost`."""
 
     session_id: str
     attempt: int
@@ -64,14 +64,14 @@ class SavedCheckpoint:
 
 
 MOST_HELD: Final = 1_000
-"""Copies on its node that are asked about in one call."""
+"""Max copies on a node checked per call."""
 
 
 class Checkpoints:
-    """Listing and making durable.
+    """Lists, tags, removes and commits checkpoints.
 
     Args:
-        changed: is told the id of a session of which a checkpoint became durable.
+        changed: called with the session ID when a checkpoint became durable.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Checkpoints:
     ) -> None:
         self._changed = changed
         self._loaded: LruDict[tuple[str, str, str], float] = LruDict(_LOADED)
-        """When it was last written down that a session loads a checkpoint."""
+        """When a load of a checkpoint was last recorded (Unix s)."""
         self._clock = clock
         self._history = history
         self._writer = writer
@@ -96,11 +96,11 @@ class Checkpoints:
     async def page(
         self, session: Session, *, after: tuple[float, str] | None, limit: int
     ) -> tuple[Checkpoint, ...]:
-        """Of one session, oldest first; behind the one with this time and name."""
+        """Return checkpoints of a session, oldest first, after this time and name."""
         return await self._history.catalogue.checkpoints(session.id, after=after, limit=limit)
 
     async def get(self, session: Session, name: str) -> Checkpoint:
-        """By name, or else by tag; NotFound names the newest."""
+        """Find by name, or else by tag; NotFound names the newest."""
         catalogue, marks = self._history.catalogue, self._history.checkpoint_marks
         found = await catalogue.checkpoint(session.id, name)
         if found is None and (tagged := await marks.tagged(session.id, name)) is not None:
@@ -115,12 +115,12 @@ class Checkpoints:
         return found
 
     async def newest(self, session: Session) -> Checkpoint:
-        """That from which another attempt goes on: of those that can be read the one saved last, of the latest attempt that has any.
+        """Return the checkpoint that a new attempt resumes from: the last durable one of the latest attempt with any.
 
-        Of attempts first, since the clocks of their nodes may differ.
+        Ordered by attempt first, since clocks of nodes may differ.
 
         Raises:
-            NotFound: it has none.
+            NotFound: there is none.
         """
         found = await self._history.catalogue.newest_durable(session.id)
         if found is None:
@@ -132,12 +132,12 @@ class Checkpoints:
         return found
 
     async def begin_with(self, caller: Caller, session: Session) -> None:
-        """Have the initial checkpoint of a session among its own, as of no attempt; repeating it is harmless.
+        """Record a session's initial checkpoint as one of its own, without an attempt. Idempotent.
 
         So it is kept, counted and loaded like those that the session saves itself.
 
         Raises:
-            NotFound: its content is not kept any more.
+            NotFound: its content was removed.
         """
         initial = session.spec.initial_checkpoint
         if initial is None:
@@ -149,7 +149,7 @@ class Checkpoints:
             )
         listing = await self._content.listing(caller, initial.digest)
         saved = await self._history.catalogue.checkpoint(initial.session_id, initial.name)
-        # Its name may have been saved again, and its session may be removed.
+        # Its name may have been saved again, or its session removed.
         is_it = saved is not None and saved.digest == initial.digest and not saved.content_saved_at
         await self._history.catalogue.put_checkpoint(
             Checkpoint(
@@ -168,12 +168,12 @@ class Checkpoints:
         await self._history.checkpoint_marks.note_use(initial.session_id, use)
 
     async def loaded(self, session: Session, name: str, used_by: str) -> None:
-        """Have a checkpoint stay that the program of a session, its own or another one, is about to load.
+        """Protect a checkpoint that a program of its own or another session is about to load.
 
-        What is loaded over and over is written down now and then.
+        Frequent loads are recorded only now and then.
         """
         if used_by == session.id and not session.spec.keep_checkpoints:
-            return  # nobody removes it
+            return  # it has no retention
         now, key = self._clock.time(), (session.id, name, used_by)
         noted = self._loaded.get(key)
         if noted is not None and now - noted < LOADING_S / 4:
@@ -184,7 +184,7 @@ class Checkpoints:
             self._loaded.keep(key, now)
 
     async def _newest_kept(self, session: Session) -> Checkpoint | None:
-        """That from which the session goes on, which then stays while it is loaded."""
+        """Return the checkpoint to resume from, protected while it is loaded."""
         while (newest := await self._history.catalogue.newest_durable(session.id)) is not None:
             use = CheckpointUse(newest.name, session.id, self._clock.time())
             if not session.spec.keep_checkpoints or await self._history.checkpoint_marks.note_use(
@@ -194,18 +194,18 @@ class Checkpoints:
         return newest
 
     async def resumed_from(self, caller: Caller, session: Session) -> Checkpoint:
-        """That from which the placed attempt of a session goes on: the same for each replica that asks.
+        """Return the checkpoint that the placed attempt resumes from: the same for each replica.
 
-        What was newest when the first of them asked: a later one would find what others saved meanwhile.
+        It is the newest at the first replica's request: others may save newer ones meanwhile.
 
         Raises:
-            NotFound: it begins anew.
+            NotFound: it starts anew.
         """
         resume = _settled(session)
         if resume is None:
             newest = await self._newest_kept(session)
             if newest is None and session.spec.initial_checkpoint is not None:
-                # The control plane that took the submission was gone before it wrote that down.
+                # The control plane that accepted the session died before it recorded this.
                 await self.begin_with(caller, session)
                 newest = await self._newest_kept(session)
             resume = Resume(attempt=session.attempt)
@@ -220,7 +220,7 @@ class Checkpoints:
         return replace(found, state=CheckpointState.DURABLE, digest=resume.digest)
 
     async def _settle(self, session: Session, resume: Resume) -> Resume:
-        """What stands for the attempt: this, unless another replica was first."""
+        """Record and return it, unless another replica was first: then return that one."""
 
         def decide(current: Session) -> Session:
             is_other = current.attempt != session.attempt or _settled(current) is not None
@@ -234,11 +234,11 @@ class Checkpoints:
         return await self._history.checkpoint_marks.of(session.id)
 
     async def retired(self, session: Session) -> Retired:
-        """How many were removed since the session did not keep them."""
+        """Return number and size of those removed by retention."""
         return await self._history.checkpoint_marks.retired(session.id)
 
     async def tag(self, session: Session, name: str, tag: str) -> tuple[Checkpoint, str]:
-        """Give one a tag; also the name of the one that had it, "" where none had.
+        """Tag a checkpoint; return it, and the name of the one tagged before, "" if none.
 
         Raises:
             InvalidRequest: it is no tag.
@@ -263,10 +263,10 @@ class Checkpoints:
         return found, before if before is not None and before != found.name else ""
 
     async def untag(self, session: Session, tag: str) -> str:
-        """Take a tag away; the name of the checkpoint that had it.
+        """Remove a tag; return the name of its checkpoint.
 
         Raises:
-            NotFound: none has it.
+            NotFound: no checkpoint has it.
         """
         name = await self._history.checkpoint_marks.tagged(session.id, tag)
         if name is None:
@@ -282,12 +282,12 @@ class Checkpoints:
     async def remove(
         self, session: Session, names: Sequence[str], *, including_tagged: bool = False
     ) -> tuple[str, ...]:
-        """Remove those of these names; gives the names, oldest first.
+        """Remove checkpoints by name or tag; return the names, oldest first.
 
         Raises:
             InvalidRequest: no names, or more than MOST_REMOVED.
-            NotFound: one of them is not there; none is removed.
-            StateConflict: the session is live, and would resume from one of them, or one is tagged; none is removed.
+            NotFound: one does not exist; none is removed.
+            StateConflict: one is tagged, or a live session resumes from it; none is removed.
         """
         if not 0 < len(names) <= MOST_REMOVED:
             raise InvalidRequest(f"1 to {MOST_REMOVED:,} names of checkpoints at a time")
@@ -318,7 +318,7 @@ class Checkpoints:
         return tuple(one.name for one in sorted(found, key=lambda one: (one.saved_at, one.name)))
 
     async def removed_among(self, session_id: str, names: Sequence[str]) -> list[str]:
-        """Those of durable checkpoints of a session that nobody can load any more, of its own programs none, either."""
+        """Return which of these, once durable, were removed: no program can load them any more."""
         asked = [one for one in dict.fromkeys(names[:MOST_HELD]) if "\0" not in one]
         if not asked:
             return []
@@ -326,11 +326,11 @@ class Checkpoints:
         return [one for one in asked if one not in there]
 
     async def commit(self, caller: NodeCaller, saved: SavedCheckpoint) -> None:
-        """Record that a checkpoint is durable or lost; repeating it is harmless.
+        """Record a checkpoint as durable or lost. Idempotent.
 
         Raises:
             NotFound: the session neither runs nor ran on the calling node.
-            MissingBlobs: its content has not been sent completely by this node.
+            MissingBlobs: this node has not sent all of its content.
         """
         await self._rights.check(
             caller.node, saved.session_id, saved.attempt, joined_at=caller.joined_at
@@ -384,6 +384,6 @@ def _check_untagged(marks: Marks, names: Collection[str]) -> None:
 
 
 def _settled(session: Session) -> Resume | None:
-    """From what the attempt of a session goes on, where that is settled."""
+    """Return the recorded resume point of the current attempt."""
     resume = session.resume
     return resume if resume is not None and resume.attempt == session.attempt else None

@@ -1,4 +1,4 @@
-"""Checkpoints of sessions, and those that never come."""
+"""Checkpoints of sessions, and lost uploads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def checkpoints(core: Core) -> Checkpoints:
-    """Listing and making durable."""
+    """Lists and commits checkpoints."""
     return Checkpoints(
         history=core.history,
         content=core.shared(content),
@@ -31,12 +31,12 @@ def checkpoints(core: Core) -> Checkpoints:
 
 
 def retention(core: Core) -> CheckpointRetention:
-    """Removes the checkpoints that sessions do not keep."""
+    """Applies sessions' checkpoint retention."""
     return CheckpointRetention(history=core.history, references=core.references, clock=core.clock)
 
 
 def wire(core: Core) -> Feature:
-    """Offer CheckpointService; remove what is not kept; the leader gives up uploads that are overdue."""
+    """Offer CheckpointService; apply retention; the leader marks overdue uploads as lost."""
     overdue = Overdue(history=core.history, references=core.references, clock=core.clock)
     servicer = CheckpointServicer(
         core.shared(checkpoints), core.references, core.shared(content), core.reading

@@ -1,4 +1,4 @@
-"""What nodes will not send any more is lost, so that nobody waits for it: checkpoints, media, artifacts."""
+"""Marks checkpoints, media and artifacts as lost once their nodes will not send them any more."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_WORDS: Final = 500
-"""Characters of a reason."""
+"""Max characters of a reason."""
 
 _log = structlog.get_logger()
 
 
 class Overdue:
-    """Looks for it."""
+    """Marks overdue uploads as lost."""
 
     def __init__(self, *, history: History, references: References, clock: Clock) -> None:
         self._history = history
@@ -30,7 +30,7 @@ class Overdue:
         self._clock = clock
 
     async def settle(self) -> None:
-        """Note as lost what no node has reported anything of. A node that does so later is right."""
+        """Mark overdue uploads without a report as lost. A later report from a node overrides this."""
         catalogue, media = self._history.catalogue, self._history.media
         artifacts = self._history.artifacts
         for event, unsettled, lose in (
@@ -50,18 +50,18 @@ class Overdue:
 
 
 def why_lost(session: Session, attempt: int, rank: int, now: float) -> str:
-    """Why what a replica saved and was not sent by `now` (Unix seconds) will not be; "" while it may."""
+    """Return why a replica's data, unsent at `now` (Unix seconds), is lost; "" if it may still be sent."""
     ended = next((one for one in session.attempts if one.number == attempt), None)
     if ended is None or now - ended.ended_at < SETTLED_WITHIN_S:
         return ""
     if attempt == session.attempt and any(
         one.rank == rank and one.phase is not ReplicaPhase.FINALIZED for one in session.replicas
     ):
-        return ""  # its node is there, and has more to send than goes into that time
+        return ""  # its node is there, and needs more time to send it all
     node = ended.nodes[rank] if rank < len(ended.nodes) else "its node"
     return f"{node} did not send it within {SETTLED_WITHIN_S / 60:g} minutes of its attempt's end"
 
 
 def plain(text: str) -> str:
-    """Without what one of the databases cannot keep."""
+    """Replace characters that a database cannot store."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

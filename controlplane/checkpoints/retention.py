@@ -1,4 +1,4 @@
-"""Which checkpoints of a session go: a pure decision."""
+"""Decides which checkpoints to remove; no I/O."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from nsml.spec.checkpoint_retention import Best, CheckpointRetention
 
 LOADING_S: Final = 3_600.0
-"""So long after a program asked for a checkpoint of its own session it may still load it."""
+"""How long after requesting a checkpoint of its own session a program may still load it."""
 
 
 class Candidate(NamedTuple):
-    """A checkpoint that the session itself saved, and that is in the object store.
+    """A checkpoint saved by the session itself, and present in the object store.
 
-    `saved`: the attempt that saved it, and when: of attempts first, since the clocks of their nodes may differ. `values`:
-    numbers of the last report before it.
+    `saved`: attempt and time; ordered by attempt first, since clocks of nodes may differ. `values`:
+    metrics of the last report before it.
     """
 
     name: str
@@ -38,10 +38,10 @@ class Candidate(NamedTuple):
 def removable(
     rules: CheckpointRetention, there: Iterable[Candidate], protected: Collection[str] = ()
 ) -> list[str]:
-    """Names of the checkpoints that go, oldest first.
+    """Return the names of the checkpoints to remove, oldest first.
 
-    Each replica of a gang may save checkpoints, so the rules hold for each rank by itself. Of a metric that no checkpoint
-    of the rank has, nobody knows which is the best: then all stay.
+    Each replica of a gang may save checkpoints, so the rules apply per rank. If none of a rank has
+    a rule's metric, the best is unknown: then all are kept.
     """
     by_rank: dict[int, list[Candidate]] = defaultdict(list)
     for one in there:
@@ -61,7 +61,7 @@ def _removable(rules: CheckpointRetention, there: Sequence[Candidate]) -> list[C
 
 
 def _best(rule: Best, newest_first: Sequence[Candidate]) -> Iterator[Candidate]:
-    """The best ones; of equal ones the newer, and where too few have the metric the newest of the others."""
+    """Yield the best, newer ones first if equal; if too few have the metric, the newest others follow."""
     sign = -1 if rule.is_max else 1
     ranked = [one for one in newest_first if rule.metric in one.values]
     others = [one for one in newest_first if rule.metric not in one.values]
@@ -71,10 +71,10 @@ def _best(rule: Best, newest_first: Sequence[Candidate]) -> Iterator[Candidate]:
 
 
 def candidates(rules: CheckpointRetention, found: Iterable[Checkpoint]) -> Iterator[Candidate]:
-    """What the rules are about, of durable checkpoints.
+    """Yield the durable checkpoints that the rules apply to: those with a folder.
 
-    Their records name a folder. What a session began with has none, nor one whose record is still on its way, of which the
-    values are not known.
+    A session's initial checkpoint has none, nor has one without its record yet: its values are
+    unknown.
     """
     metrics = {rule.metric for rule in rules.best}
     for one in found:
@@ -83,10 +83,10 @@ def candidates(rules: CheckpointRetention, found: Iterable[Checkpoint]) -> Itera
 
 
 def protected(session: Session, marks: Marks, now: float) -> set[str]:
-    """Names of checkpoints that stay whatever the rules say.
+    """Return the names of checkpoints exempt from the rules.
 
-    Tagged ones; those that other sessions loaded or began with; of a live session that from which its attempt goes on,
-    and those that its programs are to load, or may be loading.
+    Tagged ones; those that other sessions loaded or started from; of a live session, the one that
+    its attempt resumed from, and those that its programs will load, or may be loading.
     """
     names = set(marks.tags.values())
     is_live = not session.state.is_ended and session.state is not SessionState.FINALIZING
@@ -117,7 +117,7 @@ def _values(checkpoint: Checkpoint, metrics: Collection[str]) -> dict[str, float
 
 
 def _number(value: object) -> float | None:
-    """The value, if it can be compared: programs report anything."""
+    """Return the value if it is a finite number: programs report anything."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Removes the checkpoints that their sessions do not keep, soon after others became durable."""
+"""Loop: applies checkpoint retention soon after checkpoints became durable."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S: Final = 2.0
 LOOKED_AT_PER_S: Final = 200
-"""Checkpoints of one session that are looked at in a second, on average: many stay where no rule can be applied."""
+"""Average checkpoints checked per second and session: many are kept if no rule can be applied."""
 _SHOWN: Final = 20
 
 
 class CheckpointRetention:
-    """Any control plane's: of the sessions whose checkpoints are reported to it.
+    """Runs on each control plane, for sessions with checkpoints reported to it.
 
-    What it has not done when it dies is done after the next checkpoint of the session.
+    Work lost in a crash is done after the session's next checkpoint.
     """
 
     def __init__(self, *, history: History, references: References, clock: Clock) -> None:
@@ -39,18 +39,18 @@ class CheckpointRetention:
         self._references = references
         self._clock = clock
         self._due: dict[str, float] = {}
-        """From when on the checkpoints of a session may be looked at, by its id."""
+        """Earliest time of the next check (monotonic s), by session ID."""
         self._rests: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._log = structlog.get_logger()
 
     def changed(self, session_id: str) -> None:
-        """Look at the checkpoints of a session soon."""
+        """Check a session's checkpoints soon."""
         self._due.setdefault(session_id, self._rests.get(session_id, 0.0))
         self._wake.set()
 
     async def run(self) -> NoReturn:
-        """Look at what has changed, until cancelled."""
+        """Check changed sessions, until cancelled."""
         while True:
             await self._wake.wait()
             await self._clock.sleep(LOOK_EVERY_S)  # several become durable together
@@ -70,10 +70,10 @@ class CheckpointRetention:
             self.changed(session_id)
 
     async def apply(self, session_id: str) -> tuple[str, ...]:
-        """Remove what a session does not keep; the names, oldest first."""
+        """Apply a session's rules; return the removed names, oldest first."""
         known = await self._references.by_id(session_id)
         rules = known and retention_of(known.spec.keep_checkpoints or KEEP_ALL)
-        # What it goes on from, and is to load, as the store has it: another control plane may have written that.
+        # The resume point and pending loads from the store: another control plane may have written them.
         session = await self._references.newest(session_id) if rules else None
         if session is None or not rules:
             return ()

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from controlplane.state.references import References
 
 MOST_USERS: Final = 100
-"""Sessions that used a checkpoint, of those that one answer names."""
+"""Max sessions named in an answer that used a checkpoint."""
 
 
 class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
-    """Checkpoints, as users and nodes see them."""
+    """Checkpoints, for users and nodes."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     async def ListCheckpoints(  # noqa: N802 - named by the contract
         self, request: pb.ListCheckpointsRequest, _: Context
     ) -> pb.ListCheckpointsResponse:
-        """A page, oldest first."""
+        """Return a page, oldest first."""
         session, after = await self._find(request), _key(request.cursor)
         size = page_size(request.page_size or LARGEST_PAGE)
         async with self._reading.turn(_reader(request)):
@@ -76,7 +76,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     async def GetCheckpoint(  # noqa: N802
         self, request: pb.GetCheckpointRequest, _: Context
     ) -> pb.GetCheckpointResponse:
-        """One of them; its content may be read from then on."""
+        """Return a checkpoint, and allow reading its content."""
         session = await self._find(request)
         async with self._reading.turn(_reader(request)):
             if request.name:
@@ -94,7 +94,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         return pb.GetCheckpointResponse(checkpoint=message)
 
     async def _loaded(self, session: Session, request: pb.GetCheckpointRequest) -> Checkpoint:
-        """The one of a name or tag; if a node asks it is to stay while it is loaded."""
+        """Return a checkpoint by name or tag; for a node, protect it while it is loaded."""
         found = await self._checkpoints.get(session, request.name)
         if not isinstance(caller(), NodeCaller):
             return found
@@ -104,7 +104,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     async def _shown(
         self, who: UserCaller, session: Session, checkpoint: Checkpoint
     ) -> pb.Checkpoint:
-        """With its tags, where it is, and the sessions that used it."""
+        """Return the message with tags, node, and the sessions that used it."""
         marks = await self._checkpoints.marks(session)
         message = checkpoint_message(checkpoint, session.name, tags_by_name(marks))
         message.node = checkpoint.node
@@ -122,7 +122,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     async def TagCheckpoint(  # noqa: N802
         self, request: pb.TagCheckpointRequest, _: Context
     ) -> pb.TagCheckpointResponse:
-        """Give one a tag."""
+        """Tag a checkpoint."""
         session = await self._references.find_own(require_user(), request.session)
         note_target(session.name)
         found, before = await self._checkpoints.tag(session, request.name, request.tag)
@@ -134,7 +134,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     async def UntagCheckpoint(  # noqa: N802
         self, request: pb.UntagCheckpointRequest, _: Context
     ) -> pb.UntagCheckpointResponse:
-        """Take a tag away."""
+        """Remove a tag."""
         session = await self._references.find_own(require_user(), request.session)
         note_target(session.name)
         name = await self._checkpoints.untag(session, request.tag)
@@ -144,7 +144,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     async def RemoveCheckpoints(  # noqa: N802
         self, request: pb.RemoveCheckpointsRequest, _: Context
     ) -> pb.RemoveCheckpointsResponse:
-        """Remove some of them."""
+        """Remove checkpoints."""
         session = await self._references.find_own(require_user(), request.session)
         note_target(session.name)
         removed = await self._checkpoints.remove(
@@ -156,7 +156,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     async def CommitCheckpoint(  # noqa: N802
         self, request: pb.CommitCheckpointRequest, _: Context
     ) -> pb.CommitCheckpointResponse:
-        """It is durable, or lost."""
+        """Record it as durable or lost."""
         saved = SavedCheckpoint(
             session_id=request.session_id,
             attempt=request.attempt,
@@ -180,14 +180,14 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
 
 
 def _is_resuming(request: pb.GetCheckpointRequest, session: Session) -> bool:
-    """Whether a node asks from what the attempt goes on that it runs."""
+    """Whether a node asks for the resume point of the attempt it runs."""
     is_own = request.for_session in {"", session.id}
     has_earlier = session.attempt > 1 or session.spec.initial_checkpoint is not None
     return isinstance(caller(), NodeCaller) and is_own and has_earlier and bool(session.replicas)
 
 
 def _reader(request: pb.ListCheckpointsRequest | pb.GetCheckpointRequest) -> str:
-    """Who waits for a turn: a user; of nodes each session by itself."""
+    """Return the key for taking turns: a user, or a node's session."""
     who = caller()
     if isinstance(who, UserCaller):
         return who.user.name
@@ -198,7 +198,7 @@ _KEY = msgspec.json.Decoder(tuple[float, str])
 
 
 def _key(cursor: str) -> tuple[float, str] | None:
-    """Time and name of the checkpoint that a page ended with."""
+    """Return time and name of the last checkpoint of the previous page."""
     if not cursor:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Settles what no node will say anything of any more, so that it is not shown as on its way for ever."""
+"""Leader loop: marks overdue uploads as lost, so that they are not shown as pending for ever."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_EVERY_S: Final = 60.0
 
 
 class Settling:
-    """The leader's: one is enough, and another's second word would change nothing."""
+    """On the leader: one is enough, and a second one would change nothing."""
 
     def __init__(self, *, overdue: Overdue, clock: Clock) -> None:
         self._overdue = overdue
@@ -25,7 +25,7 @@ class Settling:
         self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
-        """Look now and then, until cancelled."""
+        """Settle every LOOK_EVERY_S, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_EVERY_S)
             try:
