@@ -1,1 +1,1 @@
-"""Media: what sessions show beside their numbers."""
+"""Media that sessions log beside metrics."""

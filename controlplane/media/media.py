@@ -1,4 +1,4 @@
-"""Media: what sessions show beside their numbers, and what became of the files."""
+"""Media that sessions log beside metrics, and the state of their files."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 MOST_CAPTION_CHARS: Final = 2_000
 MOST_FACTS_BYTES: Final = 4 << 10
-"""What is said of one without its content; a page of them has to fit into a message."""
+"""Max metadata of one, as JSON; a page of them has to fit into a message."""
 MOST_GLOBS: Final = 32
 MOST_A_PAGE: Final = 100
-"""Of which each may have 28 KiB as a message: what is JSON in `MOST_FACTS_BYTES` is up to four times that."""
+"""Each may take 28 KiB as a message: JSON of `MOST_FACTS_BYTES` grows up to four times."""
 
 
 class Shown:
-    """Listing, and saying what became of the files."""
+    """Lists media, and records the state of files."""
 
     def __init__(self, *, history: History, content: Content, rights: Rights) -> None:
         self._history = history
@@ -47,10 +47,10 @@ class Shown:
         self._rights = rights
 
     async def list(self, query: MediaQuery, *, after: MediaKey | None, limit: int) -> MediaPage:
-        """A page in the order of their times.
+        """Return a page, ordered by time.
 
         Raises:
-            TooLarge: too many names, or too long ones.
+            TooLarge: too many globs, or too long ones.
         """
         if len(query.globs) > MOST_GLOBS or any(len(g) > MAX_NAME_CHARS for g in query.globs):
             raise TooLarge(f"at most {MOST_GLOBS} names of {MAX_NAME_CHARS} characters at a time")
@@ -68,12 +68,12 @@ class Shown:
         root: str,
         files: Sequence[MediaContent],
     ) -> None:
-        """Record what became of files; repeating it is harmless.
+        """Record files as durable or lost. Idempotent.
 
         Raises:
             NotFound: the replica neither runs nor ran on the calling node.
-            MissingBlobs: the content has not been sent completely by this node.
-            InvalidRequest: a file is not in the manifest, or has no such name.
+            MissingBlobs: this node has not sent all of the content.
+            InvalidRequest: a file is not in the manifest, or its name is invalid.
         """
         await self._rights.check(caller.node, session_id, attempt, rank, joined_at=caller.joined_at)
         if len(files) > MOST_AT_ONCE:
@@ -101,7 +101,7 @@ def _checked(told: MediaContent, root: str, sizes: Mapping[str, int]) -> MediaCo
 
 
 class _Told(msgspec.Struct):
-    """A record of media: written by a program, which may lie in every field."""
+    """A record of media, written by a user's program: no field is trusted."""
 
     kind: Literal["media"]
     time: Annotated[float, msgspec.Meta(ge=0, lt=LATEST_TIME)]
@@ -119,7 +119,7 @@ _DECODER = msgspec.json.Decoder(_Told)
 
 
 def media_in(chunk: Chunk) -> Iterator[Media]:
-    """The media that a chunk's records tell of."""
+    """Yield the media in a chunk's records."""
     for told in records_of_kind(chunk, "media", _DECODER):
         if FILE_NAME.fullmatch(told.file):
             yield _media(chunk.stream, told)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class MediaServicer(media_pb2_grpc.MediaServiceServicer):
-    """Media, as users see them and nodes bring them."""
+    """Media, for users and nodes."""
 
     def __init__(
         self, shown: Shown, references: References, content: Content, reading: Turns
@@ -39,7 +39,7 @@ class MediaServicer(media_pb2_grpc.MediaServiceServicer):
     async def ListMedia(  # noqa: N802 - named by the contract
         self, request: pb.ListMediaRequest, _: Context
     ) -> pb.ListMediaResponse:
-        """In the order of their times; their content may be read from then on."""
+        """Return a page, ordered by time, and allow reading the content."""
         who = require_user()
         session = await self._references.find(who, request.session)
         query = MediaQuery(
@@ -67,7 +67,7 @@ class MediaServicer(media_pb2_grpc.MediaServiceServicer):
     async def CommitMedia(  # noqa: N802
         self, request: pb.CommitMediaRequest, _: Context
     ) -> pb.CommitMediaResponse:
-        """They are durable, or lost."""
+        """Record files as durable or lost."""
         files = [MediaContent(file=one.file, why_lost=one.why_lost) for one in request.files]
         await self._shown.settle(
             require_agent(),
