@@ -40,12 +40,12 @@ _IDENTITY: Final = {
     "AZURE_FEDERATED_TOKEN_FILE": "federated_token_file",
     "IDENTITY_ENDPOINT": "msi_endpoint",
 }
-"""Variables of Azure's own libraries, by what obstore calls them."""
+"""Variables of Azure's own libraries, with their obstore settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Access:
-    """What a connection string says, or the environment; "" for what it does not."""
+    """Access settings of a connection string or the environment; "" where unset."""
 
     account: str = ""
     endpoint: str = ""
@@ -67,7 +67,7 @@ def _open(
     check_endpoint(endpoint, "azure_endpoint")
     config: dict[str, str | bool] = {
         "account_name": account,
-        # Said even when they are the defaults: obstore has variables of its own for them.
+        # Set even to the defaults: obstore would read its own variables otherwise.
         "endpoint": endpoint,
         "use_emulator": False,
         "skip_signature": False,
@@ -119,10 +119,10 @@ def _read(file: Path) -> _Access:
 
 
 def _parsed(connection: str, where: str) -> _Access:
-    """What a connection string says, as the portal of Azure shows it.
+    """Parse a connection string as the Azure portal shows it.
 
     Raises:
-        ValueError: it is none, or has no key; its content is not in the words.
+        ValueError: it is invalid or has no key; the message never contains it.
     """
     parts = [part.partition("=") for part in connection.strip().split(";") if part.strip()]
     found = {name.strip().lower(): value.strip() for name, _, value in parts}
@@ -135,13 +135,13 @@ def _parsed(connection: str, where: str) -> _Access:
     if account and not endpoint:
         suffix = found.get("endpointsuffix", "core.windows.net")
         endpoint = f"{found.get('defaultendpointsprotocol', 'https')}://{account}.blob.{suffix}"
-    # One with a shared access signature names the account in the address alone.
+    # A string with a shared access signature names the account in its endpoint only.
     account = account or (urlsplit(endpoint).hostname or "").partition(".")[0]
     return _Access(account=account, endpoint=endpoint, key=key, sas=sas)
 
 
 def _provider(service: BucketService, access: _Access) -> Callable[[], AzureCredential]:
-    """What gives the key or signature; that of a file is read again before long."""
+    """Return a provider of the key or signature; a credentials file is reread periodically."""
     file = service.credentials
     if file is None:
         return lambda: _credential(access, None)

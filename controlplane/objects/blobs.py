@@ -1,4 +1,4 @@
-"""One blob as it is stored."""
+"""Decoding of one stored blob."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsml.content.framing import unframe
 
 
 def content_of(digest: str, framed: bytes) -> bytes:
-    """The bytes of a blob, verified; BlobDamaged."""
+    """Decode and verify a blob; BlobDamaged."""
     try:
         data = unframe(framed, max_bytes=MAX_BLOB_BYTES)
         verify(digest, data)

@@ -1,7 +1,7 @@
-"""Files by key in a bucket of an object service, which promises by itself that a put is whole and survives.
+"""Files by key in a bucket; the object service itself makes puts atomic and durable.
 
-A bucket can be emptied, or replaced by another one of its name, while it is used: the mark that was there at the start is
-looked at before every put, and where it matters that a file is not found.
+A bucket can be emptied, or replaced by another one of its name, while in use: its mark is compared with the one
+at start-up before every put, and whenever a missing file matters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class BucketFiles(Files):
-    """Files of a bucket; `advice` of its service goes with what it refuses."""
+    """Files of a bucket; denials carry the `advice` of its service."""
 
     is_folder: ClassVar = False
 
@@ -52,7 +52,7 @@ class BucketFiles(Files):
         return [bytes(one) for one in found]
 
     async def sign(self, key: str, life_s: float) -> str:
-        """A URL by which anybody can read a file of a bucket for so long."""
+        """Return a URL that lets anybody read the file for `life_s` seconds."""
         with translated(self._advice):
             bucket = cast("S3Store", self._backend)
             return await obstore.sign_async(bucket, "GET", key, dt.timedelta(seconds=life_s))
@@ -71,7 +71,7 @@ class BucketFiles(Files):
             return True
 
     async def _flush_mark(self) -> None:
-        pass  # what is put survives
+        pass  # puts are durable
 
     async def unfit(self) -> str:
         """See Files."""
@@ -82,7 +82,7 @@ class BucketFiles(Files):
                 fault = await self._fault(key, body)
                 is_fit = not fault
             finally:
-                # One that is not fit may not delete, either: its first fault is the one to know.
+                # An unfit service may fail to delete, too: report its first fault.
                 with contextlib.suppress(*(() if is_fit else (OSError, BaseError))):
                     await obstore.delete_async(self._backend, key)
         return fault
@@ -107,7 +107,7 @@ class BucketFiles(Files):
         try:
             part = bytes(await obstore.get_range_async(self._backend, key, start=2, length=3))
         except BaseError:
-            # Where the whole cannot be read either it is away, which is no fault of the service; and it may be back.
+            # If the whole object cannot be read either, the service is away, not unfit; it may be back by now.
             await obstore.get_async(self._backend, key)
             with contextlib.suppress(BaseError):
                 part = bytes(await obstore.get_range_async(self._backend, key, start=2, length=3))
@@ -125,7 +125,7 @@ class BucketFiles(Files):
 
 
 class Bucket(NamedTuple):
-    """Files that others may read by URLs, and the PEM of a private authority of their service; empty for none."""
+    """Files that can be shared by signed URLs, and the PEM of their service's private CA (empty: none)."""
 
     files: BucketFiles
     authority: bytes

@@ -1,7 +1,7 @@
-"""The way to a bucket, whichever service has it.
+"""Opening buckets of any supported service.
 
-Credentials are looked for as the tools of each cloud do: the environment, then a file, then what the
-machine or container is given by its cloud. They are in no setting and in no log.
+Credentials are looked up as each cloud's tools do: the environment, then a file, then the identity
+of the machine or container. They are in no setting and in no log.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _CLOUDS: Final = {"s3": S3, "gs": GCS, "az": AZURE}
 
 
 class OpenBucket(NamedTuple):
-    """A bucket as obstore has it, and what to try where its service denies us."""
+    """An obstore bucket, and the advice to show when its service denies access."""
 
     backend: Backend
     advice: Advice
 
 
 def open_bucket(url: str, service: BucketService, environment: Mapping[str, str]) -> OpenBucket:
-    """The bucket and prefix of a URL; nothing is asked of the service yet.
+    """Open the bucket and prefix of a URL, without a request to the service.
 
     Raises:
-        ValueError: it is no such URL, plain text to another machine, or there is no such file.
+        ValueError: the URL is invalid, unencrypted to another machine, or a credentials file is missing.
     """
     parts = urlsplit(url)
     cloud = _CLOUDS.get(parts.scheme)

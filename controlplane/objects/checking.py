@@ -1,4 +1,4 @@
-"""What every object store refuses."""
+"""Checks of blobs before any put."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_blobs(blobs: Mapping[str, bytes | memoryview]) -> None:
-    """Return when every blob may be put under its digest."""
+    """Raise InvalidRequest or WrongDigest for bad blobs."""
     for digest, data in blobs.items():
         check_digest(digest)
         if len(data) > MAX_BLOB_BYTES:

@@ -1,4 +1,4 @@
-"""Whether an object store that cannot be used is away, or denies us: by what obstore says."""
+"""Tells unavailable object stores from denied access, by obstore's error messages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from controlplane.objects.service import Advice
 
 NO_BUCKET: Final = re.compile(r"\b(NoSuchBucket|ContainerNotFound)\b")
-"""Not that an object is not in it."""
+"""The bucket is missing, not an object in it."""
 NOT_UNDERSTOOD: Final = re.compile(
     r"status code: (400|405|411|501)\b|Unable to extract metadata from headers"
 )
-"""The service does not know what is asked of it, or its answer is no such service's."""
+"""The service does not support the request, or is no object service."""
 
 _FILE: Final = re.compile(r"\bcredential provider: ValueError: (.*)")
-"""What we say of a credentials file, as obstore passes it on."""
+"""Our own error about a credentials file, as passed on by obstore."""
 
 _ADVICE: Final = (
     (NO_BUCKET, "bucket"),
@@ -30,7 +30,7 @@ _ADVICE: Final = (
         "region",
     ),
 )
-"""What a service says, and the field of its advice that helps."""
+"""Error patterns, each with the matching field of Advice."""
 
 _PLACE: Final = re.compile(r"\b[A-Z]+ (https?://[^/\s?]+)\S* in \S+?(?:,.*?)? +- (.*)")
 _CAUSES: Final = (
@@ -50,12 +50,12 @@ _METADATA: Final = (
     "http://169.254.170.2",
     "http://metadata.google.internal",
 )
-"""Whom obstore asks for a key when it has none: services of a cloud's machines and containers."""
+"""Metadata services of cloud machines and containers; obstore requests keys there if it has none."""
 _BODY: Final = re.compile(r": ?\N{ZERO WIDTH NO-BREAK SPACE}?(<\?xml|\{).*")
 
 
 def denial(words: str, advice: Advice | None) -> str:
-    """What to try where a service is there and denies us; "" while it is away, or in trouble itself, and for a folder."""
+    """Return the advice for a denied request; "" for folders and for services that are away or failing."""
     if advice is None:
         return ""
     found = (getattr(advice, name) for pattern, name in _ADVICE if pattern.search(words))
@@ -63,10 +63,10 @@ def denial(words: str, advice: Advice | None) -> str:
 
 
 def reason(words: str) -> str:
-    """What happened, and where: without the source that obstore adds for its developers.
+    """Return what failed and where, without obstore's debug source.
 
-    The same failure reads the same each time. Of a URL only the host is told: the rest of it may be
-    what a service of the cloud gives keys for.
+    The same failure always gives the same text. URLs are cut to the host: the rest may be what a
+    metadata service gives keys for.
     """
     line, _, source = words.partition("\n\nDebug source:")
     line = _BODY.sub("", line.partition("\n")[0]).rstrip(" :")

@@ -1,12 +1,12 @@
-"""What the object store can refuse, by name.
+"""Errors of the object store.
 
 NsmlError
   NotFound > BlobNotFound
-  InvalidRequest > WrongDigest: bytes that are not what their name says; nothing of them is kept
+  InvalidRequest > WrongDigest: bytes that do not match their digest; none are stored
   Unavailable > ObjectsUnavailable: the store does not answer
-    ObjectsFull: it has no room
-    ObjectsDenied: it is there, and does not let us in
-  BlobDamaged: what is stored is not what was put; put it again to heal it
+    ObjectsFull: no space left
+    ObjectsDenied: it is reachable, but denies access
+  BlobDamaged: the stored bytes do not match the digest; another put repairs it
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BlobNotFound(NotFound):
 
 
 class WrongDigest(InvalidRequest):
-    """The bytes are not what the digest names."""
+    """The bytes do not match the digest."""
 
     reason = "WRONG_DIGEST"
 
@@ -31,16 +31,16 @@ class ObjectsUnavailable(Unavailable):
 
 
 class ObjectsFull(ObjectsUnavailable):
-    """The object store has no room; what is there can be read."""
+    """The object store has no space left; stored blobs can still be read."""
 
     reason = "OBJECTS_FULL"
 
 
 class ObjectsDenied(ObjectsUnavailable):
-    """The service is there: it refuses our key, has no such bucket, or is not who it should be."""
+    """The service is reachable, but rejects our key, has no such bucket, or fails verification."""
 
 
 class BlobDamaged(NsmlError):
-    """What is stored under a digest is not what the digest names."""
+    """The bytes stored under a digest do not match it."""
 
     reason = "BLOB_DAMAGED"

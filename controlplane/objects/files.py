@@ -1,7 +1,7 @@
-"""Files by key, through obstore: what the object store keeps its packs in.
+"""Files by key, through obstore: the storage under the object store's packs.
 
-Folders (`folder_files.py`) and buckets (`bucket_files.py`) have them. `mark` says whose they are, and `clock` was
-written when the time was asked for.
+Implemented for folders (`folder_files.py`) and buckets (`bucket_files.py`). The file `mark` identifies the owner;
+the file `clock` is rewritten to read the storage's time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FoundFile(NamedTuple):
-    """A file as a listing has it; when it was written, by the clock of whoever keeps it (Unix s)."""
+    """A listed file; `written_at` is by the storage's clock (Unix s)."""
 
     key: str
     size: int
@@ -51,10 +51,10 @@ class FoundFile(NamedTuple):
 class Files(ABC):
     """Any method may raise ObjectsUnavailable.
 
-    Keys are ours, never what somebody sent: folders and a name, with a `/` between.
+    Keys are our own, never user input: folders and a name, separated by `/`.
 
     Attributes:
-        is_folder: whether they lie in a folder: listing is cheap, and what was listed is all.
+        is_folder: whether they are in a folder: listing is cheap and complete.
     """
 
     is_folder: ClassVar[bool]
@@ -68,10 +68,10 @@ class Files(ABC):
 
     @abstractmethod
     async def put(self, key: str, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write a new file of these pieces; it survives a power cut once this returns."""
+        """Write a new file of these pieces; durable once this returns."""
 
     async def read(self, key: str) -> bytes | None:
-        """The whole file; None when it is not there."""
+        """Return the whole file; None if it does not exist."""
         with translated(self._advice):
             try:
                 async with self._at_once:
@@ -83,7 +83,7 @@ class Files(ABC):
         return None
 
     async def ranges(self, key: str, wanted: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """Of a file, so many bytes from each of the starts, fewer where it ends before; None when it is not there."""
+        """Read (start, length) ranges of a file, shorter at its end; None if it does not exist."""
         with translated(self._advice):
             try:
                 async with self._at_once:
@@ -97,7 +97,7 @@ class Files(ABC):
     async def _read_ranges(self, key: str, wanted: Sequence[tuple[int, int]]) -> list[bytes]: ...
 
     async def has(self, keys: Sequence[str]) -> set[str]:
-        """Those of the keys that have a file."""
+        """Return the keys that have a file."""
         with translated(self._advice):
             found = await self._present(keys)
         if len(found) < len(keys):
@@ -114,15 +114,15 @@ class Files(ABC):
             await obstore.delete_async(self._backend, key)
 
     async def list(self, under: str) -> AsyncIterator[FoundFile]:
-        """The files in a folder of keys; those put or removed meanwhile may or may not be among them."""
+        """List the files in a folder of keys; files put or removed meanwhile may or may not be included."""
         with translated(self._advice):
             async for page in obstore.list(self._backend, prefix=f"{under}/"):
                 for item in page:
                     yield FoundFile(item["path"], item["size"], item["last_modified"].timestamp())
-        await self.check_there()  # a folder that is gone lists nothing, and that ends well
+        await self.check_there()  # a missing folder lists nothing, without an error
 
     async def now(self) -> float:
-        """The time of whoever keeps the files (Unix s)."""
+        """The time by the storage's clock (Unix s)."""
         await self.check_there()
         with translated(self._advice):
             await obstore.put_async(self._backend, _CLOCK, b"")
@@ -130,7 +130,7 @@ class Files(ABC):
         return found["last_modified"].timestamp()
 
     async def mark(self, fresh: str = "") -> str:
-        """See ObjectStore. They have to have the mark that was told here for as long as they are used."""
+        """See ObjectStore. The files must keep the mark returned here for as long as they are used."""
         found = await self._mark(fresh)
         self._marked = found or self._marked
         return found
@@ -147,7 +147,7 @@ class Files(ABC):
 
     @abstractmethod
     async def _flush_mark(self) -> None:
-        """Return once a new mark survives a power cut."""
+        """Return once a new mark is durable."""
 
     async def _read_mark(self) -> str:
         try:
@@ -158,23 +158,23 @@ class Files(ABC):
             return ""
 
     async def unfit(self) -> str:
-        """Why these cannot be used, in words: what keeps them ignores what a claim, or a read of a part, rests on. "": they can."""
+        """Return why these cannot be used: no exclusive create or no range reads; "" if they can."""
         return ""
 
     @abstractmethod
     async def check_there(self) -> None:
-        """Raise ObjectsUnavailable where the folder or bucket is not the one of the start any more."""
+        """Raise ObjectsUnavailable if the folder or bucket is no longer the one at start-up."""
 
 
 def raise_no_bucket(error: Exception) -> None:
-    """Raise the error again where it says that there is no bucket, and not that a file is not in it."""
+    """Reraise the error if the bucket is missing, not only a file in it."""
     if NO_BUCKET.search(str(error)):
         raise error
 
 
 @contextlib.contextmanager
 def translated(advice: Advice | None) -> Iterator[None]:
-    """Obstore's errors by our names; it raises Python's own for the common ones."""
+    """Translate obstore's errors to ours; obstore raises Python's own for common ones."""
     try:
         yield
     except (FileNotFoundError, NotFoundError) as error:
@@ -205,7 +205,7 @@ def _kind(error: Exception, advice: Advice | None) -> type[ObjectsUnavailable]:
 
 
 def _is_full(error: Exception) -> bool:
-    """Whether there is no room; obstore has no name of its own for that, and tells the system's."""
+    """Whether the storage is full; obstore has no error of its own for it, only the system's message."""
     return getattr(error, "errno", None) in _FULL or any(
         os.strerror(number) in str(error) for number in _FULL
     )

@@ -1,11 +1,11 @@
-"""A folder's files by key: what the object store keeps its packs in, where no object service does.
+"""Files by key in a folder: storage for the packs without an object service.
 
-A folder gets each file under `incoming/` first, flushed, and then under its name: a name never leads to half a
-file, and what was acknowledged survives a power cut.
+Each file is written and flushed under `incoming/`, then renamed: no name leads to a partial file, and
+acknowledged files survive a power cut.
 
-A folder can vanish while it is used, as when it is unmounted, and what is then at its place is not it.
-So nothing is made anew on the way to a file, and the mark that was there at the start is looked at
-before every put, and where it matters that a file is not found. Bytes that are found need no look.
+A folder can vanish while in use, as when unmounted, and another one appear in its place. So parent folders are
+never recreated, and the mark is compared with the one at start-up before every put, and whenever a
+missing file matters. Successful reads need no check.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _PACKS = "packs"
 _ABANDONED_S = 86_400
 _WRITE_BYTES = 1 << 20
 _MOST_PIECES = os.sysconf("SC_IOV_MAX")
-"""Of one write, as the system says."""
+"""Pieces per write call: the system's limit."""
 
 
 class FolderFiles(Files):
     """Files of a local or a mounted folder.
 
     Args:
-        incoming: below the folder: where this process begins its files.
+        incoming: subfolder for this process's unfinished files.
     """
 
     is_folder: ClassVar = True
@@ -56,11 +56,11 @@ class FolderFiles(Files):
         """See Files."""
         async with self._at_once:
             with translated(self._advice):
-                # A file that is being written cannot be taken back.
+                # A write cannot be cancelled halfway.
                 await to_its_end(self._put(key, pieces))
 
     async def _put(self, key: str, pieces: Sequence[bytes | memoryview]) -> None:
-        """Put it, or leave nothing under `incoming/`: a full disk must not stay full of those."""
+        """Put the file; on failure clean `incoming/`, or leftovers would keep a full disk full."""
         folder, marked = self._folder, self._marked
         incoming = folder / self._incoming
         begun = incoming / f"{next(self._numbers)}-{key.rpartition('/')[2]}"
@@ -100,9 +100,9 @@ class FolderFiles(Files):
 
 
 def open_folder(folder: Path, run: Offload) -> FolderFiles:
-    """Files in a local folder, made if need be. Blocking.
+    """Open a local folder, creating it if needed. Blocking.
 
-    What an earlier process left half done is removed: one process at a time writes to a folder.
+    Removes unfinished files of earlier processes: only one process at a time writes to a folder.
     """
     (folder / _PACKS).mkdir(parents=True, exist_ok=True, mode=0o700)
     incoming = folder / _INCOMING
@@ -114,14 +114,14 @@ def open_folder(folder: Path, run: Offload) -> FolderFiles:
 
 
 def shared_folder(url: str) -> Path | None:
-    """The folder of file:///FOLDER; None of another URL."""
+    """Return the folder of file:///FOLDER; None for other URLs."""
     return Path(unquote(urlsplit(url).path)) if url.startswith("file://") else None
 
 
 def open_shared_folder(folder: Path, url: str, run: Offload) -> FolderFiles:
-    """A folder that others write to as well: each process has a place of its own for what it begins.
+    """Open a folder shared with other writers: each process has its own subfolder of `incoming/`.
 
-    The folder itself is never made: where it is not there, it is probably not mounted.
+    The folder itself is never created: if missing, it is probably not mounted.
     """
     if urlsplit(url).netloc or not folder.is_absolute():
         raise ValueError(f"{url} is no folder: write file:///FOLDER, with three slashes")
@@ -142,13 +142,13 @@ def open_shared_folder(folder: Path, url: str, run: Offload) -> FolderFiles:
 
 
 def _remove_abandoned(own: Path) -> None:
-    """Remove what other processes began that cannot be at it any more: no put takes a day.
+    """Remove unfinished files of other processes older than a day: no put takes that long.
 
-    Compared with what was made just now: the clock of whoever keeps the folder may not be ours.
+    Age is relative to our new subfolder: the file server's clock may differ from ours.
     """
     before = own.stat().st_mtime - _ABANDONED_S
     for other in own.parent.iterdir():
-        with contextlib.suppress(OSError):  # it has come to life, or is gone
+        with contextlib.suppress(OSError):  # in use again, or removed
             for begun in other.iterdir():
                 if begun.stat().st_mtime < before:
                     begun.unlink()
@@ -157,10 +157,10 @@ def _remove_abandoned(own: Path) -> None:
 
 
 def _check_folder(folder: Path, marked: str, incoming: Path | None = None) -> None:
-    """Return when the folder is the one that it was at the start, and `incoming` is in it.
+    """Raise ObjectsUnavailable unless the folder is the one at start-up; create `incoming` if missing.
 
-    Others remove our place under `incoming/` when nothing was put for a day; it is made again, but
-    nothing above it is.
+    Other processes remove our `incoming` subfolder after a day without puts. Its parents are never
+    recreated.
     """
     try:
         if marked:
@@ -183,7 +183,7 @@ def _check_folder(folder: Path, marked: str, incoming: Path | None = None) -> No
 
 
 def _write_flushed(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """A new file in a folder that is there; nothing above it is made."""
+    """Write and flush a new file; its folder must exist."""
     with path.open("xb", buffering=0) as file:
         for some in _batches(pieces):
             _write_all(file.fileno(), some)
@@ -191,7 +191,7 @@ def _write_flushed(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def _batches(pieces: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
-    """Pieces that are written together: a call for each costs more, and so do the large pages of a larger write."""
+    """Group pieces into writes of up to _WRITE_BYTES: single or larger writes cost more."""
     some: list[bytes | memoryview] = []
     held = 0
     for piece in pieces:
@@ -224,7 +224,7 @@ def _ranges_of(path: Path, wanted: Iterable[tuple[int, int]]) -> list[bytes]:
 
 
 def _present(folder: Path, keys: Iterable[str]) -> set[str]:
-    """Those that have a file. Raises OSError: it is not known."""
+    """Return the keys that have a file. Raises OSError if unknown."""
     found = set()
     for key in keys:
         with contextlib.suppress(FileNotFoundError):

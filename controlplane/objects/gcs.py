@@ -35,7 +35,7 @@ def _open(
     return GCSStore(
         bucket,
         prefix=prefix,
-        # Said even when they are the defaults: obstore has variables of its own for them.
+        # Set even to the defaults: obstore would read its own variables otherwise.
         config={"base_url": endpoint, "skip_signature": False, **_keys(service, environment)},
         client_options=client_options(service, endpoint),
         retry_config=retries(),
@@ -55,10 +55,10 @@ GCS: Final = Cloud(
 
 
 def _keys(service: BucketService, environment: Mapping[str, str]) -> GCSConfig:
-    """The file with credentials as obstore takes it; empty where it asks the machine for them.
+    """Return the credentials file as obstore settings; empty to use the machine's identity.
 
     Raises:
-        ValueError: it cannot be read, or has no such credentials; its content is not in the words.
+        ValueError: the file is unreadable or has no usable credentials; the message never contains them.
     """
     if service.credentials is not None:
         file = service.credentials

@@ -1,9 +1,8 @@
 """The object store's contract: blobs, each named by the BLAKE3 digest of its bytes.
 
-A blob never changes: under a digest there is nothing or exactly its bytes. So puts may be repeated,
-race and come in any order. Digests are 64 lowercase hex characters; anything else raises
-InvalidRequest before it touches a path. Any method may raise ObjectsUnavailable: the call may be
-repeated.
+Blobs are immutable: a digest has no bytes or exactly its bytes. So puts may be repeated, concurrent
+and in any order. Digests are 64 lowercase hex characters; anything else raises InvalidRequest
+before it touches a path. Any method may raise ObjectsUnavailable: the call may be retried.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MAX_BLOB_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
-    """One blob as a sweep sees it: bytes that it takes in the store, when it was put (Unix s)."""
+    """A listed blob: its bytes in the store, and when it was put (Unix s)."""
 
     digest: str
     stored_bytes: int
@@ -28,7 +27,7 @@ class StoredBlob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedBlobs:
-    """Blobs that were read: how many, bytes that they take in the store, and the digests of those that are damaged."""
+    """A batch of verified blobs: count, bytes in the store, digests of damaged blobs."""
 
     count: int
     stored_bytes: int
@@ -36,86 +35,86 @@ class VerifiedBlobs:
 
 
 class ObjectStore(Protocol):
-    """Keeps blobs; knows nothing of who may read them.
+    """Stores blobs, without access control.
 
-    Nothing is removed at once. `put_aside` takes a blob from its name: it is missing then for who asks, and still
-    read by who refers to it after all, until `take_back` gives the name back or `delete` removes it.
+    Deletion has two steps. `put_aside` hides a blob: `has_missing` reports it as missing, but `get` still reads it,
+    until `take_back` restores it or `delete` removes it.
     """
 
     async def has_missing(self, digests: Collection[str]) -> set[str]:
-        """Those of `digests` that are not there, are aside, or that `get` has found damaged: to be put again."""
+        """Return the digests that must be put again: absent, aside, or found damaged."""
         ...
 
     async def losses(self) -> str:
-        """Another text than before whenever blobs were found damaged, or gone: what was known to be whole may not be."""
+        """Return a token that changes when blobs are found damaged or lost; earlier completeness checks are then stale."""
         ...
 
     async def put(self, digest: str, data: bytes) -> None:
-        """Keep a blob; it survives a power cut once this returns.
+        """Store a blob; it is durable once this returns.
 
-        WrongDigest when `data` is something else, InvalidRequest above MAX_BLOB_BYTES: nothing is
-        kept. A blob that is there is written again, which heals a damaged one.
+        WrongDigest if `data` does not match, InvalidRequest above MAX_BLOB_BYTES: nothing is
+        stored. An existing blob is written again, which repairs a damaged one.
         """
         ...
 
     async def put_many(self, blobs: Mapping[str, bytes | memoryview]) -> None:
-        """Put several, much cheaper than one by one. All are checked before any is written."""
+        """Put several blobs, much cheaper than one by one. All are checked before any is written."""
         ...
 
     async def get(self, digest: str) -> bytes:
-        """The whole blob, verified, also what is aside. BlobNotFound, BlobDamaged."""
+        """Return the whole blob, verified, even if aside. Raises BlobNotFound, BlobDamaged."""
         ...
 
     async def get_first(self, digests: Sequence[str], most_bytes: int) -> list[bytes]:
-        """The first of these blobs, one at least and then as many as have so many bytes together, each as `get` has it.
+        """Return the first of these blobs, verified: at least one, then more until they have `most_bytes` together.
 
-        Cheaper than one by one. Where one of them cannot be given it ends before that, or raises what `get` does.
+        Cheaper than one by one. Stops before an unreadable blob; if that is the first, raises as `get` does.
         """
         ...
 
     async def put_aside(self, digests: Collection[str], may: Callable[[], bool]) -> set[str]:
-        """Take blobs from their names; those that were there. None where `may`, asked at the last moment, forbids it."""
+        """Hide blobs; return those that were present. Hides none if `may()`, called at the last moment, is false."""
         ...
 
     async def take_back(self, digests: Collection[str]) -> None:
-        """Give what is aside its name again; the rest of `digests` means nothing. A put does it, too."""
+        """Restore blobs that are aside; other digests are ignored. A put restores, too."""
         ...
 
     async def delete(self, digests: Collection[str]) -> set[str]:
-        """Remove for good what is aside; those that were. What has the name is not touched."""
+        """Delete the blobs that are aside and return them; other blobs are not touched."""
         ...
 
     def verify(self) -> AsyncIterator[VerifiedBlobs]:
-        """Read everything, some blobs at a time. Those that are damaged are missing from then on."""
+        """Read all blobs in batches. Damaged blobs are reported as missing from then on."""
         ...
 
     async def recover(self, digests: Collection[str]) -> dict[str, str]:
-        """Put blobs that are missing again where a copy of them is left; for people, from where, by digest.
+        """Restore missing blobs from leftover copies; return the source of each, as display text by digest.
 
-        Looks at everything that is stored. Each copy is verified.
+        Searches everything in the store. Each copy is verified.
         """
         ...
 
     async def maintain(self, may: Callable[[], bool]) -> None:
-        """Do what the store needs now and then, and nobody asks for; the leader's, while `may` says so."""
+        """Do periodic maintenance, on the leader only; stops once `may()` is false."""
         ...
 
     def list_aside(self) -> AsyncIterator[StoredBlob]:
-        """What is aside, as `list` has it; `put_at` is when it was put there."""
+        """List the blobs that are aside; `put_at` is when they were put aside."""
         ...
 
     async def now(self) -> float:
-        """The time of whoever keeps the objects, by which `put_at` is told (Unix s)."""
+        """The time by the store's clock, the one of `put_at` (Unix s)."""
         ...
 
     async def mark(self, fresh: str = "") -> str:
-        """The mark that says whose these objects are; "" while there is none.
+        """Return the mark that identifies these objects' owner; "" while there is none.
 
-        A store without one gets `fresh`, for good: of several that come at once one is taken, and all
-        are told which.
+        A store without one gets `fresh`, permanently: of concurrent callers one wins, and all get
+        its mark.
         """
         ...
 
     def list(self) -> AsyncIterator[StoredBlob]:
-        """Every blob in any order; those put or deleted meanwhile may or may not be among them."""
+        """List all blobs in any order; blobs put or deleted meanwhile may or may not be included."""
         ...

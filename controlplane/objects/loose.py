@@ -1,7 +1,7 @@
-"""Blobs as earlier versions stored them: each a file of its own, until it is moved into a pack.
+"""Loose blobs of earlier versions: one file per blob, until moved into a pack.
 
-Layout: `blobs/ab/cdef...`, the digest cut after two characters, and `aside/` with the same below it for what was put
-aside. Nothing is written here any more.
+Layout: `blobs/ab/cdef...`, the digest split after two characters, and the same under `aside/` for blobs put
+aside. No loose blobs are written any more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ASIDE: Final = "aside"
 
 
 class LooseBlob(NamedTuple):
-    """One of them: bytes that it takes, when it was put, or put aside (Unix s)."""
+    """A loose blob: its stored bytes, and when it was put or put aside (Unix s)."""
 
     digest: str
     size: int
@@ -32,7 +32,7 @@ class LooseBlobs:
     """The loose blobs among the files of an object store.
 
     Attributes:
-        are_there: whether there may be some; False once a look has found none.
+        are_there: whether there may be some; False once `look` has found none.
     """
 
     def __init__(self, files: Files) -> None:
@@ -40,18 +40,18 @@ class LooseBlobs:
         self.are_there = True
 
     async def look(self) -> None:
-        """See whether there are some."""
+        """Update `are_there`."""
         async for _ in self.list():
             self.are_there = True
             return
         self.are_there = False
 
     async def named(self, digests: Collection[str]) -> set[str]:
-        """Those of the digests that are here and not aside."""
+        """Return the digests with a loose blob that is not aside."""
         return await self._those(digests, NAMED)
 
     async def aside(self, digests: Collection[str]) -> set[str]:
-        """Those of the digests that are aside here."""
+        """Return the digests with a loose blob that is aside."""
         return await self._those(digests, ASIDE)
 
     async def _those(self, digests: Collection[str], under: str) -> set[str]:
@@ -65,7 +65,7 @@ class LooseBlobs:
         return {keys[key] for key in found}
 
     async def read(self, digest: str) -> bytes | None:
-        """The frame of a blob, also of one that is aside; None when it is not here."""
+        """Return the frame of a blob, even if aside; None if it is not loose."""
         if not self.are_there:
             return None
         for under in (NAMED, ASIDE):
@@ -75,19 +75,19 @@ class LooseBlobs:
         return None
 
     async def remove(self, digests: Sequence[str]) -> None:
-        """Remove blobs that are in a pack by now."""
+        """Remove blobs that are already in a pack."""
         for digest in digests:
             for under in (NAMED, ASIDE):
                 await self._files.remove(_key(digest, under))
 
     async def list(self) -> AsyncIterator[LooseBlob]:
-        """All of them; one that is in both places comes twice."""
+        """List all of them; a blob both named and aside comes twice."""
         if not self.are_there:
             return
         for under in (NAMED, ASIDE):
             async for file in self._files.list(under):
                 digest = "".join(file.key.split("/")[1:])
-                if is_digest(digest):  # what others left there is not ours
+                if is_digest(digest):  # skip foreign files
                     yield LooseBlob(digest, file.size, file.written_at, under == ASIDE)
 
 

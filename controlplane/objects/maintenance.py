@@ -1,4 +1,4 @@
-"""What a packed object store needs now and then: the index and the files agree, and no room is wasted."""
+"""Periodic maintenance of a packed object store: reconciles index and files, and frees wasted space."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ if TYPE_CHECKING:
     from controlplane.objects.loose import LooseBlobs
 
 ADOPT_AFTER_S: Final = 3_600.0
-"""A pack that the index does not know may be one that another control plane has just written."""
+"""Minimum age of unindexed packs: another control plane may have just written a younger one."""
 EMPTY_S: Final = 3_600.0
 """How long a pack outlives its last blob."""
 
 SMALL_BYTES: Final = 4 << 20
 MANY_SMALL: Final = 16
-"""So many packs below this size are copied together."""
+"""Packs below SMALL_BYTES are merged once there are this many."""
 COPY_BYTES: Final = 4 << 30
-"""As much is copied in one go of `maintain`."""
+"""Limit of the bytes copied in one `maintain`."""
 AT_ONCE: Final = 512
-"""Files that are looked at, or loose blobs that are moved, together."""
+"""Batch size for file checks and moves of loose blobs."""
 
 _IS_NAME: Final = re.compile("[0-9a-f]{32}")
-"""What others left there is not ours."""
+"""Files with other names are not ours."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
 class Maintained:
-    """What one go of `maintain` did.
+    """Results of one `maintain`.
 
     Attributes:
-        moved_in: blobs of earlier versions that are in packs now.
-        adopted: packs that the index did not know.
-        lost: blobs of packs that are gone.
-        copied, copied_bytes: blobs that were copied into other packs.
-        removed: packs that were removed.
+        moved_in: loose blobs moved into packs.
+        adopted: packs added to the index.
+        lost: blobs of missing packs.
+        copied, copied_bytes: blobs copied into other packs.
+        removed: packs removed.
     """
 
     moved_in: int = 0
@@ -74,17 +74,17 @@ class Maintained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """Blobs that were found somewhere; `place`: where, for people."""
+    """Copies of blobs; `place` is their location as display text."""
 
     place: str
     blobs: Mapping[str, bytes]
 
 
 class Maintenance:
-    """Keeps the packs in order.
+    """Reconciles, merges and removes packs.
 
     Args:
-        name: gives a name that no pack has.
+        name: returns an unused pack name.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Maintenance:
         self._name = name
 
     async def go(self, may: Callable[[], bool]) -> Maintained:
-        """Do all of it once, while `may` says so."""
+        """Run all steps once, while `may()` is true."""
         done = Maintained()
         await self.reconcile(done, adopt_after_s=ADOPT_AFTER_S)
         await self._move_all_in(done, may)
@@ -105,7 +105,7 @@ class Maintenance:
         return done
 
     async def reconcile(self, done: Maintained, *, adopt_after_s: float) -> None:
-        """Take in packs that the index does not know, and forget those that are gone."""
+        """Add unindexed packs to the index, and drop missing packs from it."""
         found = [file async for file in self._files.list(PACKS)]
         listed = {name: file for file in found if _IS_NAME.fullmatch(name := name_of(file.key))}
         known: set[str] = set()
@@ -132,7 +132,7 @@ class Maintenance:
             after = page[-1].number
 
     async def verify(self) -> AsyncIterator[VerifiedBlobs]:
-        """See ObjectStore: pack by pack, then what is in none."""
+        """See ObjectStore: pack by pack, then loose blobs."""
         async for pack in self._packs():
             places = await self._index.entries(pack.name)
             if not places:
@@ -161,7 +161,7 @@ class Maintenance:
             yield VerifiedBlobs(count=1, stored_bytes=loose.size, damaged=damaged_one)
 
     async def copies_of(self, digests: Collection[str]) -> AsyncIterator[Copies]:
-        """Blobs of any pack, or of none, that are what their names say, each once."""
+        """Search all packs and loose blobs; yields each blob once, verified."""
         left = set(digests)
         async for file in self._files.list(PACKS):
             name = name_of(file.key)
@@ -197,7 +197,7 @@ class Maintenance:
         return True
 
     async def _entries(self, file: FoundFile) -> list[PackEntry] | None:
-        """What a pack says is in it; None when it is gone."""
+        """Read the footer entries of a pack; None if the pack is gone."""
         at_end = max(file.size - END_BYTES, 0)
         end = await self._files.ranges(file.key, [(at_end, END_BYTES)])
         if end is None:
@@ -207,7 +207,7 @@ class Maintenance:
         return None if footer is None else entries_of(footer[0], end[0], at_end - length)
 
     async def _move_all_in(self, done: Maintained, may: Callable[[], bool]) -> None:
-        """Move the blobs of earlier versions into packs."""
+        """Move loose blobs into packs."""
         some: list[tuple[str, bool]] = []
         size = 0
         async for loose in self._loose.list():
@@ -223,7 +223,7 @@ class Maintenance:
         await self._loose.look()
 
     async def move_in(self, some: Sequence[tuple[str, bool]]) -> int:
-        """Move loose blobs into a pack, with whether they are aside; how many. Those that are damaged stay."""
+        """Move (digest, is_aside) loose blobs into a pack; return how many. Damaged blobs stay loose."""
         pack, aside = PackWriter(), set()
         known = await self._index.locate([digest for digest, _ in some])
         moved = [digest for digest, _ in some if digest in known]
@@ -251,13 +251,13 @@ class Maintenance:
         for name in await self._index.emptied(before_s=EMPTY_S):
             if not may():
                 return
-            # In this order: a file without a row would be taken in again.
+            # In this order: a file without a row would be adopted again.
             await self._files.remove(key_of(name))
             await self._index.forget([name])
             done.removed += 1
 
     async def _copy_together(self, done: Maintained, may: Callable[[], bool]) -> None:
-        """Copy what is left of packs that are mostly deleted, and small packs, into new ones."""
+        """Copy the remaining blobs of mostly deleted packs, and small packs, into new packs."""
         before = await self._index.now() - EMPTY_S
         wasteful, small = [], []
         async for pack in self._packs():
@@ -277,7 +277,7 @@ class Maintenance:
 
 
 async def _is_whole(files: Files, place: BlobPlace) -> bool:
-    """Whether a blob is what its name says, read once more: one answer of a service may be wrong."""
+    """Read a blob again and verify it: a single response of a service may be wrong."""
     found = await files.ranges(key_of(place.pack), [(place.start, place.stored)])
     if not found:
         return False
@@ -285,7 +285,7 @@ async def _is_whole(files: Files, place: BlobPlace) -> bool:
 
 
 def _whole(digests: Sequence[str], framed: Sequence[bytes]) -> dict[str, bytes]:
-    """Those of the blobs that are what their names say; of damaged ones nothing."""
+    """Return the content of the undamaged blobs by digest."""
     found = {}
     for digest, body in zip(digests, framed, strict=False):
         with contextlib.suppress(BlobDamaged):
@@ -307,7 +307,7 @@ def _is_damaged(digest: str, framed: bytes) -> bool:
 
 
 class _Copying:
-    """Copies blobs of several packs into new ones, each in order and verified; one that is damaged stays where it is."""
+    """Copies blobs of several packs into new ones, in order and verified; damaged blobs stay in place."""
 
     def __init__(
         self, files: Files, index: SqlPacks, name: Callable[[], str], done: Maintained
@@ -323,7 +323,7 @@ class _Copying:
         places = await self._index.entries(pack)
         wanted = [(place.start, place.stored) for place in places]
         found = await self._files.ranges(key_of(pack), wanted)
-        # What is gone is found by the next reconciliation.
+        # A missing pack is handled by the next reconciliation.
         for place, framed in zip(places, found or (), strict=False):
             try:
                 await self._files.run(partial(content_of, place.digest, framed))

@@ -1,11 +1,11 @@
-"""A pack: blobs one after the other in one file, and at its end what is where.
+"""A pack: concatenated blobs in one file, with a table of contents at its end.
 
-    blob ...   each one frame (nsml.content.framing), in the order in which they were put
+    blob ...   each one frame (nsml.content.framing), in the order of the puts
     footer     one line per blob: digest (32 bytes), start and stored length (8 each), length of its bytes (8)
-    end        length of the footer (8 bytes), its BLAKE3 digest (32), and the magic (8), which has the version
+    end        length of the footer (8 bytes), its BLAKE3 digest (32), and the magic (8), with the version
 
-Numbers are little-endian. The footer says nothing that the index does not: from it the index is made again. So a
-reader of a blob needs no more than its place, and a pack that is damaged at its end still gives its blobs.
+Numbers are little-endian. The footer repeats the index and serves to rebuild it. So reading a blob needs only its
+place, also from a pack with a damaged end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 PACK_BYTES: Final = 16 << 20
-"""A pack that has reached this takes no further blob."""
+"""A pack of this size or more takes no further blob."""
 PACKS: Final = "packs"
 
 MAGIC: Final = b"nsmlpk01"
@@ -29,22 +29,22 @@ _END: Final = struct.Struct("<Q32s8s")
 END_BYTES: Final = _END.size
 
 MOST_BLOBS: Final = 8_192
-"""In one pack: 448 KiB of footer."""
+"""Per pack: 448 KiB of footer."""
 MOST_FOOTER_BYTES: Final = _ENTRY.size * MOST_BLOBS
-"""More is taken for damage, whatever a length says."""
+"""A longer footer is treated as damage."""
 
 
 class PackDamaged(ValueError):
-    """The end of a pack is not what was written; the message says how."""
+    """The footer or end of a pack is invalid; the message says how."""
 
 
 class PackWriter:
-    """Puts a pack together in memory.
+    """Builds a pack in memory.
 
     Attributes:
-        pieces: its bytes so far, without its end.
-        entries: what is where.
-        size: of the pieces together.
+        pieces: its bytes so far, without the footer.
+        entries: the place of each blob.
+        size: total bytes of the pieces.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class PackWriter:
         self.size = 0
 
     def add(self, digest: str, framed: Sequence[bytes | memoryview], size: int) -> PackEntry:
-        """Append a blob of `size` bytes, framed already, in pieces."""
+        """Append a blob of `size` bytes; `framed` is its frame, in pieces."""
         stored = sum(map(len, framed))
         entry = PackEntry(digest, self.size, stored, size)
         self.pieces += framed
@@ -62,16 +62,16 @@ class PackWriter:
         return entry
 
     def is_full(self, pack_bytes: int) -> bool:
-        """Whether the next blob belongs into another pack."""
+        """Whether the next blob needs a new pack."""
         return self.size >= pack_bytes or len(self.entries) >= MOST_BLOBS
 
     def finished(self) -> list[bytes | memoryview]:
-        """All of the pack's bytes."""
+        """Return the complete pack."""
         return [*self.pieces, footer_of(self.entries)]
 
 
 def footer_of(entries: Iterable[PackEntry]) -> bytes:
-    """Footer and end of a pack."""
+    """Encode the footer and end of a pack."""
     footer = b"".join(
         _ENTRY.pack(bytes.fromhex(one.digest), one.start, one.stored, one.size) for one in entries
     )
@@ -79,10 +79,10 @@ def footer_of(entries: Iterable[PackEntry]) -> bytes:
 
 
 def footer_length(end: bytes) -> int:
-    """How many bytes before the last END_BYTES of a pack are its footer.
+    """Return the length of the footer, which precedes the last END_BYTES of a pack.
 
     Raises:
-        PackDamaged: these are not the last bytes of a pack.
+        PackDamaged: `end` is not the end of a pack.
     """
     if len(end) != END_BYTES:
         raise PackDamaged("it is shorter than the end of a pack")
@@ -95,10 +95,10 @@ def footer_length(end: bytes) -> int:
 
 
 def entries_of(footer: bytes, end: bytes, blob_bytes: int) -> list[PackEntry]:
-    """What a pack with so many bytes before its footer has where.
+    """Decode the footer of a pack with `blob_bytes` bytes before it.
 
     Raises:
-        PackDamaged: the footer is not what was written.
+        PackDamaged: the footer is damaged.
     """
     length, digest, _ = _END.unpack(end)
     if len(footer) != length or bytes.fromhex(digest_of(footer)) != digest:
@@ -114,10 +114,10 @@ def _checked(footer: bytes, blob_bytes: int) -> Iterator[PackEntry]:
 
 
 def key_of(name: str) -> str:
-    """Where the files have a pack."""
+    """Return the file key of a pack."""
     return f"{PACKS}/{name[:2]}/{name[2:]}"
 
 
 def name_of(key: str) -> str:
-    """The pack that a key was made of."""
+    """Return the pack name of a file key."""
     return "".join(key.split("/")[1:])

@@ -1,14 +1,14 @@
-"""The object store: blobs in packs, and an index in the history that says which is where.
+"""The object store: blobs in packs, and an index of their places in the history database.
 
-A put is one pack (`pack.py`): one file that is flushed, or one upload to a bucket, and then one transaction of the
-index. So it is acknowledged only once both are durable, and a blob is there when its row is. A pack is never changed.
-What the index has and the files do not, or the other way round, after a crash or a backup that was put back, is found
-by `maintenance.py`: packs that the index does not know are taken in, by what they say of themselves;
-rows of packs that are gone are removed, so that their blobs are missing and can be sent again.
+A put writes one pack (`pack.py`), as one flushed file or one upload to a bucket, and then commits one transaction of
+the index. It is acknowledged once both are durable: a blob exists when its row does. Packs are immutable.
+Differences between index and files, after a crash or a restored backup, are reconciled by `maintenance.py`:
+unindexed packs are added from their footers; rows of missing packs are removed, so that their blobs are reported
+missing and can be sent again.
 
-Blobs are put aside, taken back and deleted in the index alone. A pack is removed once nothing has been read from it
-for `EMPTY_S`: who had asked the index before gets its blob still. Packs that are mostly deleted blobs, and many small
-ones, are copied together into new ones.
+Blobs are put aside, taken back and deleted in the index only. A pack is removed once it has been without blobs
+for `EMPTY_S`, so that reads with an earlier index lookup still succeed. Mostly deleted packs, and many small
+ones, are merged into new packs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PackedObjects:
     """See interface.ObjectStore.
 
     Args:
-        name: gives a name that no pack has.
+        name: returns an unused pack name.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PackedObjects:
         self._maintaining = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Make the index one of these objects; before anything is asked of them."""
+        """Reconcile the index with these objects; call before any other method."""
         with _translated():
             mark = await self._files.mark()
             is_theirs = bool(mark) and await self._index.made_for() == mark
@@ -113,7 +113,7 @@ class PackedObjects:
     async def put_many(self, blobs: Mapping[str, bytes | memoryview]) -> None:
         """See ObjectStore.
 
-        All are written, also those that are here: nobody can tell by the time that it takes.
+        Existing blobs are written again, too: timing must not reveal their presence.
         """
         for pack in await self._files.run(lambda: _packed(blobs)):
             with _translated():
@@ -123,7 +123,7 @@ class PackedObjects:
         name = self._name()
         pieces = pack.finished()
         await self._files.put(key_of(name), pieces)
-        # Where it is not known whether the index took it in, the pack stays, and is adopted.
+        # If the index write has an unknown outcome, the pack stays and is adopted later.
         if not await self._index.put(name, sum(map(len, pieces)), pack.entries):
             await self._files.remove(key_of(name))
 
@@ -131,7 +131,7 @@ class PackedObjects:
         """See ObjectStore."""
         check_digest(digest)
         with _translated():
-            # The second time: it may have been moved while the first looked for it, and one answer of a
+            # Retry once: the blob may have been moved during the first lookup, or one response of a
             # service may be wrong.
             for is_last in (False, True):
                 place = (await self._index.locate([digest])).get(digest)
@@ -167,7 +167,7 @@ class PackedObjects:
         return some or [await self.get(digests[0])]
 
     async def _read_first(self, places: Sequence[BlobPlace]) -> list[bytes]:
-        """The first of these that can be read: `get` says why another one cannot be."""
+        """Read these blobs up to the first unreadable one; `get` raises its error."""
         by_pack: dict[str, list[BlobPlace]] = defaultdict(list)
         for place in places:
             by_pack[place.pack].append(place)
@@ -187,7 +187,7 @@ class PackedObjects:
         return await self._files.run(contents)
 
     async def put_aside(self, digests: Collection[str], may: Callable[[], bool]) -> set[str]:
-        """See ObjectStore. What is in no pack yet is not put aside before it is."""
+        """See ObjectStore. Loose blobs are not put aside before they are in a pack."""
         return await self._changed(partial(self._index.put_aside, may=may), digests)
 
     async def take_back(self, digests: Collection[str]) -> None:
@@ -225,7 +225,7 @@ class PackedObjects:
                     yield StoredBlob(*blob)
                 after = page[-1].digest
             async for loose in self._loose.list():
-                # Those that are in a pack, too, were told of above.
+                # Blobs that are in a pack, too, were listed above.
                 if loose.is_aside == is_aside and not await self._index.locate([loose.digest]):
                     yield StoredBlob(loose.digest, loose.size, loose.at)
 
@@ -247,7 +247,7 @@ class PackedObjects:
                 yield verified
 
     async def recover(self, digests: Collection[str]) -> dict[str, str]:
-        """See ObjectStore: from any pack that has it, also where the index says that it is elsewhere."""
+        """See ObjectStore: searches all packs, even if the index has another place."""
         left = {check_digest(digest) for digest in digests}
         found: dict[str, str] = {}
         if not left:
@@ -283,7 +283,7 @@ def _packed(blobs: Mapping[str, bytes | memoryview]) -> list[PackWriter]:
 def _first(
     digests: Sequence[str], places: Mapping[str, BlobPlace], most_bytes: int
 ) -> list[BlobPlace]:
-    """The places of the first of these blobs, up to so many bytes together or the first that is in no pack."""
+    """Return places until `most_bytes` are reached (at least one) or a blob is in no pack."""
     found: list[BlobPlace] = []
     size = 0
     for digest in digests:
@@ -296,7 +296,7 @@ def _first(
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """What the index says, as the object store's: without it nothing is found."""
+    """Translate errors of the index to errors of the object store, which needs it."""
     try:
         yield
     except HistoryUnavailable as error:

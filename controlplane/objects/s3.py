@@ -1,4 +1,4 @@
-"""Buckets of S3, MinIO or another service that speaks the same."""
+"""Buckets of S3, MinIO or another S3-compatible service."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _open(
     return S3Store(
         bucket,
         prefix=prefix,
-        # Said even when it is the environment's: obstore itself would prefer that to a setting.
+        # Set even from the environment: obstore would prefer its variable to our setting.
         config={"aws_endpoint_url_s3": endpoint} if endpoint else {},
         region=service.region or first_of(environment, _REGION_VARIABLES) or _DEFAULT_REGION,
         client_options=client_options(service, endpoint),
@@ -67,7 +67,7 @@ S3: Final = Cloud(
 def _provider(
     service: BucketService, environment: Mapping[str, str]
 ) -> Callable[[], S3Credential] | None:
-    """What gives the keys; None where obstore asks the machine or container for them."""
+    """Return a provider of keys; None to let obstore use the machine's or container's identity."""
     profile = environment.get("AWS_PROFILE", "default")
     if service.credentials is not None:
         file = service.credentials
@@ -88,15 +88,15 @@ def _provider(
     def read() -> S3Credential:
         return _read_credentials(file, profile)
 
-    read()  # what cannot be read is said now
+    read()  # fail now if the file cannot be read
     return read
 
 
 def _read_credentials(file: Path, profile: str) -> S3Credential:
-    """The keys of one profile, to be read again before long.
+    """Read the keys of one profile, with a time to reread them.
 
     Raises:
-        ValueError: the file cannot be read, or has no such keys; its content is not in the words.
+        ValueError: the file is unreadable or has no such keys; the message never has its content.
     """
     found = configparser.RawConfigParser()
     content = read_credentials(file)

@@ -1,7 +1,7 @@
-"""Which service has a bucket, and what holds for all of them: addresses, limits of time, keys that are read again.
+"""Settings common to all object services: endpoints, timeouts, rereading of credentials.
 
-Times are bounded so that a service that is gone is noticed in about ten seconds: whoever waits for
-it is told, and tries again later.
+The timeouts detect a service that is gone in about ten seconds: the request then fails, and is
+retried later.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ PREFIXES: Final = ("s3://", "gs://", "az://", "file:///")
 
 _CONNECT_S: Final = 3
 _SILENT_S: Final = 10
-"""Nothing was read for so long: the service is gone. A part of 5 MiB is sent within it, too."""
+"""Read timeout: the service is gone after it. Sending a part of 5 MiB must fit into it, too."""
 _LONGEST_S: Final = 300
 _RETRIES: Final = 3
 _RETRY_WITHIN_S: Final = 8
 
 _FILE_READ_AGAIN_S: Final = 300
-"""How long a new key in a credentials file takes at most until it is used."""
+"""Reread interval: a new key in a credentials file is used after at most this long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketService:
-    """The service of a bucket; what is not said is taken from the environment.
+    """The service of a bucket; unset attributes come from the environment.
 
     Attributes:
         endpoint: its URL; "" for the cloud's own, unless the environment names one.
         region: of S3; "" for the environment's, else us-east-1.
         account: of Azure; "" for the environment's, or that of the credentials.
-        ca: PEM of a private authority that its certificate is checked with, beside the system's.
-        credentials: file as the cloud's own tools have it; None: the environment's, else theirs in the home folder.
+        ca: PEM of a private CA, trusted beside the system's.
+        credentials: file in the format of the cloud's tools; None: the environment's, else theirs in the home folder.
     """
 
     endpoint: str = ""
@@ -57,12 +57,12 @@ class BucketService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to try where a service denies us.
+    """Advice to show when a service denies access.
 
     Attributes:
-        key: credentials are missing, wrong, or may not do what is needed.
+        key: credentials are missing, wrong, or lack permissions.
         bucket: there is no such bucket.
-        tls: its certificate does not verify, or it has none.
+        tls: its certificate does not verify, or is missing.
         region: the bucket is in another region.
     """
 
@@ -74,12 +74,12 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """What is peculiar to one kind of service.
+    """The specifics of one kind of service.
 
     Attributes:
-        open: opens a bucket, with a prefix of its keys or None; ValueError where it cannot be used as it stands.
-        elsewhere: where credentials and a port belong, if not into the URL.
-        advice: what to try where it denies us.
+        open: opens a bucket, with a key prefix or None; ValueError if the configuration is invalid.
+        elsewhere: where to give credentials and a port instead of in the URL.
+        advice: shown when it denies access.
     """
 
     open: Callable[[str, str | None, BucketService, Mapping[str, str]], Backend]
@@ -88,10 +88,10 @@ class Cloud:
 
 
 def check_endpoint(endpoint: str, tls: str) -> None:
-    """Return when what is sent there is encrypted, or stays on this machine.
+    """Accept endpoints that are encrypted or on this machine.
 
     Raises:
-        ValueError: it does not; the message has `tls`, which says what to try.
+        ValueError: any other endpoint; the message includes the advice `tls`.
     """
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
@@ -104,7 +104,7 @@ def check_endpoint(endpoint: str, tls: str) -> None:
 
 
 def client_options(service: BucketService, endpoint: str) -> ClientConfig:
-    """How connections to an endpoint, which was checked, are made."""
+    """Return the connection settings of a checked endpoint."""
     found: ClientConfig = {
         "allow_http": urlsplit(endpoint).scheme == "http",
         "connect_timeout": dt.timedelta(seconds=_CONNECT_S),
@@ -117,7 +117,7 @@ def client_options(service: BucketService, endpoint: str) -> ClientConfig:
 
 
 def retries() -> RetryConfig:
-    """How often, and for how long, a request is repeated."""
+    """Return the retry policy of requests."""
     return {
         "max_retries": _RETRIES,
         "retry_timeout": dt.timedelta(seconds=_RETRY_WITHIN_S),
@@ -126,7 +126,7 @@ def retries() -> RetryConfig:
 
 
 def read_credentials(file: Path) -> bytes:
-    """The content of a file with secrets; ValueError where it cannot be read, or others may read it."""
+    """Read a file with secrets; ValueError if it is unreadable, or readable by others."""
     try:
         return read_private(str(file))
     except OSError as error:
@@ -134,10 +134,10 @@ def read_credentials(file: Path) -> bytes:
 
 
 def read_again_at() -> dt.datetime:
-    """When a credentials file that was read now is read again."""
+    """Return when to reread a credentials file read now."""
     return dt.datetime.now(dt.UTC) + dt.timedelta(seconds=_FILE_READ_AGAIN_S)
 
 
 def first_of(environment: Mapping[str, str], names: Iterable[str]) -> str:
-    """The first of these variables that is set; "" where none is."""
+    """Return the first nonempty of these variables; "" if none is."""
     return next((environment[name] for name in names if environment.get(name)), "")

@@ -1,4 +1,4 @@
-"""The files of an object store that several processes share, by its URL."""
+"""Opens the files of an object store shared by several processes, by its URL."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def open_shared(
     url: str, run: Offload, *, service: BucketService, environment: Mapping[str, str]
 ) -> Files:
-    """Files that several processes share: s3://BUCKET/PREFIX, or file:///FOLDER that all mount.
+    """Open shared files: a bucket such as s3://BUCKET/PREFIX, or a file:///FOLDER that all mount.
 
     Raises:
-        ValueError: it is no such URL, or cannot be used as it stands; the message says why.
+        ValueError: the URL or configuration is invalid; the message says why.
     """
     folder = shared_folder(url)
     if folder is not None:
