@@ -1,17 +1,17 @@
-"""A folder of backups: written by who makes them, checked by anybody, read by who restores one.
+"""A folder of backups: writing, checking and restoring them.
 
     FOLDER/                  private to its owner
-        nsml-backups         says what the folder is
+        nsml-backups         identifies the folder
         lock                 held while a backup is written
         blobs/ab/cdef...     content by digest, framed; shared by all backups of the folder
-        20261122T081500Z/    one backup, named by when it was taken (UTC)
-            manifest.json    what it is, and the digest of everything in it
+        20261122T081500Z/    one backup, named by its time (UTC)
+            manifest.json    its metadata, and the digest of everything in it
             store  history  objects
             keys/            files that only the owner of the platform may read
-        .NAME.partial/       one that was broken off: the next backup removes it
+        .NAME.partial/       an aborted backup: the next backup removes it
 
-A backup gets its name when all of it is on disk. Somebody else may have changed the folder since: only regular
-files of bounded size are read, no link is followed, and who restores one asks `refuse_foreign` before. Everything
+A backup gets its name when all of it is on disk. Others may have changed the folder since: only regular
+files of bounded size are read, links are not followed, and a restore must call `refuse_foreign` first. Everything
 here is blocking.
 """
 
@@ -48,7 +48,7 @@ _NAME: Final = re.compile(r"[a-z]+\.[a-z]+\Z")
 
 
 class BackupError(ContentError):
-    """A folder that is no folder of backups, or a backup that is not whole; the text says which."""
+    """Not a folder of backups, or an incomplete backup; the text says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +61,14 @@ class FileDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a backup is.
+    """The metadata of a backup.
 
     Attributes:
         parts: of PARTS; without "objects" the blobs are kept elsewhere.
         keys: private files by their names.
-        blob_count: of those that it refers to.
-        lost: digests that the platform had in its list and could not read.
-        choices: how the platform was set up on its machine, for who sets it up again.
+        blob_count: number of referenced blobs.
+        lost: digests of blobs listed by the platform but unreadable.
+        choices: the platform's setup options on its machine, for setting it up again.
     """
 
     cluster_id: str
@@ -84,7 +84,7 @@ class Manifest:
 
 
 class Backup:
-    """One backup that has its name."""
+    """One finished backup."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -92,19 +92,19 @@ class Backup:
         self.manifest = _read_manifest(path / "manifest.json")
 
     def pieces(self, part: str) -> Iterator[bytes]:
-        """The bytes of a part, in order; none of one that the backup does not have."""
+        """Read a part piece by piece; nothing if the backup lacks it."""
         if part in self.manifest.parts:
             with _opened(self.path / part) as file:
                 while piece := file.read(_PIECE_BYTES):
                     yield piece
 
     def digests(self) -> Iterator[str]:
-        """The blobs that it refers to and has."""
+        """The referenced blobs except lost ones."""
         if "objects" not in self.manifest.parts:
             return
         lost = set(self.manifest.lost)
         with _opened(self.path / "objects") as file:
-            # No longer line is a digest's: what one holds in memory is bounded.
+            # Longer lines are no digests: the limit bounds the memory.
             while line := file.readline(_MOST_LINE_BYTES):
                 digest = line.removesuffix(b"\n").decode("ascii", errors="replace")
                 if not is_digest(digest):
@@ -113,11 +113,11 @@ class Backup:
                     yield digest
 
     def key(self, name: str) -> bytes:
-        """A private file."""
+        """Read a private file."""
         return _read(self.path / "keys" / name, _MOST_KEY_BYTES)
 
     def blob(self, digest: str) -> bytes:
-        """A blob, verified; BackupError."""
+        """Read and verify a blob; BackupError."""
         path = _blob_path(self.blobs, digest)
         try:
             data = unframe(_read(path, MAX_BLOB_BYTES + _PIECE_BYTES), max_bytes=MAX_BLOB_BYTES)
@@ -127,9 +127,9 @@ class Backup:
         return data
 
     def refuse_foreign(self) -> None:
-        """Refuse a backup that another account could have changed, or whose private keys another may read.
+        """Refuse a backup if other accounts can change it or read its private keys.
 
-        Whoever restores one takes its users, their tokens and its keys as they are. Blobs have digests.
+        A restore trusts its users, tokens and keys. Blobs need no check: they have digests.
 
         Raises:
             BackupError: the text names the file.
@@ -170,7 +170,7 @@ class Backup:
 
 
 class Draft:
-    """A backup that is being written; `finish` gives it its name."""
+    """A backup being written; `finish` gives it its name."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -183,7 +183,7 @@ class Draft:
 
     @property
     def digests(self) -> Iterator[str]:
-        """The blobs that it refers to, once the part "objects" is there."""
+        """The digests of its blobs; empty before the part "objects" is written."""
         path = self._path / "objects"
         if path.exists():
             with path.open(encoding="ascii") as file:
@@ -191,7 +191,7 @@ class Draft:
 
     @contextlib.contextmanager
     def writing(self, part: str) -> Iterator[_Writing]:
-        """A part, piece by piece; it is on disk when the block ends."""
+        """Write a part piece by piece; it is on disk when the block ends."""
         if part not in PARTS:
             raise BackupError(f"a backup has no part {part!r}")
         with _new_file(self._path / part) as writing:
@@ -199,7 +199,7 @@ class Draft:
         self._parts[part] = writing.part
 
     def add_key(self, name: str, content: bytes) -> None:
-        """A private file."""
+        """Add a private file."""
         (self._path / "keys").mkdir(mode=0o700, exist_ok=True)
         with _new_file(self._path / "keys" / name) as writing:
             if writing.is_exposed:
@@ -211,11 +211,11 @@ class Draft:
         self._keys[name] = writing.part
 
     def has_blob(self, digest: str) -> bool:
-        """Whether an earlier backup in the folder has it."""
+        """Whether the folder already has this blob."""
         return _blob_path(self._blobs, digest).exists()
 
     def add_blob(self, digest: str, data: bytes) -> None:
-        """Keep a blob; on disk when this returns. BackupError when `data` is something else."""
+        """Store a blob; on disk when this returns. BackupError if `data` does not match `digest`."""
         path = _blob_path(self._blobs, digest)
         try:
             verify(digest, data)
@@ -228,7 +228,7 @@ class Draft:
         draft.replace(path)
 
     def finish(self, manifest: Manifest) -> Backup:
-        """Everything is there: from now on it is a backup. The parts need not be in `manifest`."""
+        """Complete the backup and give it its name. `manifest` needs no parts or keys."""
         record = {
             **{name: getattr(manifest, name) for name in _PLAIN},
             "lost": list(manifest.lost),
@@ -252,7 +252,7 @@ _PLAIN: Final = ("cluster_id", "version", "data_version", "revision", "taken_at"
 
 
 class _Writing:
-    """A file that is being written, and the digest of what it has."""
+    """A file being written, and the digest of its bytes so far."""
 
     def __init__(self, descriptor: int) -> None:
         from blake3 import blake3
@@ -263,7 +263,7 @@ class _Writing:
 
     @property
     def is_exposed(self) -> bool:
-        """Whether other accounts may read it, whatever mode it was made with."""
+        """Whether other accounts may read it despite its mode at creation."""
         return is_exposed(os.fstat(self._descriptor))
 
     def write(self, data: bytes) -> None:
@@ -280,13 +280,13 @@ class _Writing:
 
 @contextlib.contextmanager
 def drafting(folder: Path, name: str) -> Iterator[Draft]:
-    """A new backup in a folder, which is made if it is not there. Left unfinished, it is removed.
+    """Start a backup in a folder, created if missing. Unfinished, it is removed.
 
     Raises:
         BackupError: the folder is something else, or another backup is being written there.
-        OSError: the disk refuses.
+        OSError: writing failed.
     """
-    import fcntl  # POSIX only; importing this module asks for nothing
+    import fcntl  # POSIX only: the module must import everywhere
 
     _open_folder(folder)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -312,10 +312,10 @@ def drafting(folder: Path, name: str) -> Iterator[Draft]:
 
 
 def backups_in(path: Path) -> list[Path]:
-    """The backups of a folder, oldest first; of one backup that one alone.
+    """List the backups of a folder, oldest first; of a backup, only itself.
 
     Raises:
-        BackupError: it is neither, or there is none.
+        BackupError: it is neither, or has none.
     """
     if (path / "manifest.json").exists():
         return [path]
@@ -352,13 +352,13 @@ def _blob_path(blobs: Path, digest: str) -> Path:
 
 
 def _is_anothers(facts: os.stat_result) -> bool:
-    """Whether a place belongs to neither us nor root; False where there are no such accounts."""
+    """Whether a file belongs to neither us nor root; False on systems without such accounts."""
     who_we_are = getattr(os, "geteuid", None)
     return who_we_are is not None and facts.st_uid not in {0, who_we_are()}
 
 
 def _foreign(facts: os.stat_result) -> str:
-    """Why an account that is neither ours nor root's may have changed a place; "" where none may."""
+    """Return why an account other than ours and root may have changed a file; "" if none may."""
     if _is_anothers(facts):
         return "belongs to another account"
     if stat.S_ISLNK(facts.st_mode):
@@ -370,12 +370,12 @@ def _foreign(facts: os.stat_result) -> str:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A regular file of a backup, to be read.
+    """Open a regular file of a backup for reading.
 
-    Raises BackupError for one that is missing, a link, a pipe, which would be waited for, or a device.
+    Raises BackupError if it is missing, a link, a device, or a pipe, which would block.
     """
     flags = os.O_RDONLY
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):  # some are of some systems
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):  # not all systems have all
         flags |= getattr(os, name, 0)
     try:
         descriptor = os.open(path, flags)
@@ -392,7 +392,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _read(path: Path, most_bytes: int) -> bytes:
-    """All of a small file of a backup. Raises BackupError."""
+    """Read a small file of a backup. Raises BackupError."""
     with _opened(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:

@@ -1,7 +1,7 @@
-"""Messages that carry blobs, as protobuf encodes them but without its copies.
+"""Messages with blobs, in protobuf's encoding but without its copies.
 
-protobuf copies each blob three times on its way into a message, and twice on its way out. Here blobs are put together once, and
-read where they lie. What other programs encode in another way, which protobuf allows, is left to protobuf.
+protobuf copies each blob three times to encode a message, and twice to decode it. Here blobs are joined once, and
+read in place. Other valid encodings of the same messages are decoded by protobuf.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Blob(NamedTuple):
-    """A blob, or a part of one; `last` as in `nsml.v1.Blob`. The bytes may lie in the message: that stays while they do."""
+    """A blob or a part of one; `last` as in `nsml.v1.Blob`. `data` may be a view that keeps the whole message alive."""
 
     digest: str
     data: bytes | memoryview
@@ -25,14 +25,14 @@ class Blob(NamedTuple):
 
 _NUMBER: Final = rb"([\x80-\xff]{0,3}[\x00-\x7f])"
 _HEAD: Final = re.compile(rb"\n" + _NUMBER + rb"\n\x40([0-9a-f]{64})\x12" + _NUMBER, re.DOTALL)
-"""Of a blob in a message: its length there, digest, and the length of its bytes, which follow."""
+"""Head of a blob in a message: length of the blob field, digest, length of the bytes that follow."""
 _LAST: Final = b"\x18\x01"
-"""Behind the bytes of a last part; behind others is nothing."""
+"""Follows the bytes of a last part only."""
 _SESSION_ID: Final = b"\x12"
 
 
 class _BlobMessage:
-    """In the place of protobuf's class of the same name, whose attributes it has."""
+    """Replaces protobuf's class of the same name, with the same attributes."""
 
     _OTHERWISE: ClassVar[Any]
 
@@ -41,12 +41,12 @@ class _BlobMessage:
         self.session_id = session_id
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - as in protobuf's classes
-        """The message as it is sent."""
+        """Encode the message."""
         return b"".join(_pieces(self.blobs, self.session_id.encode()))
 
     @classmethod
     def FromString(cls, message: bytes) -> Self:  # noqa: N802 - as in protobuf's classes
-        """The message that was received. Raises google.protobuf.message.DecodeError."""
+        """Decode a message. Raises google.protobuf.message.DecodeError."""
         blobs = _read(message)
         return cls._OTHERWISE.FromString(message) if blobs is None else cls(blobs)
 
@@ -76,7 +76,7 @@ def _pieces(blobs: Iterable[Blob], session_id: bytes) -> Iterator[bytes | memory
 
 
 def _read(message: bytes) -> list[Blob] | None:
-    """The blobs of a message; None where it is not written as `_pieces` does without a session."""
+    """Decode a message as written by `_pieces` without a session ID; None for any other encoding."""
     blobs: list[Blob] = []
     view, at = memoryview(message), 0
     while at < len(message):
@@ -85,7 +85,7 @@ def _read(message: bytes) -> list[Blob] | None:
             return None
         start = head.end()
         end = start + _value(head[3])
-        # What stands between the length and the bytes has a length of its own.
+        # The field length minus head and bytes is the length of the tail.
         tail = at + 1 + len(head[1]) + _value(head[1]) - end
         last = tail == len(_LAST) and message[end : end + tail] == _LAST
         if (tail and not last) or end + tail > len(message):
@@ -96,7 +96,7 @@ def _read(message: bytes) -> list[Blob] | None:
 
 
 def _number(value: int) -> bytes:
-    """A number as protobuf writes it: seven bits a byte, the lowest first."""
+    """Encode a protobuf varint: seven bits per byte, lowest first."""
     low, rest = value & 0x7F, value >> 7
     return bytes((low | 0x80,)) + _number(rest) if rest else bytes((low,))
 

@@ -1,8 +1,8 @@
 """Cutting files into chunks: whole up to 1 MiB, by content above.
 
 Boundaries depend on the bytes alone (FastCDC of 2020, normalization level 2: 64 KiB at least, 256 KiB on average, 1 MiB
-at most), so a changed file shares most of its chunks with its old self, and a chunk travels in one message. The numbers
-are part of the format: with others, nothing already stored would match. So a library that cuts otherwise is refused.
+at most), so a changed file shares most chunks with its old version, and a chunk fits into one message. The numbers
+are part of the format: with others, no stored chunk would match. So a library with other cuts is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIN_CHUNK: Final = 64 << 10
 AVERAGE_CHUNK: Final = 256 << 10
 MAX_CHUNK: Final = 1 << 20
 LARGEST_CHUNK: Final = 3 << 20
-"""The most that a manifest may list: earlier versions cut files into chunks of up to 3 MiB."""
+"""Largest chunk allowed in a manifest: earlier versions cut files into chunks of up to 3 MiB."""
 _LEVEL: Final = 2
 _WINDOW: Final = 8 * MAX_CHUNK
 
@@ -36,21 +36,21 @@ SAMPLE_CUTS: Final = (
 
 
 class Readable(Protocol):
-    """What is cut: a file, or a part of one."""
+    """The input to cut: a file, or a part of one."""
 
     def read(self, size: int, /) -> bytes | None:
-        """At most `size` bytes, none at the end."""
+        """Read at most `size` bytes, none at the end."""
         ...
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill the beginning of `buffer`; how many bytes, 0 at the end."""
+        """Fill the beginning of `buffer`; return the number of bytes, 0 at the end."""
         ...
 
 
 def chunks_of(file: Readable) -> Iterator[bytes]:
-    """The chunks of `file` from its position to its end, in order; none for an empty file.
+    """Cut `file` from its position to its end into chunks, in order; none for an empty file.
 
-    Memory stays within a few windows of 8 MiB whatever the file's size. Raises CutsDiffer.
+    Uses a few windows of 8 MiB whatever the file's size. Raises CutsDiffer.
     """
     head = _read(file, WHOLE_BELOW + 1)
     if len(head) > WHOLE_BELOW:
@@ -60,7 +60,7 @@ def chunks_of(file: Readable) -> Iterator[bytes]:
 
 
 def sample() -> bytes:
-    """Bytes whose cuts are known: noise, and a run of zeros, where only the longest chunks are cut."""
+    """Return bytes with known cuts: noise, and a run of zeros, which gives only longest chunks."""
     from blake3 import blake3
 
     return blake3(b"nsml").digest(length=_SAMPLE_NOISE) + bytes(_SAMPLE_ZEROS)
@@ -73,7 +73,7 @@ def _by_content(file: Readable, head: bytes) -> Iterator[bytes]:
     window[:held] = head
     del head
     ended = False
-    # A window can be used up with the file still going on: eight of the longest chunks fill one.
+    # A window can be used up before the file ends: eight of the longest chunks fill one.
     while held or not ended:
         while not ended and held < _WINDOW:
             more = file.readinto(window[held:]) or 0
@@ -81,8 +81,8 @@ def _by_content(file: Readable, head: bytes) -> Iterator[bytes]:
             held += more
         cuts = cutter.cut_buf(window[:held])
         offset = 0
-        # A cut looks at MAX_CHUNK bytes: nearer to the window's end it would depend on
-        # where the window happened to end.
+        # A cut looks at MAX_CHUNK bytes: nearer to the window's end, it would depend on
+        # the position of that end.
         while held - offset >= (1 if ended else MAX_CHUNK):
             end = offset + next(cuts).length
             yield bytes(window[offset:end])
@@ -93,7 +93,7 @@ def _by_content(file: Readable, head: bytes) -> Iterator[bytes]:
 
 @cache
 def _cutter() -> FastCDC:
-    """The library, found to cut as everything that is stored was cut."""
+    """Return the library's cutter, checked to cut as the stored data was."""
     import pyfastcdc
 
     cutter = pyfastcdc.FastCDC(
@@ -108,7 +108,7 @@ def _cutter() -> FastCDC:
 
 
 def _read(file: Readable, size: int) -> bytes:
-    """`size` bytes, fewer only at the end of the file: one read may give less."""
+    """Read `size` bytes, fewer only at the end of the file: a single read may return less."""
     pieces = []
     while size and (piece := file.read(size)):
         pieces.append(piece)

@@ -1,4 +1,4 @@
-"""What blobs count for, of what may be kept for a user or a project."""
+"""The size of blobs as counted against a user's or project's storage limit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LEAST_BLOB_BYTES: Final = 4 << 10
-"""What a blob counts for at least: it takes a file, and with it a block and an inode."""
+"""Minimum counted size of a blob: it takes a file, and with it a block and an inode."""
 
 
 def blob_bytes(sizes: Iterable[int]) -> int:
-    """What blobs of these sizes count for."""
+    """Sum the counted sizes of blobs."""
     return sum(max(one, LEAST_BLOB_BYTES) for one in sizes)
 
 
 def stored_bytes(blobs: Iterable[bytes]) -> int:
-    """What blobs count for once they are stored, compressed where that helps, and counted."""
+    """Return the counted bytes of these blobs as stored, compressed where that helps."""
     return blob_bytes(sum(map(len, frame_pieces(data))) for data in blobs)

@@ -1,13 +1,13 @@
-"""What can go wrong with content, by name.
+"""Errors of content.
 
 ContentError
-  PathRefused          a path that the grammar does not allow, or the twin of another
+  PathRefused          an invalid path, or a duplicate
   ManifestRefused      not a manifest of this version, or beyond a limit
-  BlobCorrupt          bytes that are not what their digest or frame says
-  CutsDiffer           a library that cuts files otherwise than the format says
+  BlobCorrupt          bytes that do not match their digest or frame
+  CutsDiffer           a library with other chunk boundaries than the format
   PackRefused          a folder that cannot be packed
     EmptyFolder  LinkRefused  Unreadable  TooLarge  ChangedWhilePacking
-  ExtractRefused       a tree that cannot be laid out
+  ExtractRefused       a tree that cannot be extracted
     TargetExists
 """
 
@@ -24,7 +24,7 @@ class ContentError(Exception):
 
 
 class PathRefused(ContentError):
-    """A path inside a tree that the grammar refuses."""
+    """An invalid path inside a tree."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"path {path!r} is refused: {reason}")
@@ -37,11 +37,11 @@ class ManifestRefused(ContentError):
 
 
 class BlobCorrupt(ContentError):
-    """Bytes that differ from what their digest, size or frame promises."""
+    """Bytes that do not match their digest, size or frame."""
 
 
 class CutsDiffer(ContentError):
-    """The installed library cuts files otherwise than all that is stored was cut."""
+    """The installed library has other chunk boundaries than the stored data."""
 
 
 class PackRefused(ContentError):
@@ -57,7 +57,7 @@ class EmptyFolder(PackRefused):
 
 
 class LinkRefused(PackRefused):
-    """A symbolic link that leaves the folder, leads nowhere, or leads round in a circle."""
+    """A symbolic link that leaves the folder, is dangling, or is circular."""
 
 
 class Unreadable(PackRefused):
@@ -73,16 +73,16 @@ class TooLarge(PackRefused):
 
 
 class ChangedWhilePacking(PackRefused):
-    """A file that was changed between being described and being sent."""
+    """A file that changed between being described and being sent."""
 
 
 class ExtractRefused(ContentError):
-    """A tree that cannot be laid out here."""
+    """A tree that cannot be extracted here."""
 
 
 class ChangedInPlace(ContentError):
-    """A file of a dataset in place is not what it was when the dataset was added."""
+    """A file of an in-place dataset changed since the dataset was added."""
 
 
 class TargetExists(ExtractRefused):
-    """The folder to lay out into is there already."""
+    """The target folder already exists."""

@@ -1,11 +1,11 @@
-"""Lays out a tree from its manifest: whole or not at all, and never outside its folder.
+"""Extracts a tree from its manifest: whole or not at all, and never outside its folder.
 
-The tree grows in a hidden sibling of the target and takes the target's name at the end. Only
-regular files and folders are made, each new (O_EXCL) and reached without following links; every
-chunk is held against its digest before it is written.
+The tree is built in a hidden sibling of the target and renamed at the end. Only regular files and
+folders are created, each new (O_EXCL) and reached without following links; every chunk is verified
+before it is written.
 
-What a file system cannot name, or does not tell apart (letter case on macOS and Windows, Unicode normal forms
-on macOS), shows when a file is made there: a tree with such names is refused then, by name.
+Names that the file system does not support, or does not distinguish (letter case on macOS and Windows, Unicode
+normal forms on macOS), fail when their file is created: the tree is then refused with that name.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _NOT_ON_WINDOWS = re.compile(
     r"""[<>:"|?*\\] | [. ](?:/|\Z) | (?:^|/)(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])\s*(?:[./]|\Z)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Characters that no name has there, names that lose their end, and devices."""
+"""Windows: forbidden characters, names it strips, and device names."""
 _NO_SUCH_NAME = (errno.EILSEQ, errno.EINVAL, errno.ENAMETOOLONG)
 _MADE_AT_ONCE = 200
-"""Files without a chunk, before whoever lays a tree out may look around."""
+"""Files created without a chunk before `advance` returns to its caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A chunk and the descriptor that takes it, or none yet; `made` files and folders since the step before."""
+    """A chunk and the descriptor to write it to, or neither; `made`: files and folders since the last step."""
 
     ref: ChunkRef | None = None
     opened: int = -1
@@ -57,16 +57,17 @@ _END = _Step()
 
 
 class Extraction:
-    """One tree being laid out; a context manager that leaves nothing behind unless `finish` ran.
+    """A tree being extracted; a context manager that leaves nothing behind unless `finish` ran.
 
-    Feed it the chunks of `manifest.refs()` in that order with `write`, then call `finish`. Raises
-    TargetExists when the target is there, ManifestRefused or PathRefused for a tree that may not be
-    laid out, ExtractRefused for one whose names this file system does not have, BlobCorrupt for bytes that are not what the manifest names, OSError from the disk.
+    Pass the chunks of `manifest.refs()` in that order to `write`, then call `finish`. Raises
+    TargetExists if the target exists, ManifestRefused or PathRefused for an invalid tree, ExtractRefused
+    for names that this file system does not support, BlobCorrupt for chunks that do not match the manifest,
+    OSError from the disk.
 
-    `read_only` leaves files 0444 or 0555 and folders 0555, as datasets are kept. What
-    must outlive a power loss is flushed by the caller before it calls `finish`.
+    `read_only` leaves files 0444 or 0555 and folders 0555, as for datasets. For durability, the caller
+    flushes the tree before it calls `finish`.
 
-    `limits` is None for a manifest that its caller has checked.
+    `limits` is None for a manifest already checked by the caller.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Extraction:
             raise TargetExists(f"{self._target} is there already")
         parent = self._target.parent
         parent.mkdir(parents=True, exist_ok=True)
-        # A character may take four bytes, and a name has 255 of them.
+        # A character may take four bytes, and a name is limited to 255.
         prefix = f".{self._target.name[:50]}."
         with contextlib.ExitStack() as stack:
             self._partial = Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=parent))
@@ -114,9 +115,9 @@ class Extraction:
         self._stack.__exit__(kind, error, trace)
 
     def advance(self) -> int | None:
-        """Make some of the files before the next chunk; how many files and folders, None when all are made.
+        """Create some of the files before the next chunk; return how many files and folders, None if none are left.
 
-        `write` and `finish` make those that are left: of a tree of empty files that is all of it.
+        Optional: `write` and `finish` create the rest. It splits long runs of empty files.
         """
         if self._next is not None:
             return None
@@ -126,7 +127,7 @@ class Extraction:
         return step.made
 
     def write(self, data: bytes | memoryview) -> None:
-        """Take the next chunk of the manifest's order."""
+        """Write the next chunk, in the manifest's order."""
         step = self._arrive()
         if step.ref is None:
             raise BlobCorrupt("more chunks than the manifest names")
@@ -140,7 +141,7 @@ class Extraction:
         self._next = None
 
     def finish(self) -> None:
-        """Give the tree its name; raises BlobCorrupt when chunks are missing."""
+        """Rename the tree to the target; raises BlobCorrupt if chunks are missing."""
         if self._arrive().ref is not None:
             raise BlobCorrupt("the content ended before the manifest did")
         self._close_folders(())
@@ -154,7 +155,7 @@ class Extraction:
         self._finished = True
 
     def _arrive(self) -> _Step:
-        """Where the next chunk goes."""
+        """Advance to the next chunk."""
         while self._next is None:
             self.advance()
         return self._next
@@ -164,7 +165,7 @@ class Extraction:
             remove_tree(str(self._partial))
 
     def _steps(self) -> Generator[_Step, None, None]:
-        """Make each file in turn; pause at each chunk with the descriptor that takes it, and now and then."""
+        """Create the files in order; yield at each chunk, with its descriptor, and after _MADE_AT_ONCE files."""
         made = 0
         for entry in self._manifest.entries:
             parts = native_parts(entry.path)
@@ -185,7 +186,7 @@ class Extraction:
             yield _Step(made=made)
 
     def _make_folders(self, parts: tuple[str, ...]) -> int:
-        """Make those that are not there, and leave those that nothing more is in; how many were made."""
+        """Create missing folders, and close finished ones; return how many were created."""
         if parts == self._open:
             return 0
         self._close_folders(parts)
@@ -196,7 +197,7 @@ class Extraction:
         return len(made)
 
     def _close_folders(self, following: tuple[str, ...]) -> None:
-        """Set the modes of the open folders that `following` is not in: what is in one comes together."""
+        """Set the modes of open folders that do not contain `following`: sorted paths never return to them."""
         while self._open != following[: len(self._open)]:
             self._tree.set_mode(self._open, self._folder_mode)
             self._open = self._open[:-1]
@@ -217,9 +218,9 @@ async def extract_stream(
     limits: Limits | None = DEFAULT_LIMITS,
     read_only: bool = False,
 ) -> None:
-    """Lay out `manifest` as the new folder `target`, from chunks that arrive in the order of its files.
+    """Extract `manifest` to the new folder `target`, from chunks in the order of its files.
 
-    Errors are those of Extraction, and whatever `chunks` raises.
+    Raises as Extraction, and whatever `chunks` raises.
     """
     with Extraction(manifest, target, limits=limits, read_only=read_only) as extraction:
         async for data in chunks:
@@ -229,7 +230,7 @@ async def extract_stream(
 
 @contextlib.contextmanager
 def naming(path: str) -> Generator[None, None, None]:
-    """Name the path that the file system does not take. In a new tree nothing is there already but a twin."""
+    """Raise ExtractRefused with the path if the file system rejects it. In a new tree only a duplicate can exist."""
     try:
         yield
     except FileExistsError as error:

@@ -1,8 +1,7 @@
-"""How stored bytes are framed: one flag byte, then the bytes as they are or as one zstd frame.
+"""Framing of stored bytes: one flag byte, then raw bytes or one zstd frame.
 
-`0x00` + raw bytes, or `0x01` + a zstd frame that states its content size. Compression is used
-where it saves at least one part in sixteen, so content that is compressed already is stored raw
-and can be read by range.
+`0x00` + raw bytes, or `0x01` + a zstd frame with its content size. Compression is used
+if it saves at least 1/16, so already compressed content is stored raw and can be read by range.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ _PROBE = 64 * 1024
 
 
 _OF_THREAD = threading.local()
-"""What each thread compresses with: to make one costs more than a small frame, and no two threads may share it."""
+"""Each thread's (de)compressors: creating one costs more than a small frame, and threads may not share one."""
 
 
 def frame(data: bytes, level: int = _LEVEL) -> bytes:
-    """`data` as it is stored; `level` is zstd's, from 1 (fast) to 22."""
+    """Frame `data` for storage; `level` is zstd's, from 1 (fast) to 22."""
     return b"".join(frame_pieces(data, level))
 
 
 def frame_pieces(data: bytes | memoryview, level: int = _LEVEL) -> tuple[bytes, bytes | memoryview]:
-    """The pieces of `frame`: data that is stored as it is is not copied."""
+    """Like `frame`, in pieces: raw data is not copied."""
     if len(data) >= _SMALLEST and _seems_compressible(data):
         packed = _compressor(level).compress(data)
         if len(packed) <= len(data) - len(data) // 16:
@@ -41,10 +40,10 @@ def frame_pieces(data: bytes | memoryview, level: int = _LEVEL) -> tuple[bytes, 
 
 
 def unframe(blob: bytes | memoryview, *, max_bytes: int) -> bytes:
-    """The bytes that `blob` was framed from.
+    """Return the content of a frame.
 
-    Raises BlobCorrupt for anything that `frame` does not write, and for content beyond
-    `max_bytes`: a frame cannot make the reader take more memory than that.
+    Raises BlobCorrupt for anything not written by `frame`, and for content over `max_bytes`, which
+    bounds the reader's memory.
     """
     view = memoryview(blob)
     if len(view) == 0:
@@ -75,7 +74,7 @@ def _decompress(body: memoryview, max_bytes: int) -> bytes:
 
 
 def _seems_compressible(data: bytes | memoryview) -> bool:
-    """Judge large data by its first 64 KiB: media would be compressed in vain."""
+    """Try the first 64 KiB of large data: compressing media is wasted work."""
     if len(data) <= _PROBE:
         return True
     head = memoryview(data)[:_PROBE]

@@ -1,7 +1,7 @@
-"""Which files of a folder are left out: `.nsmlignore` in gitignore syntax, after the defaults.
+"""Ignore rules of a folder: the defaults, then `.nsmlignore` in gitignore syntax.
 
-A later pattern wins, so a project takes a default back with `!pattern`. Only the file at the top of
-the folder is read. A folder that is left out is not entered, as in git. Paths are as the system gives them.
+A later pattern wins, so `!pattern` reverts a default. Only the file at the top of the folder is
+read. An ignored folder is not entered, as in git. Paths are as returned by the system.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ Thumbs.db
 
 
 class IgnoreRules:
-    """Patterns in order; `ignores` says whether a path of the folder is left out.
+    """Patterns in order.
 
     Args:
-        skips_environments: leave out folders with an environment of Python packages, but for those that a pattern
-            takes back.
+        skips_environments: ignore folders with an environment of Python packages, unless a `!` pattern
+            matches.
     """
 
     def __init__(self, lines: Iterable[str], *, skips_environments: bool = False) -> None:
@@ -77,18 +77,18 @@ class IgnoreRules:
         self._exact: GitIgnoreSpec | None = None
 
     def ignores(self, path: str, *, is_folder: bool) -> bool:
-        """Whether the `/`-separated `path`, relative to the folder's top, is left out."""
+        """Whether the `/`-separated `path`, relative to the folder's top, is ignored."""
         return self._found(path, is_folder=is_folder) is True
 
     def keeps(self, path: str, *, is_folder: bool) -> bool:
-        """Whether a pattern takes it back that begins with `!`."""
+        """Whether a `!` pattern keeps the path."""
         return self._found(path, is_folder=is_folder) is False
 
     def _found(self, path: str, *, is_folder: bool) -> bool | None:
-        """What the last pattern that fits says, None where none does."""
+        """Whether the last matching pattern ignores it; None without one."""
         if not self.lines:
             return None
-        # No pattern has a line break, and `.` in a regular expression takes none.
+        # No pattern has a line break, and `.` in a regular expression matches none.
         path = path.replace("\n", "\0") + ("/" if is_folder else "")
         return self._spec(path).check_file(path).include
 
@@ -100,7 +100,7 @@ class IgnoreRules:
                 exact = "simple" if not all(map(_is_utf8, self.lines)) else "best"
                 self._fast = GitIgnoreSpec.from_lines(self.lines, backend=exact)
             return self._fast
-        if self._exact is None:  # re2 knows text in UTF-8 alone
+        if self._exact is None:  # re2 supports UTF-8 only
             self._exact = GitIgnoreSpec.from_lines(self.lines, backend="simple")
         return self._exact
 
@@ -114,7 +114,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _are_patterns(lines: Sequence[str]) -> bool:
-    """Whether pathspec reads them: no `!` or backslash with nothing behind it, nor `[[:alpha:]]`."""
+    """Whether pathspec accepts the lines: not a bare `!`, a trailing backslash, or `[[:alpha:]]`."""
     import warnings
 
     from pathspec import GitIgnoreSpec
@@ -130,7 +130,7 @@ def _are_patterns(lines: Sequence[str]) -> bool:
 
 
 def other_tool_rules(lines: Sequence[str]) -> IgnoreRules:
-    """The rules of a file that is written for another tool, without the lines that are no patterns here."""
+    """Rules from another tool's ignore file, without lines that are invalid here."""
     if not _are_patterns(lines):
         lines = [line for line in lines if _are_patterns([line])]
     return IgnoreRules(lines)
@@ -139,10 +139,10 @@ def other_tool_rules(lines: Sequence[str]) -> IgnoreRules:
 def rules_for(
     folder: Path, *, defaults: str = DEFAULT_CODE_IGNORES, exclude: Iterable[str] = ()
 ) -> IgnoreRules:
-    """The rules of `folder`: `defaults`, then its `.nsmlignore`, then `exclude`.
+    """Return the rules of `folder`: `defaults`, then its `.nsmlignore`, then `exclude`.
 
-    Environments of Python packages are left out of code alone. Raises Unreadable when the ignore file is there but
-    cannot be read, or has a line that is no pattern, as may `exclude`.
+    Environments of Python packages are skipped in code only. Raises Unreadable if the ignore file exists but
+    cannot be read, or if it or `exclude` has an invalid pattern.
     """
     try:
         own = lines_of(decoded(file_content(folder / IGNORE_FILE)))

@@ -1,7 +1,7 @@
-"""Datasets in place: files of a shared file system that are not copied, and the list by which a change is found.
+"""In-place datasets: files on a shared file system, not copied, and a list to detect changes.
 
-The list is the one file of an ordinary tree, so that it is kept, shared and removed as any version is: a line of JSON for each
-file, `[path, size, mtime_ns, digest]`, by path. Links are followed where they stay inside, as in what is pushed.
+The list is the only file of an ordinary tree, so that it is stored, shared and removed like any version: a line of JSON
+per file, `[path, size, mtime_ns, digest]`, sorted by path. Links inside the folder are followed, as in a push.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 LIST_NAME: Final = "in-place.jsonl"
 MOST_LIST_BYTES: Final = 512 << 20
-"""Of some 3 million files: a node reads it line by line, in about a minute."""
+"""Some 3 million files: a node reads them line by line, in about a minute."""
 SAMPLED_FILES: Final = 32
 SAMPLED_BYTES: Final = 256 << 20
-"""What is read of a dataset when a session starts: so many files, and so much of them, chosen anew each time."""
+"""Limits of the content check at session start, in files and bytes; sampled anew each time."""
 _MOST_BYTES: Final = 1 << 60
 _READ_BYTES: Final = 4 << 20
 _MOST_LINE_BYTES: Final = 32 << 10
-"""Over what the longest path takes, each byte of it escaped."""
+"""More than the longest path takes with every byte escaped."""
 _NAMED: Final = 5
 
 
@@ -55,7 +55,7 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A file that is not what it was: `what` is missing, new, its size, its time, or its content."""
+    """A changed file; `what` says how: missing, new, or another size, time or content."""
 
     path: str
     what: str
@@ -63,16 +63,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How many files changed, and the first few of them in the order of their paths."""
+    """The number of changed files, and the first few by path."""
 
     count: int
     first: tuple[Change, ...]
 
 
 def look_at(root: Path, progress: Callable[[int, int], None] | None = None) -> list[ListedFile]:
-    """Read all files of a folder; `progress` is told how many bytes are done, and of how many.
+    """Read all files of a folder; calls `progress` with bytes done and bytes in total.
 
-    Raises what `list_folder` does, and ContentError for a file that changes meanwhile.
+    Raises as `list_folder`, and ContentError for a file that changes meanwhile.
     """
     found: list[ListedFile] = []
     done = 0
@@ -91,13 +91,13 @@ def look_at(root: Path, progress: Callable[[int, int], None] | None = None) -> l
 
 
 def encode(files: Iterable[ListedFile]) -> bytes:
-    """The list as it is kept."""
+    """Encode the list for storage."""
     rows = ([one.path, one.size, one.mtime_ns, one.digest] for one in files)
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def read_list(file: Path) -> Iterator[ListedFile]:
-    """Read a list, which anybody may have made, line by line; raises ContentError."""
+    """Read an untrusted list line by line; raises ContentError."""
     try:
         opened = file.open("rb")
     except FileNotFoundError as error:
@@ -115,14 +115,14 @@ def read_list(file: Path) -> Iterator[ListedFile]:
 
 
 def entries_of(listed: Iterable[ListedFile]) -> Iterator[Entry]:
-    """The files as entries of a tree, each of one chunk, so that two lists can be compared."""
+    """Convert to tree entries of one chunk each, to compare two lists."""
     for one in listed:
         chunk = ChunkRef(digest=one.digest, size=one.size)
         yield Entry(path=one.path, mode=0o644, size=one.size, chunks=(chunk,))
 
 
 def _listed(line: bytes) -> ListedFile | None:
-    """What a line says; None where it is none."""
+    """Parse a line of the list; None if it is invalid."""
     try:
         row = json.loads(line)
         if [type(one) for one in row] != [str, int, int, str]:
@@ -135,10 +135,10 @@ def _listed(line: bytes) -> ListedFile | None:
 
 
 def changes(root: Path, listed: Iterable[ListedFile], rng: Random) -> Changes:
-    """What differs from the list: sizes and times of all files, and the content of some.
+    """Compare a folder with the list: sizes and times of all files, and the content of some.
 
-    `listed`: in the order of its paths, and read once; little is held of it, and of the folder.
-    Raises what `list_folder` does. Blocking: a look at each file, and at most SAMPLED_BYTES read.
+    `listed` must be sorted by path; it is read once, and streamed like the folder.
+    Raises as `list_folder`. Blocking: a stat of each file, and at most SAMPLED_BYTES read.
     """
     first: list[Change] = []
     count = 0
@@ -163,7 +163,7 @@ def changes(root: Path, listed: Iterable[ListedFile], rng: Random) -> Changes:
 def _paired(
     listed: Iterable[ListedFile], there: Iterable[FolderFile]
 ) -> Iterator[tuple[str, ListedFile | None, FolderFile | None]]:
-    """Each path with the file as it was and as it is, None where there is none; both come in the order of their paths."""
+    """Merge listed and present files by path, None if one is absent; both inputs must be sorted by path."""
     befores, nows = iter(listed), iter(there)
     was, now = next(befores, None), next(nows, None)
     while was is not None or now is not None:
@@ -176,7 +176,7 @@ def _paired(
 
 
 def _difference(was: ListedFile | None, now: FolderFile | None) -> str:
-    """How a file differs, as far as its size and time say."""
+    """Return how presence, size or time differ; "" if they do not."""
     if was is None:
         return "is new"
     if now is None:
@@ -187,7 +187,7 @@ def _difference(was: ListedFile | None, now: FolderFile | None) -> str:
 
 
 class _Sample:
-    """Chooses some of the files offered, each with the same chance, of those that are small enough to be read."""
+    """Reservoir sampling of the offered files, uniform over those small enough to be read."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -195,7 +195,7 @@ class _Sample:
         self._chosen: list[tuple[ListedFile, FolderFile]] = []
 
     def offer(self, was: ListedFile, now: FolderFile) -> None:
-        """Perhaps choose it, in the place of another one."""
+        """Choose it by chance, replacing one if full."""
         if was.size > SAMPLED_BYTES:
             return
         self._offered += 1
@@ -205,7 +205,7 @@ class _Sample:
             self._chosen[place] = was, now
 
     def files(self) -> Iterator[tuple[ListedFile, FolderFile]]:
-        """The chosen ones, at most SAMPLED_BYTES of them."""
+        """The chosen files, up to SAMPLED_BYTES together."""
         left = SAMPLED_BYTES
         self._rng.shuffle(self._chosen)
         for was, now in self._chosen:
@@ -215,10 +215,10 @@ class _Sample:
 
 
 def copy(root: Path, listed: Iterable[ListedFile], target: Path) -> None:
-    """Copy the files of the list to the new folder `target`: whole or not at all, each held against its digest.
+    """Copy the listed files to the new folder `target`: all or nothing, each verified by its digest.
 
-    Raises TargetExists, OSError for a target that cannot be written, ChangedInPlace for files that are not what they were, and
-    ContentError where they are not on this machine.
+    Raises TargetExists, OSError if the target cannot be written, ChangedInPlace for changed files, and
+    ContentError if the files are not on this machine.
     """
     if os.path.lexists(target):
         raise TargetExists(f"{target} is there already")
@@ -243,7 +243,7 @@ def copy(root: Path, listed: Iterable[ListedFile], target: Path) -> None:
 
 
 def changes_text(found: Changes) -> str:
-    """The first of them by name, and how many more there are."""
+    """Describe the first changes by path, and the number of the others."""
     more = found.count - len(found.first)
     named = "; ".join(f"{one.path} {one.what}" for one in found.first)
     return f"{named}; and {more:,} more" if more > 0 else named
@@ -265,10 +265,10 @@ def _digest(folder: Beneath, file: FolderFile, copy_to: Path | None = None) -> s
 
 
 def why_movable(path: Path, trusted: frozenset[int]) -> str:
-    """Why somebody else could put another folder in place of this one; "" where nobody can.
+    """Return why others could replace this folder; "" if nobody can.
 
-    What is looked at now is mounted a little later, by its path: so it has to be without links, and every folder above it
-    has to belong to `trusted` uids and let nobody else rename what is in it. Raises OSError.
+    The folder is checked now and mounted later by its path. So the path must have no links, and every folder above
+    must belong to `trusted` uids and let nobody else rename its entries. Raises OSError.
     """
     if Path(os.path.realpath(path)) != path:
         return f"{path} leads through a link"

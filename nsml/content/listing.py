@@ -1,4 +1,4 @@
-"""The files of a folder that count as its code or data: what packing sends, and what is kept in step."""
+"""Lists the files of a folder that are its code or data, for packing and syncing."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MAX_FILES = 10_000_000
 _LARGEST_SHOWN = 5
 _SKIPPED_COUNTED = 20_000
 _ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}
-"""A folder with one of these is an environment of Python packages; its links lead to this machine's Python."""
+"""Marks of a Python environment folder, with links to this machine's Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """What the ignore rules left out; not `is_complete` when counting was cut short."""
+    """Files ignored by the rules; `is_complete` is False if counting was cut short."""
 
     files: int = 0
     bytes: int = 0
@@ -41,27 +41,27 @@ class FolderFile:
     """A file of the folder."""
 
     path: str  # as text
-    parts: Parts  # where the content really is: differs from path below a link
+    parts: Parts  # resolved path of the content: differs from `path` below a link
     size: int
     mode: int
-    version: Version  # what changes with its content
+    version: Version  # changes with its content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderFiles:
-    """The files of a folder that are sent, as they were listed, and what is not sent."""
+    """The files of a folder to send, as listed, and those that are not sent."""
 
     root: Path
     files: tuple[FolderFile, ...]
     max_bytes: int
-    """Of all files together; they may grow until they are read."""
+    """Limit of all files together; they may grow until read."""
     skipped: Skipped = field(default_factory=Skipped)
     special: tuple[str, ...] = ()
-    """Sockets, pipes and devices, each with its kind: left out, for there is nothing to send."""
+    """Skipped sockets, pipes and devices, each with its kind: they have no content."""
     environments: tuple[str, ...] = ()
-    """Folders with an environment of Python packages, left out by IgnoreRules.skips_environments."""
+    """Python environment folders, skipped by IgnoreRules.skips_environments."""
     empty: tuple[str, ...] = ()
-    """Folders without anything in them: a manifest lists files only."""
+    """Empty folders, not sent: a manifest lists files only."""
     unread: tuple[str, ...] = ()
     """Ignore files below the top, which are not read."""
 
@@ -71,7 +71,7 @@ class FolderFiles:
         return sum(file.size for file in self.files)
 
     def warnings(self, warn_bytes: int = CODE_WARN_BYTES) -> tuple[str, ...]:
-        """What the user should know before it is sent as code."""
+        """Warnings for the user before the folder is sent as code."""
         return (CODE_WARNING,) if self.size > warn_bytes else ()
 
 
@@ -82,10 +82,10 @@ def list_folder(
     max_bytes: int = CODE_LIMIT_BYTES,
     max_files: int = MAX_FILES,
 ) -> FolderFiles:
-    """The regular files of `root` that `ignore` leaves in; nothing is read.
+    """List the regular files of `root` that `ignore` does not match; no file is read.
 
-    A link that stays inside the folder counts as what it leads to. Raises a PackRefused that names
-    the path: LinkRefused, Unreadable, EmptyFolder, TooLarge; or PathRefused for one that is too long or too deep.
+    A link inside the folder counts as its target. Raises a PackRefused with the path: LinkRefused,
+    Unreadable, EmptyFolder, TooLarge; or PathRefused if too long or too deep.
     """
     with open_root(root) as folder:
         listing = Listing(root, folder, ignore or IgnoreRules(()), max_files)
@@ -104,9 +104,9 @@ def list_folder(
 
 
 def list_file(file: Path, *, max_bytes: int) -> FolderFiles:
-    """One file as a folder that has it alone, under its name; a link as what it leads to.
+    """List a single file as a folder with only it; a link counts as its target.
 
-    Raises as `list_folder` does.
+    Raises as `list_folder`.
     """
     path, real = path_text(file.name), file.resolve()
     split_path(path)
@@ -123,9 +123,9 @@ def list_file(file: Path, *, max_bytes: int) -> FolderFiles:
 
 
 def with_file(folder: FolderFiles, file: FolderFiles, path: str) -> FolderFiles:
-    """The files of a folder, and one that was listed by itself as `path` of it, wherever it lies.
+    """Add to a folder a file listed by `list_file`, as `path`; it may be outside the folder.
 
-    Both are found below the nearest folder that has both. Raises TooLarge.
+    The new root is their nearest common folder. Raises TooLarge.
     """
     roots = [os.path.realpath(one.root) for one in (folder, file)]
     top = os.path.commonpath(roots)
@@ -137,9 +137,9 @@ def with_file(folder: FolderFiles, file: FolderFiles, path: str) -> FolderFiles:
 
 
 class Listing:
-    """Lists a folder: files in order of their paths, links resolved, what is ignored counted.
+    """Lists a folder: sorted by name, links resolved, ignored files counted.
 
-    `refused`: gets what cannot be sent, which is an error without it.
+    `refused` collects errors of unsendable entries; without it they are raised.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Listing:
         self.environments: list[str] = []
         self.empty: list[str] = []
         self.folders: set[tuple[Parts, int]] = set()
-        """The folders that were entered, where they really are, and their inode numbers; not the top."""
+        """Entered folders except the top: resolved path and inode number."""
         self.unread: list[str] = []
         self._found: list[FolderFile] = []
         self._skipped_files = 0
@@ -167,7 +167,7 @@ class Listing:
         self._uncounted = False
 
     def run(self) -> list[FolderFile]:
-        """Every file that is to be packed."""
+        """Return the files to pack."""
         self._enter((), (), ((),))
         if not self._found and self._refused is None:
             count = self._skipped_files
@@ -176,7 +176,7 @@ class Listing:
         return self._found
 
     def skipped(self) -> Skipped:
-        """What was left out."""
+        """Count of ignored files."""
         return Skipped(
             files=self._skipped_files,
             bytes=self._skipped_bytes,
@@ -204,7 +204,7 @@ class Listing:
 
     def _visit(self, logical: Parts, parts: Parts, item: Listed, chain: tuple[Parts, ...]) -> None:
         name = "/".join(logical)
-        # As in git, a pattern for folders does not leave out a link to one.
+        # As in git, a pattern for folders does not match a link to one.
         if self._ignore.ignores(name, is_folder=stat.S_ISDIR(item.mode)):
             self._skip(parts, item)
             return
@@ -246,7 +246,7 @@ class Listing:
             raise errors.Unreadable(path, unreadable(path, error)) from error
 
     def _skip(self, parts: Parts, item: Listed) -> None:
-        """Count what is left out, for the user to see; a count that costs little."""
+        """Count ignored files, up to a cheap limit, to show to the user."""
         pending = [(parts, item)]
         while pending:
             parts, item = pending.pop()
@@ -266,7 +266,7 @@ class Listing:
 
 
 def resolve_link(root: str, path: str, parts: Parts) -> Parts:
-    """Where inside the folder a link leads, as parts without links; `root` is without links, too."""
+    """Resolve a link to parts without links; `root` must have none. LinkRefused if it leaves the folder."""
     link = os.path.join(root, *parts)  # noqa: PTH118 - Path would fold `..` away
     target = os.path.realpath(link)
     try:
@@ -280,14 +280,14 @@ def resolve_link(root: str, path: str, parts: Parts) -> Parts:
 
 
 def lstat_target(folder: Beneath, path: str, parts: Parts) -> os.stat_result:
-    """What the link `path` leads to, which `resolve_link` found at `parts`."""
+    """Stat the target of the link `path`, resolved to `parts`."""
     try:
         facts = folder.lstat(parts)
     except FileNotFoundError as error:
         raise errors.LinkRefused(path, f"the link {path} leads nowhere") from error
     except OSError as error:
         raise errors.Unreadable(path, unreadable(path, error)) from error
-    if stat.S_ISLNK(facts.st_mode):  # realpath stops at a link that leads to itself
+    if stat.S_ISLNK(facts.st_mode):  # realpath stops at a circular link
         raise errors.LinkRefused(path, f"the link {path} leads in a circle")
     return facts
 
@@ -295,7 +295,7 @@ def lstat_target(folder: Beneath, path: str, parts: Parts) -> os.stat_result:
 def chain_into(
     path: str, parts: Parts, chain: tuple[Parts, ...], *, is_link: bool
 ) -> tuple[Parts, ...]:
-    """The folders that a link in the folder `parts` must not lead to; raises LinkRefused where this is one already."""
+    """Return the folders that links below `parts` must not lead to; LinkRefused if `parts` is already one."""
     if parts in chain:
         raise errors.LinkRefused(path, f"the link {path} leads back to its own folder")
     above = tuple(parts[:depth] for depth in range(len(parts))) if is_link else ()
@@ -303,12 +303,12 @@ def chain_into(
 
 
 def mode_of(mode: int) -> int:
-    """Of a file's permissions only whether its owner may execute it travels."""
+    """Keep only the owner's execute bit of a mode: 0o755 or 0o644."""
     return 0o755 if mode & stat.S_IXUSR else 0o644
 
 
 def open_root(root: Path, owner: int | None = None) -> Beneath:
-    """Open the folder to pack, or say why it cannot be."""
+    """Open the folder to pack; raises PackRefused or Unreadable."""
     try:
         return beneath(root, owner)
     except FileNotFoundError as error:
@@ -320,12 +320,12 @@ def open_root(root: Path, owner: int | None = None) -> Beneath:
 
 
 def unreadable(path: str, error: OSError) -> str:
-    """What is said of it."""
+    """Return the error message."""
     return f"cannot read {path}: {error.strerror or error}"
 
 
 def kind_of(mode: int) -> str:
-    """What it is that is no file."""
+    """Name the kind of a special file."""
     if stat.S_ISDIR(mode):
         return "a folder"
     if stat.S_ISFIFO(mode):
@@ -336,7 +336,7 @@ def kind_of(mode: int) -> str:
 
 
 def check_size(found: list[FolderFile], max_bytes: int) -> None:
-    """Raise TooLarge for more bytes than that."""
+    """Raise TooLarge for more than `max_bytes` together."""
     total = sum(item.size for item in found)
     if total <= max_bytes:
         return

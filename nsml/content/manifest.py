@@ -1,7 +1,7 @@
-"""The description of a tree of files by digests: what names a dataset version, bundle, checkpoint.
+"""Manifests: trees of files described by digests, as for dataset versions, bundles and checkpoints.
 
-Encoded as canonical JSON (docs/content.md), so that the encoding, or the root of a large one (`pages.py`), gives the tree
-its name: the same files have the same name on every machine.
+Encoded as canonical JSON (docs/content.md). The digest of the encoding, or of the root of a large one (`pages.py`),
+identifies the tree: the same files have the same digest on every machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PIECE_REFS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How large a tree may be before it is refused."""
+    """Upper limits of a tree."""
 
     entries: int = 10_000_000
     bytes: int = 16 << 40
@@ -45,14 +45,14 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
-    """One chunk: the digest of its bytes and their number."""
+    """One chunk: digest and number of its bytes."""
 
     digest: str
     size: int
 
 
 class EntryLike(Protocol):
-    """One regular file, as `Entry`; its chunks may be read only where they are asked for."""
+    """One regular file, as `Entry`; its chunks may be read lazily."""
 
     @property
     def path(self) -> str:
@@ -93,17 +93,17 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all files together, repeats counted."""
+        """Bytes of all files together, duplicates included."""
         return sum(entry.size for entry in self.entries)
 
     @cached_property
     def root(self) -> Root:
-        """What names this tree."""
+        """The root of this tree."""
         return root_of(Joined(self.pieces()))
 
     @property
     def digest(self) -> str:
-        """The name of this tree."""
+        """The digest of this tree."""
         return self.root.digest
 
     def refs(self) -> Iterator[ChunkRef]:
@@ -112,7 +112,7 @@ class Manifest:
             yield from entry.chunks
 
     def blobs(self) -> dict[str, int]:
-        """Each distinct chunk once, in first-use order: digest to size."""
+        """Sizes of the distinct chunks by digest, in first-use order."""
         return {ref.digest: ref.size for ref in self.refs()}
 
     def encode(self) -> bytes:
@@ -124,9 +124,9 @@ class Manifest:
         return encoded(self.entries)
 
     def naming_blobs(self, wanted: Collection[str]) -> Generator[tuple[str, bytes], None, None]:
-        """Digest and bytes of those that name this tree, as far as they are wanted: its pages, then its root.
+        """Yield digest and bytes of the wanted manifest blobs: pages, then the root.
 
-        Pages are made again, so that few of them are in memory.
+        Pages are encoded again, so that few are in memory.
         """
         if any(page.digest in wanted for page in self.root.pages):
             pages = chunks_of(Joined(self.pieces()))
@@ -137,7 +137,7 @@ class Manifest:
             yield self.root.digest, self.root.data
 
     def check(self, limits: Limits = DEFAULT_LIMITS) -> None:
-        """Raise ManifestRefused or PathRefused unless this is a tree that may be laid out."""
+        """Raise ManifestRefused or PathRefused unless this tree may be extracted."""
         if len(self.entries) > limits.entries:
             raise ManifestRefused(f"{len(self.entries)} files, over the limit of {limits.entries}")
         paths = SortedPaths(limits.folders)
@@ -151,14 +151,14 @@ class Manifest:
 
 
 def encoded(entries: Iterable[EntryLike]) -> Iterator[bytes]:
-    """The canonical bytes of a tree with these files, which are sorted, in pieces of a few hundred kilobytes."""
+    """Encode sorted entries canonically, in pieces of a few hundred kilobytes."""
     yield ENCODED_HEAD
     yield from encoded_entries(entries)
     yield ENCODED_TAIL
 
 
 def encoded_entries(entries: Iterable[EntryLike], *, is_first: bool = True) -> Iterator[bytes]:
-    """What `encoded` has between its head and its tail, of some of its files; `is_first`: none go before."""
+    """Encode some of the entries, without head and tail; `is_first`: no entries precede them."""
     some: list[str] = []
     held = 0
     for number, entry in enumerate(entries):
@@ -177,17 +177,17 @@ def encoded_entries(entries: Iterable[EntryLike], *, is_first: bool = True) -> I
 
 
 def build(entries: list[Entry]) -> Manifest:
-    """A checked manifest of `entries` in any order."""
+    """Build and check a manifest from `entries` in any order."""
     manifest = Manifest(entries=tuple(sorted(entries, key=lambda entry: entry.path.encode())))
     manifest.check()
     return manifest
 
 
 def decode(data: bytes, *, digest: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Manifest:
-    """The manifest whose encoding `data` is, checked in full.
+    """Decode and fully check a manifest.
 
-    Refuses (ManifestRefused, PathRefused) anything but the canonical encoding of an acceptable
-    tree, and, where `digest` is given, bytes that it does not name.
+    Refuses (ManifestRefused, PathRefused) anything but the canonical encoding of a valid
+    tree, and bytes that do not match `digest`, if given.
     """
     if len(data) > limits.encoded_bytes:
         raise ManifestRefused(f"{len(data)} bytes, over the limit of {limits.encoded_bytes}")

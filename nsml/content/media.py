@@ -1,4 +1,4 @@
-"""Files that programs show beside their numbers: how they are named, and how large they may be."""
+"""Names and limits of media files that programs log beside their metrics."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from typing import Final
 
 FILE_NAME: Final = re.compile(r"(?P<sha256>[0-9a-f]{64})-[0-9a-z-]{1,64}")
-"""SHA-256 of its bytes, and what makes the name one that was never used."""
+"""SHA-256 of the bytes, and a suffix that makes the name unique."""
 
 MOST_BYTES: Final = 64 << 20
-"""Of one file."""
+"""Per file."""
 
 MOST_OF_SESSION: Final = 100_000
-"""Files that are kept of a session."""
+"""Stored files per session."""
 
 MOST_AT_ONCE: Final = 512
-"""Files of which one call says what became of them."""
+"""Files per call that reports their status."""

@@ -1,4 +1,4 @@
-"""The files of a folder one by one, in the order of their paths: of a folder of millions little is held at a time."""
+"""Streams the files of a folder sorted by path, with bounded memory for millions of files."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from nsml.content.safe_paths import Beneath, Parts
 
 MOST_NAMES: Final = 5_000_000
-"""Files and folders of one tree; a link counts as what it leads to."""
+"""Files and folders of one tree; a link counts as its target."""
 MOST_NAMES_HELD: Final = 2_000_000
-"""Of one folder, and of those above it: they are sorted in memory, at about 100 bytes each."""
+"""Names of one folder and those above it: they are sorted in memory, at about 100 bytes each."""
 
 _Chain = tuple["Parts", ...]
 
 
 class OrderedListing:
-    """What `list_folder` lists without rules, as it is found.
+    """Like `list_folder` without rules, but streamed.
 
-    Iterating raises what `list_folder` does; but a folder without files has none, and names that vanish are left out.
+    Iterating raises as `list_folder`, except that an empty folder yields nothing and vanished names are skipped.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class OrderedListing:
             yield from self._one(path + name, (*parts, native_path(name)), chain)
 
     def _names(self, path: str, parts: Parts) -> list[str]:
-        """The names of a folder as text, the last one first; a folder ends with `/`, by which it has its place."""
+        """Return the names of a folder as text, in reverse order; folders end with `/`, for the order of paths."""
         found: list[str] = []
         try:
             for name, is_folder in self._folder.names(parts):

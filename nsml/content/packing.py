@@ -1,7 +1,7 @@
-"""A folder to a manifest and a source of its chunks.
+"""Packs a folder into a manifest and a source of its chunks.
 
-Two passes: describe (read and hash), send (read again what the other end lacks, against the digests). Nothing is held in
-memory but one window of one file. `nsml.client.uploads.push` does both in one pass.
+Two passes: describe (read and hash), send (read missing chunks again and verify them). Memory holds one window of
+one file. `nsml.client.uploads.push` does both in one pass.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 Batch = tuple[tuple[str, bytes], ...]
 
 _BLOB_BYTES = 80
-"""What a blob takes in a message beside its bytes: of many tiny ones that is nearly all."""
+"""Overhead of a blob in a message: nearly everything for many tiny blobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A described folder; `source` gives its chunks while the folder is unchanged."""
+    """A described folder; `source` reads its chunks while the folder is unchanged."""
 
     manifest: Manifest
     listed: FolderFiles
 
     @cached_property
     def source(self) -> ChunkSource:
-        """Where its chunks are."""
+        """The reader of its chunks."""
         files = {file.path: file for file in self.listed.files}
         entries = self.manifest.entries
         return ChunkSource(
@@ -69,22 +69,22 @@ class ChunkSource:
             self._pieces.setdefault(piece.ref.digest, piece)
 
     def read(self, digest: str) -> bytes:
-        """The chunk that `digest` names.
+        """Read the chunk with this digest.
 
-        Raises KeyError for a digest that the manifest does not name, ChangedWhilePacking when the
-        file holds something else by now, Unreadable when it cannot be read any more.
+        Raises KeyError for a digest outside the manifest, ChangedWhilePacking if the file has changed,
+        Unreadable if it cannot be read any more.
         """
         with open_root(self._root) as folder:
             return read_again(folder, self._pieces[digest])
 
     def pieces(self) -> Iterator[Piece]:
-        """Each chunk once, in the order of the manifest, which reads each file once from front to back."""
+        """Iterate over distinct chunks in manifest order, so that each file is read once, sequentially."""
         yield from self._pieces.values()
 
     def batches(
         self, digests: Collection[str], *, max_bytes: int = 1 << 20
     ) -> Generator[Batch, None, None]:
-        """The chunks named, each once; see `batches_of`."""
+        """Read these chunks, each once; see `batches_of`."""
         wanted = set(digests)
         pieces = (piece for digest, piece in self._pieces.items() if digest in wanted)
         return batches_of(self._root, pieces, max_bytes=max_bytes)
@@ -93,9 +93,9 @@ class ChunkSource:
 def batches_of(
     root: Path, pieces: Iterable[Piece], *, max_bytes: int = 1 << 20
 ) -> Generator[Batch, None, None]:
-    """Chunks with their bytes, grouped so that thousands of small files travel together.
+    """Group chunks with their bytes into batches, so that thousands of small files are sent together.
 
-    A batch holds at most `max_bytes`, or one larger chunk (at most 1 MiB). Pieces without bytes are read again; raises as
+    A batch has at most `max_bytes`, or one larger chunk (at most 1 MiB). Pieces without bytes are read again; raises as
     `ChunkSource.read`.
     """
     batch: list[tuple[str, bytes]] = []
@@ -121,7 +121,7 @@ def pack(
     max_files: int = MAX_FILES,
     progress: Callable[[Progress], None] | None = None,
 ) -> Packed:
-    """Describe the regular files of `root` that `ignore` leaves in.
+    """Describe the regular files of `root` that `ignore` does not match.
 
     Raises as `list_folder` and `FolderReader.groups`.
     """
@@ -132,7 +132,7 @@ def pack(
 def pack_file(
     file: Path, *, max_bytes: int, progress: Callable[[Progress], None] | None = None
 ) -> Packed:
-    """Describe one file as a folder that has it alone; see `list_file`. Raises as `pack` does."""
+    """Describe one file as a folder with only it; see `list_file`. Raises as `pack`."""
     listed = list_file(file, max_bytes=max_bytes)
     return described(FolderReader(listed, progress=progress))
 
@@ -140,11 +140,11 @@ def pack_file(
 def pack_files(
     root: Path, paths: Collection[str], *, max_bytes: int, owner: int | None = None
 ) -> Packed:
-    """Describe the files `paths`, as text, of `root` and look at nothing else, however much is there.
+    """Describe only the files `paths`, as text, of `root`, without listing the folder.
 
-    Follows no link, and no files are a tree too. Raises as `pack` does else; Unreadable also for
-    what is missing or no regular file, or belongs to another uid than `owner`: whoever reads with
-    more rights than the folder's owner has must not be led to others' files by hard links.
+    Follows no links; `paths` may be empty. Raises as `pack`, and Unreadable for files that are missing,
+    not regular, or owned by another uid than `owner`: a reader with more rights than the folder's
+    owner must not reach others' files by hard links.
     """
     with open_root(root, owner) as folder:
         found = [_found(folder, path) for path in sorted(set(paths))]
@@ -154,14 +154,14 @@ def pack_files(
 
 
 def described(reader: FolderReader) -> Packed:
-    """What the reader reads, of which nothing was taken yet. Raises as `FolderReader.groups`."""
+    """Run a fresh reader to its end. Raises as `FolderReader.groups`."""
     for _ in reader.groups():
         pass
     return packed_of(reader)
 
 
 def packed_of(reader: FolderReader) -> Packed:
-    """What the reader has read to its end."""
+    """Return the result of a reader run to its end."""
     return Packed(manifest=build(reader.entries), listed=reader.listed)
 
 

@@ -1,8 +1,8 @@
-"""What names a tree of any size: its encoding, cut as a file is, and where that gives several pages, their list.
+"""Digests of trees of any size: the encoded manifest, or a list of its pages if large.
 
-An encoded manifest of at most 1 MiB is one blob, and names its tree. A larger one is cut by content into *pages*, which are
-stored as any other blob, and the tree is named by its *root*: a short canonical list of them (docs/content.md). So one more
-file changes a page or two. Since the cuts depend on the encoding alone, a tree has one name.
+An encoded manifest of at most 1 MiB is one blob, whose digest identifies the tree. A larger one is cut by content into
+*pages*, stored like any blob, and its *root* identifies the tree: a short canonical list of pages (docs/content.md).
+So adding a file changes a page or two. The cuts depend on the encoding alone: a tree has one digest.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 VERSION: Final = 2
 MOST_ENCODED_BYTES: Final = 4 << 30
-"""An encoding in pages: 10 million files, or 15 TiB in large ones."""
+"""Limit of an encoding: 10 million files, or 15 TiB in large ones."""
 FREELY_REPEATED_BYTES: Final = 64 << 20
 MOST_REPEATED: Final = 8
-"""An encoding over that size has at most so many times the bytes of its different pages.
+"""Over FREELY_REPEATED_BYTES, an encoding is at most this many times the bytes of its distinct pages.
 
-Only long runs of equal chunks repeat a page. A root of a few pages, listed over and over, would have everybody read gigabytes.
+Only long runs of equal chunks repeat a page. A small root that repeats a few pages would make readers read gigabytes.
 """
 
 _HEAD: Final = b'{"pages":['
@@ -38,7 +38,7 @@ _PAGE_BYTES: Final = len(b'["",1048576],') + 64
 
 
 class Page(NamedTuple):
-    """A part of an encoding: the digest of its bytes and their number."""
+    """A part of an encoding: digest and number of its bytes."""
 
     digest: str
     size: int
@@ -46,11 +46,11 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """What names a tree.
+    """The root of a tree.
 
     Attributes:
         data: the blob of this digest: the encoding itself, or the list of `pages`.
-        pages: in order; none where `data` is the encoding.
+        pages: in order; empty if `data` is the encoding.
         encoded_bytes: length of the encoding.
     """
 
@@ -61,7 +61,7 @@ class Root:
 
 
 class Naming:
-    """Reads an encoding, page by page, and finds out what it names."""
+    """Reads an encoding page by page and computes its root."""
 
     def __init__(self, encoding: Readable) -> None:
         from blake3 import blake3
@@ -72,7 +72,7 @@ class Naming:
         self._first = b""
 
     def read(self, _: int = -1) -> bytes:
-        """The next page, whatever its size; none at the end."""
+        """Return the next page, whatever its size; b"" at the end."""
         data = next(self._cut, b"")
         if data:
             self._whole.update(data)
@@ -81,7 +81,7 @@ class Naming:
         return data
 
     def root(self) -> Root:
-        """What the encoding is named, once it is read to its end."""
+        """Return the root; call after reading to the end."""
         size = sum(page.size for page in self._pages)
         if len(self._pages) <= 1:
             return Root(digest=digest_of(self._first), data=self._first, encoded_bytes=size)
@@ -90,25 +90,25 @@ class Naming:
         return Root(digest=digest_of(data), data=data, pages=pages, encoded_bytes=size)
 
     def is_named(self, digest: str) -> bool:
-        """Whether the digest names it, once it is read to its end: by its root, or as earlier versions did, as one blob."""
+        """Whether `digest` is that of the root or, as in earlier versions, of the whole encoding; call at its end."""
         return digest in {self.root().digest, self._whole.hexdigest()}
 
 
 class Joined:
-    """Pieces of bytes, read as a file."""
+    """A readable file made of pieces of bytes."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._left = memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, none at the end."""
+        """Read at most `size` bytes, none at the end."""
         self._refill()
         data, self._left = bytes(self._left[:size]), self._left[size:]
         return data
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill the beginning of `buffer`; how many bytes, 0 at the end."""
+        """Fill the beginning of `buffer`; return the number of bytes, 0 at the end."""
         self._refill()
         count = min(len(buffer), len(self._left))
         buffer[:count] = self._left[:count]
@@ -124,7 +124,7 @@ class Joined:
 
 
 def root_of(encoding: Readable) -> Root:
-    """What names a tree with this encoding; nothing of it stays in memory but the list of its pages. Raises CutsDiffer."""
+    """Return the root of an encoding; memory holds only one page and the list of pages. Raises CutsDiffer."""
     naming = Naming(encoding)
     while naming.read():
         pass
@@ -132,14 +132,14 @@ def root_of(encoding: Readable) -> Root:
 
 
 def is_root(beginning: bytes) -> bool:
-    """Whether a blob that begins so is the root of a tree in pages, or none at all."""
+    """Whether a blob with this beginning is a list of pages, if it is valid at all."""
     return beginning.startswith(_HEAD)
 
 
 def pages_in(data: bytes, *, most_bytes: int = MOST_ENCODED_BYTES) -> tuple[Page, ...] | None:
-    """The pages that a root lists; None for anything else, such as an encoding in one blob.
+    """Return the pages listed by a root; None for anything else, such as an encoding in one blob.
 
-    Raises ManifestRefused for what begins as a root and is none, or would take too much to read.
+    Raises ManifestRefused for an invalid list of pages, or one over the limits.
     """
     if not is_root(data):
         return None
@@ -156,7 +156,7 @@ def pages_in(data: bytes, *, most_bytes: int = MOST_ENCODED_BYTES) -> tuple[Page
 
 
 def _check(pages: Sequence[Page], most_bytes: int) -> None:
-    """Raise ManifestRefused for sizes that no encoding is cut into, and for too much."""
+    """Raise ManifestRefused for impossible page sizes, and for too many bytes."""
     size = sum(page.size for page in pages)
     if size <= WHOLE_BELOW:
         raise ManifestRefused(f"pages of {size} bytes together: the tree is named by its encoding")

@@ -1,9 +1,9 @@
-r"""Which paths may stand in a manifest: all that a node can lay out.
+r"""Valid paths of a manifest: all that a node can extract.
 
-A path is relative, `/`-separated and made of non-empty components of at most 255 bytes. It is written as
-`nsml._path_text` says: of control characters, backslashes and what is no UTF-8 each byte is `\xHH`. `.` and
-`..` are refused. Names that only other systems cannot have, or not tell apart, are refused where a tree is laid
-out on one (`extract.py`).
+A path is relative, `/`-separated and made of non-empty components of at most 255 bytes. It is encoded by
+`nsml._path_text`: each byte of control characters, backslashes and invalid UTF-8 is `\xHH`. `.` and
+`..` are refused. Names that only other systems do not support, or do not distinguish, are refused when a tree
+is extracted there (`extract.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ MAX_PATH_BYTES = 4096
 MAX_COMPONENT_BYTES = 255
 MAX_DEPTH = 64
 MAX_FOLDERS = 10_000_000
-"""A path of few bytes may name many folders, each of which takes a file's room."""
+"""A short path may name many folders, each of which takes as much space as a file."""
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """The components of `path`, as text; raises PathRefused when the grammar does not allow it."""
+    """Split `path` into components, as text; raises PathRefused if it is invalid."""
     if not path:
         raise PathRefused(path, "it is empty")
     if path.startswith("/"):
@@ -41,7 +41,7 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 def native_parts(path: str) -> tuple[str, ...]:
-    """The components of `path` as functions of the system take them; raises PathRefused as `split_path`."""
+    """Split `path` into components for system calls; raises PathRefused as `split_path`."""
     split_path(path)
     try:
         return tuple(os.fsdecode(_bytes_of(path, path)).split("/"))
@@ -57,10 +57,10 @@ def _bytes_of(text: str, path: str) -> bytes:
 
 
 class SortedPaths:
-    """The paths of one tree, in the order of their UTF-8 bytes; refuses repeats, and a file where another has a folder.
+    """Checks the paths of one tree, added in the order of their UTF-8 bytes; PathRefused for any other order.
 
-    Refuses a path (PathRefused) with which the tree would have more than `most_folders`, too. `folders` is their number so
-    far. In that order all paths that begin alike come together, so it remembers next to nothing, however many there are.
+    Also refuses duplicates, a path that is both file and folder, and more than `most_folders`. `folders` counts them so
+    far. Sorted paths with a common prefix are adjacent, so memory stays small for any number of paths.
     """
 
     def __init__(self, most_folders: int = MAX_FOLDERS) -> None:
@@ -68,10 +68,10 @@ class SortedPaths:
         self._most_folders = most_folders
         self._before = ""
         self._folder: tuple[str, ...] = ()
-        self._prefixes: list[str] = []  # files whose paths begin the path before, each the next one
+        self._prefixes: list[str] = []  # files whose paths are prefixes of the last one
 
     def add(self, path: str) -> tuple[str, ...]:
-        """Check the file `path`, and count its folders; gives its components."""
+        """Check the file `path` and count its folders; return its components."""
         parts = split_path(path)
         if path <= self._before:  # code points are in the order of their UTF-8
             is_same = path == self._before

@@ -1,4 +1,4 @@
-"""Files of a folder, read once: cut, hashed, and checked to be the same at the end as at the beginning."""
+"""Reads the files of a folder once: cuts and hashes them, and detects changes during the read."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _REPLACED = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
-"""Of a file that was found before: it, or a folder above it, is gone or a link."""
+"""A file listed before, or a folder above it, is now missing or a link."""
 _GROUP_BYTES: Final = 2 << 20
 _GROUP_FILES: Final = 256
 _KEPT_AT_ONCE: Final = 4_096
-"""Files that the stat cache gets together."""
+"""Batch size of stat cache writes, in files."""
 _ENTRY_BYTES, _REF_BYTES = 46, 70
-"""What an entry without its path, and a chunk without the digits of its size, take in an encoded manifest."""
+"""Encoded size of an entry without its path, and of a chunk without the digits of its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far reading has come: files and bytes, done and in all."""
+    """Progress of reading: files and bytes, done and in total."""
 
     files: int
     bytes: int
@@ -51,7 +51,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A chunk of a file, and where it begins; its bytes, unless they are read when they are asked for."""
+    """A chunk of a file and its offset; `data` is None if its bytes are read on demand."""
 
     file: FolderFile
     offset: int
@@ -67,21 +67,21 @@ class _Part:
     pieces: tuple[Piece, ...]
     is_end: bool = True
     is_as_listed: bool = False
-    """Of its end: it was read, and is what it was when it was listed."""
+    """Last part only: the file was read, unchanged since listed."""
 
 
 class FolderReader:
     """Reads listed files: their chunks, and in the end the entries of their manifest.
 
     Args:
-        listed: what is read.
-        cache: of files that it knows the chunks come without their bytes.
-        owner: no file of another uid is read.
+        listed: the files to read.
+        cache: files cached here give their chunks without bytes.
+        owner: files of other uids are refused.
         progress: called after each file, and each chunk of a large one.
 
     Attributes:
-        entries: of the files that were read to their end.
-        is_known: whether nothing has to be read, for the cache knows all files.
+        entries: manifest entries of the files read to their end.
+        is_known: whether the cache has all files, so that none must be read.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class FolderReader:
         self._bytes_total = listed.size
 
     def groups(self, readers: int = 0) -> Generator[list[Piece], None, None]:
-        """The chunks of all files in their order, a few megabytes at a time.
+        """Read the chunks of all files in order, a few megabytes at a time.
 
-        `readers`: threads that read ahead of what is taken; with none each file is read when its turn comes.
+        `readers`: number of read-ahead threads; with 0, files are read in the caller's thread, on demand.
 
         Raises:
             ChangedWhilePacking: a file was replaced, or written to while it was read.
             Unreadable: a file cannot be read.
-            TooLarge: there is more than a manifest can list, or by now more than was allowed.
+            TooLarge: over the limit of a manifest, or the files have grown over `max_bytes`.
         """
         units = self._units()
         groups = _in_order(map(_grouped, units), readers) if readers else _one_by_one(units)
@@ -128,7 +128,7 @@ class FolderReader:
             self._keep()
 
     def _units(self) -> Iterator[Iterator[_Part]]:
-        """What one thread reads: a large file, or small ones that lie together."""
+        """Units of work for one thread: a large file, or adjacent small ones."""
         run: list[tuple[FolderFile, tuple[ChunkRef, ...] | None]] = []
         held = 0
         for file, known in zip(self.listed.files, self._known, strict=True):
@@ -200,7 +200,7 @@ class FolderReader:
 
 
 def pieces_of(file: FolderFile, refs: Iterable[ChunkRef]) -> Iterator[Piece]:
-    """The chunks of a file, without their bytes."""
+    """Return the chunks of a file, without their bytes."""
     offset = 0
     for ref in refs:
         yield Piece(file, offset, ref)
@@ -208,9 +208,9 @@ def pieces_of(file: FolderFile, refs: Iterable[ChunkRef]) -> Iterator[Piece]:
 
 
 def read_again(folder: Beneath, piece: Piece) -> bytes:
-    """The bytes of a chunk.
+    """Read the bytes of a chunk again.
 
-    Raises ChangedWhilePacking where the file holds something else by now, Unreadable.
+    Raises ChangedWhilePacking if the file has changed, Unreadable.
     """
     try:
         with os.fdopen(folder.open_file(piece.file.parts), "rb", buffering=0) as file:
@@ -224,7 +224,7 @@ def read_again(folder: Beneath, piece: Piece) -> bytes:
 
 
 def _read(folder: Beneath, file: FolderFile) -> Iterator[_Part]:
-    """A file as it is when it is opened; what is added to it meanwhile is not part of it."""
+    """Read a file up to its size when opened; bytes appended meanwhile are ignored."""
     refs: list[ChunkRef] = []
     last: tuple[Piece, ...] = ()
     offset = 0
@@ -239,7 +239,7 @@ def _read(folder: Beneath, file: FolderFile) -> Iterator[_Part]:
                 offset += len(data)
             after = _facts(opened)
             if after != before:
-                # It may only have grown. Half old and half new is nothing to send.
+                # Growth is harmless; a mix of old and new bytes must not be sent.
                 opened.seek(0)
                 if any(
                     digest_of(_read_exactly(opened.read, one.size)) != one.digest for one in refs
@@ -256,27 +256,27 @@ def _facts(opened: FileIO) -> tuple[int, Version]:
 
 
 class _Beginning:
-    """The first `size` bytes of a file: one that grows while it is read might never end."""
+    """The first `size` bytes of a file: a growing file might never end."""
 
     def __init__(self, file: FileIO, size: int) -> None:
         self._file = file
         self._left = size
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, none at the end."""
+        """Read at most `size` bytes, none at the end."""
         piece = self._file.read(min(size, self._left)) or b""
         self._left -= len(piece)
         return piece
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill the beginning of `buffer`; how many bytes, 0 at the end."""
+        """Fill the beginning of `buffer`; return the number of bytes, 0 at the end."""
         count = self._file.readinto(buffer[: self._left]) or 0
         self._left -= count
         return count
 
 
 def _read_exactly(read: Callable[[int], bytes | None], size: int) -> bytes:
-    """`size` bytes, or fewer where the file ends before."""
+    """Read `size` bytes, fewer if the file ends before."""
     pieces = []
     missing = min(size, LARGEST_CHUNK)
     while missing:
@@ -289,7 +289,7 @@ def _read_exactly(read: Callable[[int], bytes | None], size: int) -> bytes:
 
 
 def _lost(path: str, error: OSError) -> errors.PackRefused:
-    """Why a file that was found before cannot be read."""
+    """The error for a file that became unreadable."""
     if error.errno not in _REPLACED:
         return errors.Unreadable(path, unreadable(path, error))
     return errors.ChangedWhilePacking(
@@ -312,7 +312,7 @@ def _one_by_one(units: Iterable[Iterator[_Part]]) -> Generator[list[_Part], None
 
 
 def _grouped(unit: Iterator[_Part]) -> Iterator[list[_Part]]:
-    """The parts of a unit, a few megabytes at a time."""
+    """Group the parts of a unit, a few megabytes at a time."""
     group: list[_Part] = []
     held = 0
     for part in unit:
@@ -326,7 +326,7 @@ def _grouped(unit: Iterator[_Part]) -> Iterator[list[_Part]]:
 
 
 def _in_order(units: Iterable[Iterator[T]], threads: int) -> Generator[T, None, None]:
-    """What the units give, in their order; as many of them as there are threads are one step ahead."""
+    """Yield the items of all units in order; up to `threads` units are read one item ahead."""
     left = iter(units)
     ahead: deque[tuple[Iterator[T], Future[T | None]]] = deque()
     with ThreadPoolExecutor(threads, "nsml-reader") as pool:

@@ -1,9 +1,8 @@
-"""Files beneath one folder, reached without following any symbolic link.
+"""Access to files beneath one folder without following symbolic links.
 
-Where the system has folder descriptors, each component is opened from its parent with O_NOFOLLOW,
-so nobody who can write in the folder can swap a component for a link and send us elsewhere. Where
-it has not (Windows), each component is looked at before it is used; there the folder is its user's
-own.
+On systems with folder descriptors, each component is opened from its parent with O_NOFOLLOW,
+so nobody with write access to the folder can redirect us by swapping a component for a link. On
+others (Windows), each component is checked before use; there the folder is its user's own.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
 
 Parts = tuple[str, ...]
 Version = tuple[int, int, int, int]
-"""When a file was written and last changed (ns), its inode number, and its device: one of these is another once its content is."""
+"""mtime and ctime (ns), inode number and device of a file: changed content changes at least one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One name in a folder: what lstat says of it."""
+    """One name in a folder, with its lstat result."""
 
     name: str
     mode: int
@@ -36,7 +35,7 @@ class Listed:
 class Beneath(Protocol):
     """A root folder held open; every `parts` is relative to it and free of `.`, `..` and links.
 
-    A component that is a symbolic link, or not what is asked for, raises OSError.
+    A component that is a symbolic link, or of the wrong kind, raises OSError.
     """
 
     def __enter__(self) -> Self: ...
@@ -49,27 +48,27 @@ class Beneath(Protocol):
     ) -> None: ...
 
     def scan(self, parts: Parts) -> list[Listed]:
-        """What the folder `parts` holds, sorted by name; vanished names are left out."""
+        """List the folder `parts`, sorted by name; vanished names are skipped."""
         ...
 
     def names(self, parts: Parts) -> Iterator[tuple[str, bool]]:
-        """The names in the folder `parts`, as they come, and whether each is a folder or a link to one."""
+        """Iterate over the names in the folder `parts`, unsorted, with whether each is a folder or a link to one."""
         ...
 
     def lstat(self, parts: Parts) -> os.stat_result:
-        """What `parts` is, without following it."""
+        """Stat `parts` without following it."""
         ...
 
     def open_file(self, parts: Parts) -> int:
-        """A descriptor to read the regular file `parts`."""
+        """Open the regular file `parts` for reading."""
         ...
 
     def make_folder(self, parts: Parts) -> None:
-        """Make the new folder `parts`, whose parent is there; FileExistsError when the name is taken."""
+        """Create the folder `parts` in an existing parent; FileExistsError if the name exists."""
         ...
 
     def create_file(self, parts: Parts) -> int:
-        """A descriptor to write the new file `parts`; FileExistsError when the name is taken."""
+        """Create the file `parts`; return its descriptor. FileExistsError if the name exists."""
         ...
 
     def set_mode(self, parts: Parts, mode: int) -> None:
@@ -78,9 +77,9 @@ class Beneath(Protocol):
 
 
 def beneath(root: Path, owner: int | None = None) -> Beneath:
-    """The safest implementation that this system has.
+    """Return the safest implementation for this system.
 
-    With an `owner` no file of another uid is opened to read; that takes folder descriptors.
+    With an `owner`, files of other uids are not opened for reading; this needs folder descriptors.
     """
     if os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW"):
         return ByDescriptor(root, owner)
@@ -88,7 +87,7 @@ def beneath(root: Path, owner: int | None = None) -> Beneath:
 
 
 class ByDescriptor:
-    """Folder descriptors and O_NOFOLLOW; keeps the way to the last folder open."""
+    """Folder descriptors and O_NOFOLLOW; keeps the last folder and its parents open."""
 
     def __init__(self, root: Path, owner: int | None = None) -> None:
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
@@ -123,7 +122,7 @@ class ByDescriptor:
         return os.stat(parts[-1], dir_fd=self.folder(parts[:-1]), follow_symlinks=False)
 
     def open_file(self, parts: Parts) -> int:
-        """See Beneath; O_NONBLOCK so that a pipe put there cannot hold us."""
+        """See Beneath; O_NONBLOCK so that a pipe cannot block us."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         opened = _regular(os.open(parts[-1], flags, dir_fd=self.folder(parts[:-1])), parts)
         if self._owner not in {None, os.fstat(opened).st_uid}:
@@ -153,7 +152,7 @@ class ByDescriptor:
             os.close(opened)
 
     def folder(self, parts: Parts) -> int:
-        """The descriptor of the folder `parts`, open until the next call of any method."""
+        """Return the descriptor of the folder `parts`, open until the next call of any method."""
         shared = 0
         while shared < min(len(parts), len(self._names)) and self._names[shared] == parts[shared]:
             shared += 1
@@ -172,7 +171,7 @@ class ByDescriptor:
 
 
 class ByPath:
-    """Plain paths, each component looked at first."""
+    """Plain paths, each component checked first."""
 
     def __init__(self, root: Path, owner: int | None = None) -> None:
         if owner is not None:
@@ -259,7 +258,7 @@ def _names(folder: int | Path) -> Iterator[tuple[str, bool]]:
         for item in found:
             try:
                 is_folder = item.is_dir()
-            except OSError:  # a link in a circle
+            except OSError:  # a circular link
                 is_folder = False
             yield item.name, is_folder
 

@@ -1,4 +1,4 @@
-"""Files that usually hold passwords, keys or tokens, by their names: people send them with a folder without knowing."""
+"""Recognizes files with passwords, keys or tokens by name: users often upload them by accident."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ _SECRET: Final = re.compile(
 
 
 def looks_secret(path: str) -> bool:
-    """Whether a `/`-separated path reads like that of a file with secrets. Contents are not looked at."""
+    """Whether a `/`-separated path looks like a file with secrets. Contents are not checked."""
     return _SECRET.search(path) is not None

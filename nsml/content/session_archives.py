@@ -1,16 +1,16 @@
-r"""Archives of sessions: a tar file, compressed by zstd, that `tar --zstd -x` and `sha256sum -c` read without nsml.
+r"""Archives of sessions: tar files compressed by zstd, readable without nsml by `tar --zstd -x` and `sha256sum -c`.
 
-    nsml-backup.json             first: format, version, platform, when it was written, names of sessions
-    datasets/FOLDER/...          files of a dataset, and datasets/FOLDER.json, which says which
+    nsml-backup.json             first: format, version, platform, time of writing, names of sessions
+    datasets/FOLDER/...          files of a dataset, and datasets/FOLDER.json, which identifies it
     sessions/FOLDER/code/...     and checkpoints/NAME/..., artifacts/NAME@V/..., files/ATTEMPT/..., media/ATTEMPT-RANK/...
     sessions/FOLDER/*.jsonl      a line for each checkpoint, artifact, media file
-    sessions/FOLDER/records/*    and logs/*: what its programs reported and printed
+    sessions/FOLDER/records/*    and logs/*: records and output of its programs
     sessions/FOLDER/session.json last of a session: its record
     SHA256SUMS                   last: a line for each member, in their order
 
-The files of a folder such as code/ follow one another. Names are the texts of `nsml._path_text`. docs/session-backup.md has the
-fields. An archive may be anybody's work: `check` reads all of it before anything is made of it, in bounded memory. Everything
-here is blocking.
+The files of a folder such as code/ are adjacent. Names are encoded by `nsml._path_text`. The fields are in
+docs/session-backup.md. Archives are untrusted: `check` reads all of one, in bounded memory, before it is used.
+Everything here is blocking.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ SUMS: Final = "SHA256SUMS"
 
 MOST_MEMBERS: Final = 5_000_000
 MOST_JSON_BYTES: Final = 4 << 20
-"""Of a member that is one JSON value, and of a line of one that has many. A program's record has a MiB at most."""
+"""Limit of a JSON member, and of a line of a JSONL member. A program's record has at most 1 MiB."""
 FREE_BYTES: Final = 16 << 30
 MOST_RATIO: Final = 1_000
-"""What an archive may expand to: FREE_BYTES, or so many times its own size where that is more."""
+"""Expansion limit of an archive: FREE_BYTES, or this many times its own size if larger."""
 
 _BLOCK: Final = tarfile.BLOCKSIZE
 _PIECE_BYTES: Final = 1 << 20
@@ -65,16 +65,16 @@ _DECIMALS: Final = re.compile(rb"[0-9]{1,20}")
 
 
 class ArchiveRefused(ContentError):
-    """A file that is no archive of sessions, or one that is damaged or was not written by nsml; the text says which."""
+    """Not an archive of sessions, a damaged one, or one not written by nsml; the text says which."""
 
 
 class NoArchive(ArchiveRefused):
-    """A file of another kind; the text says by what that is seen."""
+    """A file of another kind; the text says how it was recognized."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an archive says of itself. `taken_at`: RFC 3339, UTC."""
+    """The header of an archive. `taken_at`: RFC 3339, UTC."""
 
     platform: str
     nsml_version: str
@@ -83,7 +83,7 @@ class Header:
     sessions: tuple[str, ...]
 
     def encode(self) -> bytes:
-        """As the first member has it."""
+        """Encode as the first member."""
         found = {
             "format": FORMAT,
             "version": VERSION,
@@ -98,11 +98,11 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file of an archive; its bytes are read before the next one is.
+    """A file of an archive; read its bytes before advancing to the next member.
 
     Attributes:
-        tree: the folder of the archive that it is a file of, such as `sessions/kim_mnist_3/code`; "": of none.
-        name: its path in that folder; of a file of none its whole path.
+        tree: its folder in the archive, such as `sessions/kim_mnist_3/code`; "" for none.
+        name: its path in that folder; without a folder, its whole path.
     """
 
     path: str
@@ -123,7 +123,7 @@ class Member:
         return found[2] if found else self.path
 
     def check_path(self) -> None:
-        """Raise ArchiveRefused for one that has no place in an archive."""
+        """Raise ArchiveRefused for an unexpected path."""
         try:
             split_path(self.name)
             split_path(self.tree or self.path)
@@ -133,7 +133,7 @@ class Member:
             raise ArchiveRefused(f"{self.path[:200]!r} has no place in a backup of sessions")
 
     def read(self, most: int = MOST_JSON_BYTES) -> bytes:
-        """All of it. Raises ArchiveRefused for more than `most` bytes."""
+        """Read all bytes. Raises ArchiveRefused for more than `most`."""
         if self.size > most:
             raise ArchiveRefused(
                 f"{self.path!r} has {self.size:,} bytes, and at most {most:,} are read"
@@ -141,7 +141,7 @@ class Member:
         return b"".join(self.pieces)
 
     def lines(self, most: int = MOST_JSON_BYTES) -> Iterator[bytes]:
-        """Its lines without their ends. Raises ArchiveRefused for one of more than `most` bytes."""
+        """Iterate over lines without line ends. Raises ArchiveRefused for a line over `most` bytes."""
         held = b""
         for piece in self.pieces:
             *whole, held = (held + piece).split(b"\n")
@@ -153,7 +153,7 @@ class Member:
 
 
 class ArchiveWriter:
-    """Writes an archive into a file; a context manager. `finish` makes it whole."""
+    """Writes an archive into a file; a context manager. `finish` completes it."""
 
     def __init__(self, file: IO[bytes], header: Header, *, now: float) -> None:
         import zstandard
@@ -176,7 +176,7 @@ class ArchiveWriter:
         self._lines.close()
 
     def add(self, path: str, data: bytes) -> None:
-        """Add a member that is in memory."""
+        """Add a member from memory."""
         self.add_pieces(path, len(data), [data])
 
     def add_pieces(
@@ -191,7 +191,7 @@ class ArchiveWriter:
     def adding(
         self, path: str, size: int, *, is_executable: bool = False
     ) -> Generator[Callable[[bytes], None], None, None]:
-        """Add a member of `size` bytes, which what is given writes piece by piece."""
+        """Add a member of `size` bytes; yields a function to write it piece by piece."""
         info = tarfile.TarInfo(path)
         info.size, info.mtime = size, self._now
         info.mode = 0o755 if is_executable else 0o644
@@ -204,7 +204,7 @@ class ArchiveWriter:
             written += len(piece)
             self._compressed.write(piece)
 
-        # The header alone: the bytes come in pieces, which TarFile cannot take.
+        # The header only: TarFile cannot add bytes piece by piece.
         self._compressed.write(
             info.tobuf(tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape")
         )
@@ -217,7 +217,7 @@ class ArchiveWriter:
             self._lines.write(sum_line(digest.hexdigest(), path))
 
     def finish(self) -> None:
-        """Write the sums and the end."""
+        """Write SHA256SUMS and the end."""
         size = self._lines.tell()
         self._lines.seek(0)
         self.add_pieces(SUMS, size, iter(partial(self._lines.read, _PIECE_BYTES), b""))
@@ -226,7 +226,7 @@ class ArchiveWriter:
 
 
 def sum_line(digest: str, path: str) -> bytes:
-    """The line of `sha256sum` for a member: with a backslash in front where the name has one."""
+    """Format a `sha256sum` line: with a leading backslash if the name has one."""
     if "\\" in path:
         escaped = path.replace("\\", "\\\\")
         return f"\\{digest}  {escaped}\n".encode()
@@ -234,7 +234,7 @@ def sum_line(digest: str, path: str) -> bytes:
 
 
 def members(file: Path) -> Generator[Member, None, None]:
-    """The members of an archive in their order, SHA256SUMS among them. Raises ArchiveRefused, NoArchive, OSError."""
+    """Iterate over the members of an archive, SHA256SUMS included. Raises ArchiveRefused, NoArchive, OSError."""
     import zstandard
 
     with file.open("rb") as opened:
@@ -252,9 +252,9 @@ def members(file: Path) -> Generator[Member, None, None]:
 
 
 def check(file: Path, look: Callable[[Member], None] = lambda _: None) -> Header:
-    """Read all of an archive, and hold it against its sums; `look` sees each member, and may read it.
+    """Read all of an archive and verify its checksums; `look` is called with each member, and may read it.
 
-    Nothing is written. Raises ArchiveRefused, OSError, and what `look` raises.
+    Writes nothing. Raises ArchiveRefused, OSError, and whatever `look` raises.
     """
     seen: set[bytes] = set()
     sums = array("Q")
@@ -286,7 +286,7 @@ def check(file: Path, look: Callable[[Member], None] = lambda _: None) -> Header
 
 
 def json_of(data: bytes, what: str) -> dict[str, Any]:
-    """A JSON object. Raises ArchiveRefused."""
+    """Parse a JSON object. Raises ArchiveRefused."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -322,7 +322,7 @@ def _check_once(path: str, seen: set[bytes]) -> None:
 
 
 def _check_sums(member: Member, sums: array[int]) -> None:
-    """Each line is that of the member at its place."""
+    """Check that the lines match the members, in order."""
     place = -1
     for place, line in enumerate(member.lines()):
         if place >= len(sums):
@@ -348,14 +348,14 @@ def _digesting(member: Member, digest: hashlib._Hash) -> Member:
 
 
 class _Stream:
-    """Decompressed bytes, as many as the archive's own size lets come."""
+    """Decompressed bytes, with the expansion limit of the archive."""
 
     def __init__(self, read: Callable[[int], bytes], *, size: int) -> None:
         self._read = read
         self._left = max(FREE_BYTES, MOST_RATIO * size)
 
     def read(self, size: int) -> bytes:
-        """Up to so many; none at the end."""
+        """Read up to `size` bytes; none at the end."""
         data = self._read(size)
         self._left -= len(data)
         if self._left < 0:
@@ -365,7 +365,7 @@ class _Stream:
         return data
 
     def exactly(self, size: int) -> bytes:
-        """So many."""
+        """Read `size` bytes."""
         parts = []
         while size:
             data = self.read(min(size, _PIECE_BYTES))
@@ -376,7 +376,7 @@ class _Stream:
         return b"".join(parts)
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """So many, in pieces, and what fills up the last block."""
+        """Read `size` bytes in pieces, then skip the padding."""
         left = size
         while left:
             data = self.exactly(min(left, _PIECE_BYTES))
@@ -386,7 +386,7 @@ class _Stream:
 
 
 def _members(stream: _Stream) -> Iterator[Member]:
-    """Regular files with names of pax or ustar: of everything else there is none in what nsml writes."""
+    """Read regular files with pax or ustar names; refuses everything else, as nsml writes none of it."""
     pax: dict[str, str] = {}
     is_first = True
     while True:
@@ -424,7 +424,7 @@ def _tar_info(block: bytes, *, is_first: bool) -> tarfile.TarInfo:
 
 
 def _pax(data: bytes) -> dict[str, str]:
-    """The records of an extended header: LENGTH KEY=VALUE and a line end each."""
+    """Parse the records of an extended header: LENGTH KEY=VALUE and a line end each."""
     found: dict[str, str] = {}
     at = 0
     while at < len(data):

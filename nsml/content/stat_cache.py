@@ -1,11 +1,11 @@
-"""What files held when they were last read: so that an unchanged one need not be read again.
+"""Cache of the chunks of files when last read, so that unchanged files need not be read again.
 
-A file counts as unchanged while its path, device, inode number, size, and its times of writing and of last change are
-what they were. Two changes within one tick of a file system's clock leave the same times. So a file that was touched less than
-`RACY_NS` before it was looked at is read each time (as git does with what it calls racily clean), and nothing is believed
-that was noted at a later time than it is now: the clock has gone back.
+A file counts as unchanged while its path, device, inode number, size, mtime and ctime are the same.
+Two changes within one tick of a file system's clock leave the same times. So a file changed less than
+`RACY_NS` before its listing is read each time (git calls such files racily clean), and rows with a later time
+than now are ignored: the clock has gone back.
 
-The cache is a convenience: when it cannot be used, or is damaged, files are read.
+The cache is optional: if it is unusable or damaged, files are read.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FILE_NAME: Final = "read-files-1.sqlite"
-"""Among the caches of a user. Another form of the rows, or other cuts, take another number."""
+"""In the user's cache folder. Increase the number with the row format or the chunk boundaries."""
 RACY_NS: Final = 2_000_000_000
-"""The coarsest clock of a file system that is in use: FAT's."""
+"""The coarsest clock of a file system in use: FAT's."""
 MOST_BYTES: Final = 512 << 20
-"""Of the file; a larger one is begun anew. A file that is one chunk takes about 130 bytes."""
+"""Limit of the cache file; a larger one is recreated. A row with one chunk takes about 130 bytes."""
 _WAIT_S: Final = 2.0
-"""For another client that is writing."""
+"""Timeout for another client's writes."""
 _AT_ONCE: Final = 500
 
 _HEAD: Final = struct.Struct("<QQQqqq")
-"""Of a row: device, inode number, size, time of writing, of last change, and of the scan; chunks follow, and the check."""
+"""Head of a row: device, inode number, size, mtime, ctime, time of the scan; then chunks and checksum."""
 _CHUNK: Final = struct.Struct("<32sI")
 _CHECK_BYTES: Final = 8
 
 
 class StatCache:
-    """The chunks of files by what lstat says of them. Never fails. Not for several threads at once.
+    """Chunks of files, valid for one lstat result. Never fails. Not thread-safe.
 
-    Several programs may use one file at the same time.
+    Several programs may use one cache file at the same time.
 
     Args:
-        file: where it is kept; made if there is none, for this user alone.
+        file: the cache file; created if missing, for this user only.
         now_ns: the wall clock, in nanoseconds since 1970, before the files were listed.
     """
 
@@ -58,7 +58,7 @@ class StatCache:
         self._now_ns = now_ns
 
     def look_up(self, root: Path, files: Sequence[FolderFile]) -> list[tuple[ChunkRef, ...] | None]:
-        """The chunks of each file below `root`, None of one that has to be read."""
+        """Return the chunks of each file below `root`, None for files that must be read."""
         keys = _keys(root, files)
 
         def read(database: sqlite3.Connection) -> list[tuple[ChunkRef, ...] | None]:
@@ -77,7 +77,7 @@ class StatCache:
         return self._tried(read) or [None] * len(files)
 
     def keep(self, root: Path, read: Sequence[tuple[FolderFile, Sequence[ChunkRef]]]) -> None:
-        """Note what files below `root` held that were read, and were the same afterwards."""
+        """Store the chunks of files below `root` that did not change while read."""
         settled = [one for one in read if self._is_settled(one[0])]
         keys = _keys(root, [file for file, _ in settled])
         rows = [
@@ -93,7 +93,7 @@ class StatCache:
             self._tried(write)
 
     def forget(self, root: Path, files: Sequence[FolderFile]) -> None:
-        """Have files read the next time."""
+        """Remove files from the cache."""
 
         def write(database: sqlite3.Connection) -> None:
             with database:
@@ -113,7 +113,7 @@ class StatCache:
         return row + _check(key, row)
 
     def _chunks(self, key: bytes, row: bytes, file: FolderFile) -> tuple[ChunkRef, ...] | None:
-        """What a row says that a file holds; None where that cannot be relied on."""
+        """Decode the chunks of a row; None if it is damaged or does not match the file."""
         body, check = row[:-_CHECK_BYTES], row[-_CHECK_BYTES:]
         if len(body) < _HEAD.size or check != _check(key, body):
             return None
@@ -124,16 +124,14 @@ class StatCache:
         return tuple(ChunkRef(digest.hex(), size) for digest, size in chunks)
 
     def _tried(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
-        """What `work` gives; None where there is no database that can be used."""
+        """Return the result of `work`; None if the database is unusable."""
         import sqlite3
 
         try:
             with closing(self._open()) as database:
                 return work(database)
         except sqlite3.OperationalError:
-            return (
-                None  # another client writes for long, the disk is full, or nobody may write there
-            )
+            return None  # locked for too long by another client, disk full, or no write permission
         except sqlite3.DatabaseError:
             self._remove()
             return None
@@ -153,7 +151,7 @@ class StatCache:
             self._remove()
             os.close(os.open(self._file, flags, 0o600))
         database = sqlite3.connect(self._file, timeout=_WAIT_S)
-        # A crash may damage it: each row has a check of its own, and all of it can be made anew.
+        # A crash may damage it: each row has its own checksum, and the cache can be rebuilt.
         database.execute("PRAGMA synchronous = OFF")
         database.execute(
             "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID"
@@ -167,7 +165,7 @@ class StatCache:
 
 
 def _keys(root: Path, files: Sequence[FolderFile]) -> list[bytes]:
-    """Names of rows: 16 bytes each, for paths are long, and nobody need read them here."""
+    """Return row keys: hashes of 16 bytes, since paths are long and need not be readable here."""
     from blake3 import blake3
 
     top = f"{os.path.realpath(root)}/"

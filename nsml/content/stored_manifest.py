@@ -1,7 +1,7 @@
-"""A manifest in a file, or a stream, read piece by piece: no tree, however large, takes memory.
+"""A manifest in a file or stream, read piece by piece in bounded memory for trees of any size.
 
-Of a tree in pages (`pages.py`) the file has all of them, one after the other. What is accepted is what `manifest.decode`
-accepts. The encoding is canonical, so that a few patterns read all of it; what they do not match is refused.
+For a tree in pages (`pages.py`), the file has all pages concatenated. Accepts exactly what `manifest.decode`
+accepts. The encoding is canonical, so that a few patterns parse all of it; anything else is refused.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 _READ_BYTES: Final = 256 << 10
 _LONGEST_TOKEN: Final = 24 << 10
-"""Longer than the longest path with its escapes and what is around it."""
+"""Longer than the longest escaped path with the fields around it."""
 _HELD_REFS: Final = 64
-"""An entry with more chunks does not hold them: they are read again."""
+"""Chunks of larger entries are not kept in memory, but read again."""
 _LOOKED_EVERY: Final = 1_000
 
 _HEAD: Final = re.compile(rb'\{"entries":\[')
@@ -47,9 +47,9 @@ _COMMA: Final = re.compile(rb",")
 _ENTRY: Final = re.compile(rb'\{"chunks":\[')
 _REF: Final = re.compile(rb'\["([0-9a-f]{64})",([1-9][0-9]{0,6})\]')
 _REFS: Final = re.compile(rb'(?:\["[0-9a-f]{64}",[1-9][0-9]{0,6}\],){1,256}+')
-"""Several with a comma behind each, so that most of a long list is read at C's speed."""
+"""Several, each followed by a comma, so that most of a long list is matched at C speed."""
 _REST: Final = re.compile(
-    # No escapes but of quotation marks and backslashes: other characters that have one are in no path.
+    # Only quotation marks and backslashes are escaped: paths contain no other characters with an escape.
     rb'\],"mode":"(0644|0755)","path":"((?:[^"\\\x00-\x1f]++|\\["\\])++)","size":(0|[1-9][0-9]{0,14})\}'
 )
 _IN_JSON: Final = re.compile(r'\\(["\\])')
@@ -64,7 +64,7 @@ class Layout(Protocol):
         ...
 
     def check(self, limits: Limits = DEFAULT_LIMITS) -> None:
-        """Raise ManifestRefused or PathRefused unless this is a tree that may be laid out."""
+        """Raise ManifestRefused or PathRefused unless this tree may be extracted."""
         ...
 
 
@@ -79,7 +79,7 @@ class StoredEntry:
 
 
 class Extent(NamedTuple):
-    """How much a tree has: files, folders, and bytes of all files together, repeats counted."""
+    """The size of a tree: files, folders, and bytes of all files together, duplicates included."""
 
     files: int
     folders: int
@@ -87,11 +87,11 @@ class Extent(NamedTuple):
 
 
 class StoredManifest:
-    """The manifest in the file `path`, or an encoding in memory; a context manager that holds the file open.
+    """The manifest in the file `path`, or an encoding in memory; a context manager that keeps the file open.
 
     Attributes:
         encoded_bytes: length of its encoding.
-        extent: how much it has; once it is checked.
+        extent: size of the tree; zeros before `check`.
     """
 
     def __init__(self, path: Path | bytes) -> None:
@@ -134,15 +134,15 @@ class StoredManifest:
 
     @property
     def entries(self) -> Iterator[StoredEntry]:
-        """Each file in turn; raises ManifestRefused where the encoding is not canonical."""
+        """The files in order; iterating raises ManifestRefused if the encoding is not canonical."""
         return _entries(_Text(self._source(0)), self._source)
 
     def check(
         self, limits: Limits = DEFAULT_LIMITS, look: Callable[[], object] = lambda: None
     ) -> None:
-        """Raise ManifestRefused or PathRefused unless this is a tree that may be laid out.
+        """Raise ManifestRefused or PathRefused unless this tree may be extracted.
 
-        `look` is called now and then, and may raise to end it.
+        `look` is called every 1,000 files, and may raise to abort.
         """
         if self.encoded_bytes > limits.encoded_bytes:
             raise _too_long(self.encoded_bytes, limits)
@@ -154,7 +154,7 @@ class StoredManifest:
             yield from entry.chunks
 
     def read(self) -> Manifest:
-        """All of it, in memory."""
+        """Load all of it into memory."""
         return Manifest(
             entries=tuple(
                 Entry(path=one.path, mode=one.mode, size=one.size, chunks=tuple(one.chunks))
@@ -169,10 +169,10 @@ def check_stream(
     limits: Limits = DEFAULT_LIMITS,
     found: Callable[[str, int], object] = lambda _path, _size: None,
 ) -> Extent:
-    """Read an encoding once, from its beginning to its end, and give `take` digest and size of each chunk.
+    """Read and check an encoding in one pass; calls `take` with digest and size of each chunk.
 
-    `read` gives about so many bytes, none at the end. `found` gets path and size of each file. Raises as
-    `StoredManifest.check`, for what it has read by then.
+    `read` returns about `size` bytes, none at the end. `found` gets path and size of each file. Raises as
+    `StoredManifest.check`, after calls for the part before.
     """
     held = 0
 
@@ -214,7 +214,7 @@ def _too_long(encoded_bytes: int, limits: Limits) -> ManifestRefused:
 
 
 def _reading(descriptor: int, position: int) -> Callable[[int], bytes]:
-    """Reads a file from there on, whoever else reads it."""
+    """Read from `position` on, without the shared file offset."""
 
     def read(size: int) -> bytes:
         nonlocal position
@@ -232,7 +232,7 @@ def _reading_bytes(data: bytes, position: int) -> Callable[[int], bytes]:
 
 
 class _Text:
-    """What `read` gives, of which a window is in memory; it begins at `position`."""
+    """A sliding window over the bytes of `read`, which begin at `position`."""
 
     def __init__(self, read: Callable[[int], bytes], position: int = 0) -> None:
         self._read = read
@@ -276,7 +276,7 @@ class _Text:
 
 
 class _Refs:
-    """The chunks of an entry with many, read anew each time."""
+    """The chunks of an entry with many, read again on each iteration."""
 
     def __init__(self, source: _Source, position: int) -> None:
         self._source = source
@@ -302,7 +302,7 @@ def _entries(
 
 
 def _refs(text: _Text) -> Iterator[list[ChunkRef]]:
-    """The chunks of an entry, some at a time."""
+    """Read the chunks of an entry in batches."""
     if not text.has(_REF):
         return
     while run := text.skip(_REFS):

@@ -1,4 +1,4 @@
-"""What differs between two trees of files: added, removed, changed and renamed files, in bounded memory."""
+"""Diff of two trees: added, removed, changed and renamed files, in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsml.content.manifest import ChunkRef, EntryLike
 
 MOST_PAIRED: Final = 100_000
-"""Renames are looked for among so many added and removed files; with more of them none is, and they are told apart."""
+"""Limit of added and removed files for rename detection; beyond it, renames are listed as added and removed."""
 
 
 class Kind(enum.StrEnum):
@@ -28,7 +28,7 @@ class Kind(enum.StrEnum):
 
 
 class FileChange(NamedTuple):
-    """A file that differs; `path` is the new one of a renamed file. Sizes in bytes; None: it was, or is, not there."""
+    """A differing file; for a rename, `path` is the new one. Sizes are None if the file is absent on that side."""
 
     kind: Kind
     path: str
@@ -39,14 +39,14 @@ class FileChange(NamedTuple):
 
 @dataclass(slots=True)
 class TreeDiff:
-    """What differs between two trees.
+    """The differences between two trees.
 
     Attributes:
-        files: the first that differ, by path.
-        counts: how many there are of each kind, whether listed or not.
-        unchanged: how many files are the same.
-        added_bytes, removed_bytes: sizes of added and removed files, and of changed ones as they are and were.
-        has_renames: whether renamed files were looked for.
+        files: the first differing files, by path.
+        counts: number of files of each kind, listed or not.
+        unchanged: number of equal files.
+        added_bytes, removed_bytes: sizes of added and removed files, and new and old sizes of changed files.
+        has_renames: whether renames were detected.
     """
 
     files: list[FileChange] = field(default_factory=list)
@@ -58,14 +58,14 @@ class TreeDiff:
 
     @property
     def left_out(self) -> int:
-        """How many differing files are not listed."""
+        """Number of differing files not listed."""
         return sum(self.counts.values()) - len(self.files)
 
 
 def tree_diff(before: Iterable[EntryLike], after: Iterable[EntryLike], *, most: int) -> TreeDiff:
-    """Compare the files of two trees, each sorted by path; the first `most` that differ are listed.
+    """Compare the files of two trees, each sorted by path; lists the first `most` differing files.
 
-    A file is changed when its content or its right to be executed is. An added file with the content of a removed one is
+    A file is changed if its content or executable bit is. An added file with the content of a removed one is
     renamed, unless it is empty.
     """
     found = _Found(most)
@@ -80,7 +80,7 @@ def tree_diff(before: Iterable[EntryLike], after: Iterable[EntryLike], *, most: 
 
 
 class _Found:
-    """Collects what differs."""
+    """Collects differences."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -115,7 +115,7 @@ class _Found:
     def _keep(
         self, kept: list[tuple[FileChange, bytes]], change: FileChange, entry: EntryLike
     ) -> None:
-        """Keep it for pairing; once there are too many for that, only what can be listed."""
+        """Keep a change for rename detection; once there are too many, only those that can be listed."""
         if self._diff.has_renames and len(self._added) + len(self._removed) >= MOST_PAIRED:
             self._diff.has_renames = False
             del self._added[self._most :], self._removed[self._most :]
@@ -138,7 +138,7 @@ class _Found:
         return diff
 
     def _paired(self) -> tuple[list[FileChange], list[FileChange], list[FileChange]]:
-        """Renamed files, and the added and removed ones that are not."""
+        """Return renamed files, then the remaining added and removed files."""
         if not self._diff.has_renames:
             return [], [one for one, _ in self._added], [one for one, _ in self._removed]
         sources: dict[bytes, list[FileChange]] = defaultdict(list)
@@ -166,11 +166,11 @@ class _Found:
 def _merged(
     before: Iterable[EntryLike], after: Iterable[EntryLike]
 ) -> Iterator[tuple[EntryLike | None, EntryLike | None]]:
-    """The files of both by path, those with the same path together."""
+    """Merge the files of both by path, pairing equal paths."""
     old_ones, new_ones = iter(before), iter(after)
     old, new = next(old_ones, None), next(new_ones, None)
     while old is not None or new is not None:
-        # The order of texts is that of their UTF-8 bytes.
+        # Strings compare in the order of their UTF-8 bytes.
         if new is None or (old is not None and old.path < new.path):
             yield old, None
             old = next(old_ones, None)
@@ -191,7 +191,7 @@ def _size(entry: EntryLike) -> int:
 
 
 def _content(entry: EntryLike) -> bytes:
-    """What names its content: 16 bytes, however many chunks it has."""
+    """Return a hash of the content: 16 bytes for any number of chunks."""
     chunks: Iterable[ChunkRef] = entry.chunks
     hashed = blake2b(digest_size=16)
     for chunk in chunks:

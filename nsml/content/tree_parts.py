@@ -1,7 +1,7 @@
-"""Parts of a tree: each file belongs to one, so a part can have a right of its own.
+"""Parts of a tree: each file belongs to one part, so parts can have their own permissions.
 
-A part is named by a path: it has the file of that path, or all files below the folder of that path, but for those of parts
-further down. What no path leads to is the part "".
+A part is named by a path: it has the file of that path, or all files below that folder except those of deeper
+parts. The part "" has the files of no other part.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 REST = ""
-"""The part of all files to which no other part's path leads."""
+"""The part of all files in no other part."""
 
 
 def part_of(path: str, parts: Collection[str]) -> str:
-    """The part that a file belongs to: the longest of `parts` that is its path or a folder above it."""
+    """Return the part of a file: the longest of `parts` that is its path or a folder above it."""
     while path and path not in parts:
         path = path.rpartition("/")[0]
     return path
 
 
 class Chosen:
-    """Files and folders of a tree that somebody asks for by their paths."""
+    """Files and folders of a tree selected by path."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = tuple(dict.fromkeys(paths))
         self._found: set[str] = set()
 
     def has(self, path: str) -> bool:
-        """Whether a file is one of them, or below one."""
+        """Whether a file is selected, or below a selected folder."""
         is_one = False
         while path:
             if path in self._paths:
@@ -40,5 +40,5 @@ class Chosen:
         return is_one
 
     def absent(self) -> list[str]:
-        """Those that no file so far is, or is below."""
+        """Return the selected paths that matched no file so far."""
         return [path for path in self._paths if path not in self._found]
