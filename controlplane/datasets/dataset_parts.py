@@ -1,8 +1,8 @@
-"""Parts of datasets: files that not everybody who may use a dataset may read, such as the labels of a test set.
+"""Parts of datasets: files with stricter access than their dataset, such as the labels of a test set.
 
-A version is pushed as one tree. Of a dataset with parts it is divided here, so no client can forget to: each part has a
-manifest of its own, and so have the files that everybody gets, and those that sessions of the owner get. Rights are by
-manifest, as everywhere (controlplane/content/content.py): whoever knows the digest of another one can do nothing with it.
+A version is pushed as one tree. It is divided here on the server, so that no client can forget to: each part has its
+own manifest, and so have the files open to all users, and the files for the owner's sessions. Access is checked by
+manifest, as everywhere (controlplane/content/content.py): knowing the digest of another manifest gives no access.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
 
 MOST_PARTS: Final = 32
-"""Of one dataset."""
+"""Per dataset."""
 MOST_PART_PATH_BYTES: Final = 1_024
-"""Of its path, which is in an index."""
+"""Limit of its path, which is indexed."""
 
 Divided = tuple[DatasetRoot, DatasetParts]
-"""What is open, and all else."""
+"""The open root, and the others."""
 
 
 def check_parts(parts: Mapping[str, PartAccess]) -> None:
-    """Raise InvalidRequest for what is no path of a part."""
+    """Raise InvalidRequest for an invalid path of a part."""
     for path in parts:
         try:
             split_path(path)
@@ -50,7 +50,7 @@ def check_parts(parts: Mapping[str, PartAccess]) -> None:
 async def divided(
     content: Content, caller: UserCaller, root: str, access: Mapping[str, PartAccess]
 ) -> Divided | None:
-    """Divide a tree by all parts that its dataset has; None where no file is of any.
+    """Divide a tree by all parts of its dataset; None if no part has files.
 
     Raises:
         LimitReached: too many parts.
@@ -82,7 +82,7 @@ async def divided(
 
 
 def check_divided(made: Divided | None, asked: Mapping[str, PartAccess]) -> None:
-    """Raise InvalidRequest where a part that is asked for has no files, or nothing is left for others."""
+    """Raise InvalidRequest if a requested part has no files, or no files are left for others."""
     has_files = {one.path for one, _ in made[1].parts()} if made else set()
     for path in sorted(asked.keys() - has_files):
         raise no_files(path)
@@ -94,7 +94,7 @@ def check_divided(made: Divided | None, asked: Mapping[str, PartAccess]) -> None
 
 
 def no_files(path: str) -> InvalidRequest:
-    """What is said of a part without files."""
+    """Return the error for a part without files."""
     return InvalidRequest(
         f"the dataset has no file {path}, and none below it",
         attempt="a path as it is in the dataset, such as test/test_label",

@@ -1,4 +1,4 @@
-"""Datasets: names for immutable, numbered versions of content; what changes and removes them."""
+"""Changing, removing and restoring datasets: names for immutable, numbered versions of content."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ MOST_DESCRIPTION_BYTES: Final = 4 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """What was removed.
+    """Result of a removal.
 
     Attributes:
         versions: how many.
-        live: live sessions that use content that nothing else names.
-        restorable_until: Unix seconds; None: without end.
+        live: live sessions with content that no version has any more.
+        restorable_until: Unix seconds; None: unlimited.
     """
 
     versions: int
@@ -52,18 +52,18 @@ class Removed:
 
 
 class Datasets:
-    """All of them.
+    """Changes, removes and restores datasets.
 
     Args:
-        live: the live sessions; `live_session` one of them by its id.
-        grace_s: how long removed versions can be restored; 0: without end.
+        live: the live sessions; `live_session` one of them by its ID.
+        grace_s: how long removed versions can be restored; 0: unlimited.
         in_place_roots: folders below which every user may add versions in place.
 
     Attributes:
-        lookup: what there is.
-        pushes: what makes versions.
-        lineages: what made them.
-        queued: sessions that wait; None: there are none.
+        lookup: finds and lists datasets.
+        pushes: creates versions.
+        lineages: looks up their origin.
+        queued: renews queued sessions; None: there are none.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class Datasets:
         description: str | None,
         parts: Mapping[str, PartAccess] = NO_PARTS,
     ) -> DatasetListing:
-        """Change who sees a dataset, or its parts, or its description; None: as it is.
+        """Change visibility, access to parts, or description; None: unchanged.
 
         Raises:
             NotFound, Denied: as `DatasetLookup.changeable`.
-            InvalidRequest: for a team, and the owner has none; no version has files of a part.
-            TooLarge: the description is.
+            InvalidRequest: for a team, but the owner has none; no version has files of a part.
+            TooLarge: the description is too long.
         """
         check_parts(parts)
         if description is not None and len(description.encode()) > MOST_DESCRIPTION_BYTES:
@@ -132,12 +132,12 @@ class Datasets:
     async def tag(
         self, caller: UserCaller, reference: DatasetReference, tag: str
     ) -> tuple[DatasetListing, int]:
-        """Have a tag name this version; the version that it named before, 0 for none.
+        """Move a tag to this version; return the version that had it before, 0 for none.
 
         Raises:
             NotFound, Denied: as `DatasetLookup.changeable`.
-            InvalidRequest: it is not the name of a tag.
-            LimitReached: the dataset has as many as it may have.
+            InvalidRequest: the tag name is invalid.
+            LimitReached: the dataset has MOST_TAGS tags.
         """
         if not is_tag(tag):
             raise InvalidRequest(f"{tag[:80]!r} is not the name of a tag", why=TAG_RULE)
@@ -155,7 +155,7 @@ class Datasets:
         return await self.lookup.find(caller, reference), done.before
 
     async def untag(self, caller: UserCaller, reference: DatasetReference, tag: str) -> int:
-        """Remove a tag; the version that it named.
+        """Remove a tag; return the version that had it.
 
         Raises:
             NotFound, Denied: as `DatasetLookup.changeable`; NotFound also without such a tag.
@@ -167,7 +167,7 @@ class Datasets:
         return number
 
     async def remove(self, caller: UserCaller, reference: DatasetReference) -> Removed:
-        """Remove a version, or all.
+        """Remove one version, or all of them.
 
         Raises:
             NotFound, Denied: as `DatasetLookup.changeable`.
@@ -198,14 +198,14 @@ class Datasets:
     async def restore(
         self, caller: UserCaller, reference: DatasetReference
     ) -> tuple[DatasetListing, tuple[int, ...]]:
-        """Restore a removed version, or all that were removed last at once (0); their numbers.
+        """Restore a removed version, or with version 0 those removed last together; also return their numbers.
 
-        All of their content is there: until they are purged they refer to it.
+        Their content is complete: they reference it until purged.
 
         Raises:
-            NotFound: there is nothing to restore, or it is somebody else's.
-            StateConflict: more users would see them than could before, or it is there.
-            LimitReached: more than the caller may keep.
+            NotFound: nothing to restore, or it is another user's.
+            StateConflict: more users would see them than before the removal, or they are not removed.
+            LimitReached: over the caller's storage limit.
         """
         owner, name = reference.owner or caller.user.name, reference.name
         wanted = owner, name, reference.version
@@ -243,7 +243,7 @@ class Datasets:
     async def _check_removed(
         self, caller: UserCaller, owner: str, reference: DatasetReference
     ) -> None:
-        """Raise StateConflict where what is to be restored is there."""
+        """Raise StateConflict if the dataset or version is not removed."""
         name, number = reference.name, reference.version
         there = await self._history.catalogue.dataset(owner, name, number)
         if there is None or not is_theirs(caller, owner):
@@ -255,9 +255,9 @@ class Datasets:
         )
 
     async def _count_again(self, caller: UserCaller, name: str, digests: set[str]) -> None:
-        """Count for the caller what is restored; raises LimitReached.
+        """Count restored content for the caller; raises LimitReached.
 
-        What was removed since the last count is in that still, so that a removal can be undone at once.
+        Content removed since the last count is still counted, so that a removal can be undone at once.
         """
         counted = digests - await self._history.kept.released_among(caller.user.name, digests)
         if counted:
@@ -269,7 +269,7 @@ class Datasets:
             )
 
     async def purge(self, before: float) -> int:
-        """Remove for good what was removed before a Unix time and cannot be restored any more; how many versions."""
+        """Delete versions that were removed before a Unix time and are no longer restorable; return how many."""
         purged, before = 0, min(before, self.lookup.restorable_since())
         while some := await self._history.catalogue.purge_datasets(before):
             purged += some

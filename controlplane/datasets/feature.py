@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def queued_datasets(core: Core) -> QueuedDatasets:
-    """What the leader knows of the datasets of queued sessions."""
+    """The leader's cache of datasets of queued sessions."""
     return QueuedDatasets(
         history=core.history,
         state=core.state,
@@ -32,7 +32,7 @@ def queued_datasets(core: Core) -> QueuedDatasets:
 
 
 def datasets(core: Core) -> Datasets:
-    """All of them."""
+    """Build the Datasets."""
 
     def live() -> Iterator[Session]:
         return (stored.value for stored in core.state.sessions.values())
@@ -57,7 +57,7 @@ def datasets(core: Core) -> Datasets:
 
 
 def wire(core: Core) -> Feature:
-    """Offer DatasetService; the leader purges what cannot be restored any more, and reads ahead for what is queued."""
+    """Register DatasetService; the leader purges expired versions, and reads ahead for queued sessions."""
     found = core.shared(datasets)
     servicer = DatasetServicer(found, core.shared(content), core.reading)
     purging = Purging(datasets=found, observed=core.shared(observed_clock), clock=core.clock)

@@ -1,4 +1,4 @@
-"""What made versions of datasets, as far as a caller may see it."""
+"""The lineage of dataset versions, limited to the caller's access."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _HIDDEN = DatasetLineage(session_id="", session="", attempt=0, code="", environm
 
 
 class Lineages:
-    """Looks up what callers may see.
+    """Looks up visible lineages.
 
     Args:
-        live: a live session by its id.
+        live: returns a live session by ID.
     """
 
     def __init__(self, *, history: History, live: Callable[[str], Session | None]) -> None:
@@ -33,9 +33,9 @@ class Lineages:
     async def seen(
         self, caller: UserCaller, listings: Sequence[DatasetListing]
     ) -> list[SeenLineage | None]:
-        """That of each version, in their order; None of one that was pushed.
+        """Return the lineage of each version, in order; None for pushed versions.
 
-        Who may change a dataset sees what made it, also once the session is removed: it was its owner's.
+        Callers with the right to change a dataset see its session, even if removed: it was the owner's.
         """
         made = [one for one in listings if one.lineage is not None]
         if not made:
@@ -64,7 +64,7 @@ class Lineages:
         return [seen(one) for one in listings]
 
     async def _sessions(self, caller: UserCaller, ids: Iterable[str]) -> set[str]:
-        """Those that the caller may see."""
+        """Return the visible session IDs."""
         found, ended = set[str](), set[str]()
         for one in ids:
             session = self._live(one)

@@ -1,4 +1,4 @@
-"""Which datasets and versions there are, as far as a caller may see them, and who uses them."""
+"""Finds and lists datasets and versions visible to a caller, and the sessions that use them."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ MOST_GLOB_CHARS: Final = 512
 MOST_WORDS: Final = 16
 MOST_WORD_CHARS: Final = 256
 USERS_NAMED: Final = 10
-"""Live sessions that a use names."""
+"""Limit of each list of names in a Use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """Which sessions use a dataset, or one version of it.
+    """The sessions that use a dataset, or one version of it.
 
     Attributes:
-        live, queued: live sessions, and those of them that are queued or held.
-        names: of live ones that the caller sees: the first few.
+        live, queued: live sessions, and queued or held ones among them.
+        names: the first few visible live sessions.
         ended: ended sessions that are not removed.
-        ended_names: of those that the caller sees: the last few.
+        ended_names: the last few visible ended sessions.
     """
 
     live: int
@@ -58,11 +58,11 @@ class Use:
 
 
 class DatasetLookup:
-    """Finding and listing them.
+    """Finds and lists datasets.
 
     Args:
-        live: the live sessions.
-        grace_s: how long removed versions can be restored; 0: without end.
+        live: returns the live sessions.
+        grace_s: how long removed versions can be restored; 0: unlimited.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class DatasetLookup:
         self._grace_s = grace_s
 
     async def find(self, caller: UserCaller, reference: DatasetReference) -> DatasetListing:
-        """The caller's own, else one that he may see and that is the only one so named.
+        """Find the caller's own dataset, else the only visible one with this name.
 
         Raises:
-            NotFound: there is none, or not in the version that is asked for.
-            InvalidRequest: several people have one so named, or another one where the caller's own can be restored.
+            NotFound: no such dataset or version.
+            InvalidRequest: ambiguous: several users have one, or the caller's own is removed but restorable.
         """
         named = await self._named(caller, reference)
         if named is None or may(caller, SEE, named.dataset) is not ALLOW:
@@ -102,12 +102,12 @@ class DatasetLookup:
         return found
 
     async def resolve(self, user: User, reference: DatasetReference) -> DatasetVersion:
-        """The version that a session of this user gets, without the parts that the user's sessions may not have.
+        """Return the version for a session of this user, with only the parts allowed to the user's sessions.
 
-        A digest says which version it was in another session: also in one whose user may have more of it.
+        A digest pins the content of another session, even if its user has access to more parts.
 
         Raises:
-            NotFound: it is not there, not visible, or has another content than the reference says.
+            NotFound: it is missing, not visible, or has other content than the reference's digest.
         """
         check_dataset(reference.name)
         found = await self.find(UserCaller(user=user), reference)
@@ -141,11 +141,11 @@ class DatasetLookup:
         )
 
     async def changeable(self, caller: UserCaller, reference: DatasetReference) -> DatasetListing:
-        """What the caller may change.
+        """Find a dataset that the caller may change.
 
         Raises:
             NotFound, InvalidRequest: as `find`.
-            Denied: the caller sees it, but it is somebody else's.
+            Denied: it is visible, but another user's.
         """
         listing = await self.find(caller, reference)
         found = listing.dataset
@@ -165,11 +165,11 @@ class DatasetLookup:
         cursor: str,
         words: Sequence[str] = (),
     ) -> tuple[tuple[DatasetListing, ...], str]:
-        """Those that the caller may see, by name and owner, and the cursor of the next page; with all of the words.
+        """Return visible datasets that match all words, by name and owner, and the cursor of the next page.
 
         Raises:
-            InvalidRequest: the cursor is none of ours.
-            TooLarge: the pattern is, or the words are.
+            InvalidRequest: the cursor is invalid.
+            TooLarge: the pattern or words are.
         """
         if len(name_glob) > MOST_GLOB_CHARS:
             raise TooLarge(f"a pattern has at most {MOST_GLOB_CHARS} characters")
@@ -188,7 +188,7 @@ class DatasetLookup:
     async def removed_page(
         self, caller: UserCaller, name_glob: str, *, size: int, cursor: str
     ) -> tuple[tuple[DatasetListing, ...], str]:
-        """Removed versions that the caller may restore, by name, owner and number; administrators get everybody's.
+        """Return removed versions that the caller may restore, by name, owner and number; administrators get all.
 
         Raises as `page`.
         """
@@ -214,13 +214,13 @@ class DatasetLookup:
         size: int,
         cursor: str,
     ) -> tuple[tuple[DatasetListing, ...], str]:
-        """Versions of a dataset, the newest first, and the cursor of the next page.
+        """Return versions of a dataset, newest first, and the cursor of the next page.
 
-        Removed ones, as long as they can be restored, are its owner's and administrators' to see.
+        Only its owner and administrators see removed versions, while they can be restored.
 
         Raises:
-            NotFound: as `find`; a dataset of which all versions are removed is there `with_removed`.
-            InvalidRequest: the cursor is none of ours.
+            NotFound: as `find`; `with_removed` also finds datasets with only removed versions.
+            InvalidRequest: the cursor is invalid.
         """
         before, size = before_number(cursor), page_size(size)
         if with_removed and not reference.owner and await self._is_removed(caller, reference.name):
@@ -246,7 +246,7 @@ class DatasetLookup:
         return shown, str(page[size - 1].version.number) if len(page) > size else ""
 
     async def use(self, caller: UserCaller, listing: DatasetListing, version: int) -> Use | None:
-        """Which sessions use a version of a dataset, or any (0); None for others than its owner and administrators."""
+        """Return the use of a version, or of all (0); None unless the caller is its owner or an administrator."""
         found = listing.dataset
         if may(caller, CHANGE, found) is not ALLOW:
             return None
@@ -270,7 +270,7 @@ class DatasetLookup:
         )
 
     def live_uses(self) -> Counter[tuple[str, str]]:
-        """How many live sessions use each dataset, by owner and name."""
+        """Count the live sessions of each dataset, by owner and name."""
         return Counter(
             use
             for session in self._live()
@@ -278,17 +278,17 @@ class DatasetLookup:
         )
 
     def restorable_until(self, removed_at: float) -> float | None:
-        """Until when what was removed at that time can be restored; None: without end."""
+        """Return when a version removed at that time stops being restorable; None: never."""
         return removed_at + self._grace_s if self._grace_s else None
 
     def restorable_since(self) -> float:
-        """What was removed since that time can be restored."""
+        """Versions removed since this time can be restored."""
         return self._clock.time() - self._grace_s if self._grace_s else 0.0
 
     async def _no_version(
         self, caller: UserCaller, newest: DatasetListing, number: int
     ) -> NotFound:
-        """What is said of a version that is not there, or removed."""
+        """Return the error for a missing or removed version."""
         owner, name = newest.dataset.owner, newest.dataset.name
         why = f"the newest is {newest.version.number}"
         attempt = f"nsml dataset versions {owner}/{name}"
@@ -301,7 +301,7 @@ class DatasetLookup:
         return NotFound(f"there is no version {number} of {owner}/{name}", why=why, attempt=attempt)
 
     async def _not_there(self, caller: UserCaller, reference: DatasetReference) -> NotFound:
-        """What is said of a dataset that is not there, or not visible."""
+        """Return the error for a missing or invisible dataset."""
         wanted = f"{reference.owner}/{reference.name}" if reference.owner else reference.name
         if reference.owner in {"", caller.user.name}:
             gone = await self._history.catalogue.removed_versions(
@@ -320,7 +320,7 @@ class DatasetLookup:
     async def _named(
         self, caller: UserCaller, reference: DatasetReference
     ) -> DatasetListing | None:
-        """The dataset that a name means, in its newest version; visible or not."""
+        """Find a dataset by name, in its newest version; visible or not."""
         catalogue = self._history.catalogue
         found = await catalogue.dataset(reference.owner or caller.user.name, reference.name)
         if found is not None or reference.owner:
@@ -343,18 +343,18 @@ class DatasetLookup:
         return others[0] if others else None
 
     async def _is_removed(self, caller: UserCaller, name: str) -> bool:
-        """Whether versions of a dataset of the caller's can be restored."""
+        """Whether the caller can restore versions of their dataset `name`."""
         since = self.restorable_since()
         found = await self._history.catalogue.removed_versions(caller.user.name, name, since=since)
         return bool(found)
 
 
 def no_tag(dataset: Dataset, tag: str) -> NotFound:
-    """What is said of a tag that a dataset does not have."""
+    """Return the error for a missing tag."""
     full = f"{dataset.owner}/{dataset.name}"
     return NotFound(f"{full} has no tag {tag[:80]!r}", attempt=f"nsml dataset versions {full}")
 
 
 def is_theirs(caller: UserCaller, owner: str) -> bool:
-    """Whether the caller may change what an owner has, of which nothing else may be there any more."""
+    """Whether the caller may change an owner's datasets, even those with only removed versions."""
     return owner == caller.user.name or caller.user.role is Role.ADMIN

@@ -1,4 +1,4 @@
-"""Removes versions of datasets for good, once they cannot be restored any more."""
+"""Deletes removed versions of datasets once they can no longer be restored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK_EVERY_S: Final = 3600.0
 
 
 class Purging:
-    """The leader's: by a clock that is set ahead nothing is removed early."""
+    """Runs on the leader; a clock set ahead never purges early."""
 
     def __init__(self, *, datasets: Datasets, observed: ObservedClock, clock: Clock) -> None:
         self._datasets = datasets
@@ -27,11 +27,11 @@ class Purging:
         self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
-        """Look now and then, until cancelled."""
+        """Purge every LOOK_EVERY_S, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_EVERY_S)
             try:
-                # Removals are stamped by control planes' clocks, from which the observed one may differ.
+                # Removal times come from control planes' clocks, which may differ from the observed clock.
                 before = await self._observed.cutoff() - MOST_APART_S
                 purged = await self._datasets.purge(before)
             except NsmlError as error:

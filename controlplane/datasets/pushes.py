@@ -1,4 +1,4 @@
-"""New versions of datasets, and who reads their parts."""
+"""Creates versions of datasets; sets access to parts."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 
 MOST_MESSAGE_BYTES: Final = 4 << 10
 MOST_PLACE_BYTES: Final = 1 << 10
-"""Of the path of a version in place."""
+"""Limit of the path of an in-place version."""
 
 FREELY_REPEATED_BYTES = 64 << 30
 MOST_REPEATED = 8
-"""A version over that size has at most so many times the bytes that were sent for it.
+"""Over FREELY_REPEATED_BYTES, a version has at most this many times its distinct bytes.
 
-One chunk that a manifest lists again and again is laid out again and again on nodes. Data of people repeats
-little: copies, augmented sets, files of zeros, and those of zeros seldom over this size.
+Nodes write a chunk as often as the manifest lists it. Real data repeats little: copies, augmented sets,
+files of zeros, which seldom exceed this size.
 """
 
 TRIES: Final = 8
-"""How often a version is divided again when others changed who reads its parts meanwhile."""
+"""Attempts to divide a version while others change the access to its parts."""
 
 NO_PARTS: Final[Mapping[str, PartAccess]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InPlace:
-    """Files that nodes have themselves: the folder, and how many files of how many bytes its user says it has."""
+    """A folder on the nodes, with its number of files and bytes as reported by the user."""
 
     path: str
     size_bytes: int
@@ -61,11 +61,11 @@ class InPlace:
 
 
 class DatasetPushes:
-    """Makes versions.
+    """Creates versions.
 
     Args:
         in_place_roots: folders below which every user may add versions in place.
-        queued: sessions that wait; None: there are none.
+        queued: renews queued sessions; None: there are none.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class DatasetPushes:
         parts: Mapping[str, PartAccess] = NO_PARTS,
         in_place: InPlace | None = None,
     ) -> None:
-        """Raise what `create_version` would, as far as it does not lie in the content."""
+        """Raise the errors of `create_version` that do not depend on the content."""
         check_dataset(name)
         check_parts(parts)
         if in_place is not None:
@@ -116,17 +116,17 @@ class DatasetPushes:
         in_place: InPlace | None = None,
         lineage: DatasetLineage | None = None,
     ) -> tuple[DatasetListing, bool]:
-        """Make content the newest version of the caller's dataset; False when it was already.
+        """Make content the newest version of the caller's dataset; False if it already was.
 
-        `parts`: who reads which, in all versions; others of the dataset stay as they are.
-        `in_place`: the content is the list of files that nodes have themselves. `lineage`: the session that made it: no
-        caller says that of itself.
+        `parts`: access by part, for all versions; other parts of the dataset are unchanged.
+        `in_place`: the content is the list of files in a folder on the nodes. `lineage`: the session that made it, never
+        from a request.
 
         Raises:
-            Denied: it is in place, and nowhere that the caller may add datasets from.
-            MissingBlobs: not all of it has been sent, or not by the caller.
+            Denied: it is in place, in a folder not allowed to the caller.
+            MissingBlobs: it was not sent completely, or not by the caller.
             TooLarge: it repeats little data many times.
-            InvalidRequest: it has no files, none of such a part, or none that is open; or it is in place, and no list.
+            InvalidRequest: it has no files, none in a given part, or none left open; or it is in place but no list.
         """
         self.check(caller, name, visibility, message, parts=parts, in_place=in_place)
         check_digest(digest)
@@ -187,7 +187,7 @@ class DatasetPushes:
         in_place: InPlace | None,
         lineage: DatasetLineage | None,
     ) -> tuple[StoredVersion, bool]:
-        """Divide a tree into the parts of its dataset, where that has some, and make it the newest version."""
+        """Divide a tree into the parts of its dataset, if any, and make it the newest version."""
         catalogue, owner, name = self._history.catalogue, dataset.owner, dataset.name
         for _ in range(TRIES):
             known = await catalogue.part_access(owner, name)
@@ -223,19 +223,19 @@ class DatasetPushes:
         *,
         is_pushed: bool = False,
     ) -> None:
-        """Change who reads parts of a dataset, in all its versions, removed ones, too.
+        """Change the access to parts of a dataset, in all versions, including removed ones.
 
-        `is_pushed`: a version is to follow that has files of all of them.
+        `is_pushed`: a version with files in all these parts follows.
 
         Raises:
-            InvalidRequest: a part is new, and no version has files of it.
+            InvalidRequest: a new part has no files in any version.
         """
         catalogue, owner, name = self._history.catalogue, dataset.owner, dataset.name
         for _ in range(TRIES):
             known = await catalogue.part_access(owner, name)
             access = {**known, **parts}
             if access == known:
-                # Perhaps by a call that was broken off before the rest was done.
+                # An aborted call may have stored it without the rest.
                 await self._access_changed(owner, name, ())
                 return
             whole = await catalogue.whole_roots(owner, name)
@@ -250,7 +250,7 @@ class DatasetPushes:
             for path in sorted(parts.keys() - known.keys() - found):
                 if not is_pushed:
                     raise no_files(path)
-            # Counted before, too: what starts from now on looks whether it is changed, should this be broken off.
+            # Count before, too: if this call is aborted, sessions that start from now on still check for a change.
             await self._content.withdraw(owner, ())
             with suppress(PartsChanged):
                 await catalogue.set_part_access(owner, name, access, versions, before=known)
@@ -262,13 +262,13 @@ class DatasetPushes:
         raise _too_many_changes(dataset)
 
     async def _access_changed(self, owner: str, name: str, shown: Collection[str]) -> None:
-        """Have everybody who was shown these manifests ask again, and sessions that wait get others."""
+        """Withdraw the shown manifests, so that access is checked again, and renew queued sessions."""
         await self._content.withdraw(owner, shown)
         if self._queued is not None:
             await self._queued.renew_all(owner, name)
 
     def _check_place(self, caller: UserCaller, in_place: InPlace) -> None:
-        """Raise unless the caller may have nodes mount this folder, which exposes their files."""
+        """Raise unless the caller may add this folder: mounting it exposes files of the nodes."""
         if not is_plain(in_place.path) or len(in_place.path.encode()) > MOST_PLACE_BYTES:
             raise InvalidRequest(
                 f"{in_place.path[:80]!r} is no place for a dataset",
@@ -284,7 +284,7 @@ class DatasetPushes:
         )
 
     async def _check_list(self, caller: UserCaller, digest: str, listing: Listing) -> None:
-        """Raise unless a tree is the list of a dataset in place: agents read it whenever a session starts."""
+        """Raise unless a tree is the list of an in-place dataset: agents read it at each session start."""
         if listing.file_count == 1 and listing.size <= MOST_LIST_BYTES:
             found = await self._content.listing(caller, digest, is_with_sizes=True)
             if found.sizes is not None and list(found.sizes) == [LIST_NAME]:

@@ -1,4 +1,4 @@
-"""What the history has of datasets that queued sessions use, read ahead: no scheduling plan waits for the history."""
+"""Caches datasets of queued sessions, read ahead from the history: scheduling never waits for the history."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 WAITING: Final = frozenset({SessionState.QUEUED, SessionState.HELD})
 LOOKED_UP_WITHIN_S: Final = 2.0
 AGAIN_S: Final = 5.0
-"""After a failure the history is asked again for the same dataset."""
+"""Retry delay after a failed lookup of a dataset."""
 FORGOTTEN_AFTER_S: Final = 60.0
-"""A failure that comes so long after the last one of the same dataset is logged anew."""
+"""A failure is logged again this long after the last retry of the same dataset was due."""
 REFRESHED_AFTER_S: Final = 5.0
 VALID_FOR_S: Final = 15.0
-"""A change of rights that was broken off after it was stored, before it was counted, is known so much later at most."""
+"""Cache lifetime: limits the delay of changes of access that were stored, but aborted before they were counted."""
 WANTED_FOR_S: Final = 30.0
-"""Only datasets of sessions that were about to start so lately are looked up again; others when they are about to."""
+"""Only datasets of sessions about to start within this time are refreshed; others once their sessions are."""
 SCANNED_EVERY_S: Final = 1.0
 _LOOKED_UP_AT_ONCE: Final = 4
-"""Others read the history, too, and a look-up that is given up keeps its thread until it ends."""
+"""Small: others read the history, too, and a timed-out lookup keeps its thread until it ends."""
 
 Name: TypeAlias = tuple[str, str]
 """Owner and name of a dataset."""
 Listings: TypeAlias = "Mapping[int, DatasetListing]"
-"""Its versions by number, removed ones, too."""
+"""Its versions by number, including removed ones."""
 
 _log = structlog.get_logger()
 
@@ -56,7 +56,7 @@ class _Known(NamedTuple):
 
 
 class _Queued(NamedTuple):
-    """A session as it was found in the queue, and since when."""
+    """A queued session, and when it was first seen (monotonic)."""
 
     names: tuple[Name, ...]
     attempt: int
@@ -64,12 +64,12 @@ class _Queued(NamedTuple):
 
 
 class QueuedDatasets:
-    """Versions of the datasets of queued sessions, where their owners have ever changed who reads parts.
+    """Versions of datasets of queued sessions, for owners with any change of access to parts.
 
-    Each is looked up when a session is queued, and again as long as one that uses it is about to start.
+    A dataset is looked up when a session is queued, and refreshed while a session with it is about to start.
 
     Args:
-        withdrawn: how often rights to datasets of an owner were changed.
+        withdrawn: counts the changes of access to an owner's datasets.
     """
 
     def __init__(
@@ -85,22 +85,22 @@ class QueuedDatasets:
         self._withdrawn = withdrawn
         self._clock = clock
         self._known: dict[Name, _Known] = {}
-        # Until when the history is not asked again, of the monotonic clock.
+        # Time of the next retry (monotonic).
         self._failed: dict[Name, float] = {}
         self._queued: dict[str, _Queued] = {}
-        # How many sessions use each, and since when the newest of them is queued.
+        # Number of queued sessions by dataset, and when the newest of them was queued.
         self._uses: Counter[Name] = Counter()
         self._newest: dict[Name, float] = {}
-        # When a session that uses it was about to start last.
+        # When a session with the dataset was last about to start.
         self._wanted: dict[Name, float] = {}
         self._changes: Subscription | None = None
         self._is_asked = False
 
     def of(self, session: Session) -> Mapping[Name, Listings] | None:
-        """Versions of the datasets of a queued session, read since it was queued; None: they are not known.
+        """Return versions of a queued session's datasets, read since it was queued; None if not all are cached.
 
-        They are those of now, or of a few seconds ago where no right was changed since. Those of owners who never changed
-        any are not among them: they are as they were when the session was made.
+        They are at most a few seconds old, without a counted change of access since. Datasets of owners without any
+        change are left out: they are as at submission.
         """
         queued, found = self._queued.get(session.id), {}
         self._wanted |= dict.fromkeys(dataset_names(session), self._clock.monotonic())
@@ -114,7 +114,7 @@ class QueuedDatasets:
         return found
 
     def want(self, session: Session) -> float:
-        """Have the datasets of a session looked up soon; how long the history is not asked, where it failed, in seconds."""
+        """Request a lookup of a session's datasets; return the seconds until the next retry after a failure, else 0."""
         self._is_asked = True
         if self._changes is not None:
             self._changes.poke()
@@ -122,7 +122,7 @@ class QueuedDatasets:
         return max(max(failed, default=0.0) - self._clock.monotonic(), 0.0)
 
     async def run(self) -> None:
-        """Look up datasets as sessions that use them are queued, and again every few seconds, until cancelled."""
+        """Look up datasets as their sessions are queued, and refresh them every few seconds, until cancelled."""
         try:
             with self._state.subscribed(wants=_is_of_session) as self._changes:
                 for stored in list(self._state.sessions.values()):
@@ -137,8 +137,8 @@ class QueuedDatasets:
             self._wanted.clear()
 
     async def _take(self, changes: Subscription) -> None:
-        """Note what becomes of sessions, until a dataset may be due."""
-        # First what is there: after a slow round it is asked for again already, and again after the next.
+        """Process changes of sessions until a dataset may be due."""
+        # Drain first: after slow rounds `_is_asked` is always set already, and the loop below never runs.
         if self._note_all(changes.drain()):
             return
         with contextlib.suppress(TimeoutError):
@@ -148,12 +148,12 @@ class QueuedDatasets:
                         return
 
     def _note_all(self, changes: Iterable[Change]) -> bool:
-        """Note changes of sessions; whether one has just been queued, with datasets."""
-        noted = [self._note(change) for change in changes]  # all, not only up to the first of these
+        """Process changes of sessions; return whether one with datasets was just queued."""
+        noted = [self._note(change) for change in changes]  # a list: any() would stop early
         return any(noted)
 
     def _note(self, change: Change) -> bool:
-        """Note a change of a session; whether it has just been queued, with datasets."""
+        """Process a change of a session; return whether it was just queued, with datasets."""
         if isinstance(change, SessionRemoved):
             self._leaves(change.session_id)
         if not isinstance(change, SessionChanged):
@@ -182,7 +182,7 @@ class QueuedDatasets:
                 self._known.pop(name, None)
 
     async def _refresh(self, changes: Subscription) -> None:
-        """Look up what is due, what is wanted first; ends before all is looked up where others are wanted meanwhile."""
+        """Look up due datasets, wanted ones first; stops early if a session is queued or wants others meanwhile."""
         self._is_asked, now = False, self._clock.monotonic()
         due = [
             name
@@ -209,11 +209,11 @@ class QueuedDatasets:
         self._wanted = {name: at for name, at in self._wanted.items() if now < at + WANTED_FOR_S}
 
     def _can_change(self, name: Name) -> bool:
-        """Whether its owner has ever changed who reads parts."""
+        """Whether its owner has ever changed the access to parts."""
         return bool(self._withdrawn(name[0]))
 
     def _turn(self, name: Name) -> tuple[bool, float]:
-        """What is wanted first, and of that what is not known, then what was read longest ago."""
+        """Sort key: wanted datasets first; among them unread ones, then the least recently read."""
         known = self._known.get(name)
         is_read = known is not None and known.at >= self._newest[name]
         return not self._is_wanted(name), known.at if known is not None and is_read else -math.inf
@@ -229,7 +229,7 @@ class QueuedDatasets:
         return self._is_wanted(name) and self._is_over(name, known, REFRESHED_AFTER_S)
 
     async def _look_up(self, name: Name) -> None:
-        # Before it is asked: what is changed meanwhile is asked again.
+        # Before the lookup: a change during it makes the result stale.
         withdrawn, now = self._withdrawn(name[0]), self._clock.monotonic()
         try:
             async with asyncio.timeout(LOOKED_UP_WITHIN_S):
@@ -255,12 +255,12 @@ class QueuedDatasets:
 
 
 def dataset_names(session: Session) -> tuple[Name, ...]:
-    """The datasets of a session, each once, sorted."""
+    """Return the distinct datasets of a session, sorted."""
     return tuple(sorted({(one.owner, one.name) for one in session.spec.datasets}))
 
 
 async def listings_of(history: History, name: Name) -> Listings:
-    """The versions of a dataset as of now."""
+    """Read the current versions of a dataset."""
     found = await history.catalogue.dataset_versions(*name, with_removed=True)
     return {one.version.number: one for one in found}
 

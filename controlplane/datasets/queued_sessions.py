@@ -1,4 +1,4 @@
-"""Sessions that wait get what their users may read when they start, not what they could when they were submitted."""
+"""Renews queued sessions: they start with their users' access of that time, not that of submission."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     Datasets: TypeAlias = Mapping[Name, Listings]
 
 RENEWED_WITHIN_S: Final = 2.0
-"""How long sessions that are about to start wait for the store at most."""
+"""Timeout of the store writes for sessions about to start."""
 RENEWED_AT_ONCE: Final = 8
 
 _log = structlog.get_logger()
 
 
 class QueuedSessions:
-    """Gives sessions that wait other manifests of the versions that they have.
+    """Replaces the manifests of queued sessions' dataset versions after changes of access.
 
     Args:
-        datasets: what is known of the datasets of queued sessions, where this control plane leads.
-        live: the live sessions.
-        user: a user by name; raises NotFound.
-        withdrawn: how often rights to datasets of an owner were changed.
+        datasets: cached datasets of queued sessions, if this control plane leads.
+        live: returns the live sessions.
+        user: returns a user by name; raises NotFound.
+        withdrawn: counts the changes of access to an owner's datasets.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class QueuedSessions:
         self._withdrawn = withdrawn
 
     async def renew_all(self, owner: str, name: str) -> None:
-        """After who reads parts of a dataset has changed. Raises Unavailable."""
+        """Renew after a change of access to a dataset's parts. Raises Unavailable."""
         found = [
             session
             for session in self._live()
@@ -75,21 +75,21 @@ class QueuedSessions:
         await self._renew(found, [(owner, name)])
 
     async def renew(self, session: Session) -> None:
-        """After a session was submitted: that may have changed since its datasets were looked up. Raises Unavailable."""
+        """Renew a submitted session: access may have changed since its datasets were resolved. Raises Unavailable."""
         await self._renew([session], dataset_names(session))
 
     def must_renew(self, session: Session) -> bool:
-        """Whether a session cannot start as it is.
+        """Whether a session must be renewed before it starts.
 
-        One that ran when rights were changed, and is queued again, has what it had. Those whose datasets are of owners
-        who never changed any need nothing, and start without the history.
+        A session that ran during a change of access and was requeued has its old manifests. Sessions with datasets
+        of owners without any change start without the history.
         """
         return any(self._withdrawn(one.owner) for one in session.spec.datasets)
 
     async def renew_before_start(self, sessions: Iterable[Session]) -> Mapping[str, float]:
-        """Renew sessions that the leader is about to start; how long those wait, in seconds by id, that cannot start.
+        """Renew sessions about to start, on the leader; return the delay in seconds, by ID, of those that cannot start.
 
-        Never waits for the history: sessions of datasets that are not known yet cannot start.
+        Never waits for the history: sessions with uncached datasets cannot start.
         """
         waits: dict[str, float] = {}
         known: list[tuple[Session, Datasets]] = []
@@ -103,7 +103,7 @@ class QueuedSessions:
         return waits
 
     async def _renew_known(self, found: Sequence[tuple[Session, Datasets]]) -> Mapping[str, float]:
-        """Give sessions what their users may read of these datasets; how long those wait for which that failed."""
+        """Renew sessions from cached datasets; return the delay in seconds, by ID, of those that failed."""
         waits, users = {session.id: AGAIN_S for session, _ in found}, dict[str, User]()
         reason = ""
 
@@ -126,7 +126,7 @@ class QueuedSessions:
         return waits
 
     async def _renew(self, sessions: Sequence[Session], names: Iterable[Name]) -> None:
-        """Give sessions what their users may read of these datasets now."""
+        """Renew sessions from the current versions of these datasets."""
         datasets, users = (
             {name: await listings_of(self._history, name) for name in names},
             dict[str, User](),
@@ -138,7 +138,7 @@ class QueuedSessions:
         )
 
     async def _give(self, session: Session, datasets: Datasets, users: dict[str, User]) -> None:
-        """Give a session what its user may read of these datasets; `users`: those that were looked up."""
+        """Renew a session from these datasets; `users` caches looked-up users."""
         owner = session.owner
         user = users[owner] = users.get(owner) or await self._user_of(owner)
         decide = partial(_renewed, user=user, datasets=datasets)
@@ -168,6 +168,6 @@ def _renewed(
 
 
 def session_digest(user: User, listing: DatasetListing) -> str:
-    """The manifest of a version that sessions of a user get: without the parts that they may not have."""
+    """Return the manifest of a version for sessions of a user, with only the parts allowed to them."""
     is_theirs = may(UserCaller(user=user), CHANGE, listing.dataset) is ALLOW
     return listing.owner_digest if is_theirs else listing.version.digest

@@ -1,4 +1,4 @@
-"""How datasets are named in requests, and where their lists go on."""
+"""Dataset references in requests, and cursors of their lists."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetReference:
-    """A dataset as a submission names it: owner "" is the caller first, version 0 and tag "" the newest, digest "" any.
+    """A reference to a dataset: owner "" prefers the caller, version 0 and tag "" mean the newest, digest "" any.
 
-    `folder`: of /data, where a session has it; "": its name.
+    `folder`: its folder below /data in a session; "": its name.
     """
 
     name: str
@@ -38,7 +38,7 @@ def parse_dataset(
     streamed: bool = False,
     folder: str = "",
 ) -> DatasetReference:
-    """Understand NAME or OWNER/NAME."""
+    """Parse NAME or OWNER/NAME."""
     owner, slash, name = text.rpartition("/")
     if slash:
         check_user(owner)
@@ -60,7 +60,7 @@ def parse_dataset(
 
 
 def own_dataset(text: str, user: str) -> str:
-    """The name of a dataset of this user, which may be written with its owner.
+    """Parse the name of this user's own dataset, with or without its owner.
 
     Raises:
         InvalidRequest: it is not the name of a dataset.
@@ -77,29 +77,29 @@ def own_dataset(text: str, user: str) -> str:
 
 
 def cursor_behind(listing: DatasetListing) -> str:
-    """The cursor of a page that ended with this dataset."""
+    """Return the cursor of a page that ends with this dataset."""
     return f"{listing.dataset.owner}/{listing.dataset.name}"
 
 
 def after(cursor: str) -> tuple[str, str]:
-    """Name and owner of the last dataset of the page before."""
+    """Return name and owner of the previous page's last dataset."""
     last = parse_dataset(cursor)
     return last.name, last.owner
 
 
 def cursor_behind_version(listing: DatasetListing) -> str:
-    """The cursor of a page of versions of several datasets that ended with this one."""
+    """Return the cursor of a page of versions of several datasets that ends with this one."""
     return f"{cursor_behind(listing)}@{listing.version.number}"
 
 
 def after_version(cursor: str) -> tuple[str, str, int]:
-    """Name, owner and number of the last version of the page before."""
+    """Return name, owner and number of the previous page's last version."""
     name, _, number = cursor.partition("@")
     return *after(name), before_number(number)
 
 
 def before_number(cursor: str) -> int:
-    """The number of the last version of the page before."""
+    """Return the number of the previous page's last version."""
     if not cursor:
         return 0
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 10 and int(cursor)):

@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 60
 
 
 class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
-    """Datasets, as users see them."""
+    """Implements nsml.v1.DatasetService."""
 
     def __init__(self, datasets: Datasets, content: Content, reading: Turns) -> None:
         self._reading = reading
@@ -74,7 +74,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     async def ListDatasets(  # noqa: N802
         self, request: pb.ListDatasetsRequest, _: Context
     ) -> pb.ListDatasetsResponse:
-        """A page of those that the caller may see, or of removed versions."""
+        """List a page of visible datasets, or of removed versions."""
         who = require_user()
         if request.removed:
             return await self._removed(who, request)
@@ -107,12 +107,12 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)
 
     async def _one(self, who: UserCaller, listing: DatasetListing) -> pb.Dataset:
-        """One dataset, with what made the version."""
+        """Build the message of one dataset, with its lineage."""
         [lineage] = await self._datasets.lineages.seen(who, [listing])
         return self._shown(who)(listing, lineage)
 
     def _shown(self, who: UserCaller) -> Callable[[DatasetListing, SeenLineage | None], pb.Dataset]:
-        """What makes messages for a caller: of their own datasets with their use."""
+        """Return a builder of messages for a caller; their own datasets include the use."""
         uses = self._datasets.lookup.live_uses()
 
         def message(listing: DatasetListing, lineage: SeenLineage | None = None) -> pb.Dataset:
@@ -127,7 +127,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     async def ListDatasetVersions(  # noqa: N802
         self, request: pb.ListDatasetVersionsRequest, _: Context
     ) -> pb.ListDatasetVersionsResponse:
-        """A page of the versions of one."""
+        """List a page of the versions of a dataset."""
         who = require_user()
         async with self._reading.turn(who.user.name):
             page, cursor = await self._datasets.lookup.versions(
@@ -159,7 +159,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     async def UpdateDataset(  # noqa: N802
         self, request: pb.UpdateDatasetRequest, _: Context
     ) -> pb.UpdateDatasetResponse:
-        """Change who sees one, or its parts, or its description."""
+        """Change visibility, access to parts, or description."""
         who = require_user()
         found = await self._datasets.update(
             who,
@@ -174,7 +174,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     async def TagDatasetVersion(  # noqa: N802
         self, request: pb.TagDatasetVersionRequest, _: Context
     ) -> pb.TagDatasetVersionResponse:
-        """Have a tag name a version."""
+        """Move a tag to a version."""
         who, reference = require_user(), _reference(request)
         found, before = await self._datasets.tag(who, reference, request.new_tag)
         message = await self._one(who, found)
@@ -193,7 +193,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     async def RestoreDataset(  # noqa: N802
         self, request: pb.RestoreDatasetRequest, _: Context
     ) -> pb.RestoreDatasetResponse:
-        """Restore what was removed."""
+        """Restore removed versions."""
         who = require_user()
         reference = parse_dataset(request.name, request.version)
         found, versions = await self._datasets.restore(who, reference)
@@ -204,7 +204,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     async def RemoveDataset(  # noqa: N802
         self, request: pb.RemoveDatasetRequest, _: Context
     ) -> pb.RemoveDatasetResponse:
-        """Remove one, or a version of it."""
+        """Remove a dataset, or one version."""
         done = await self._datasets.remove(require_user(), _reference(request))
         until = done.restorable_until
         return pb.RemoveDatasetResponse(
@@ -217,7 +217,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     async def GetDataset(  # noqa: N802
         self, request: pb.GetDatasetRequest, _: Context
     ) -> pb.GetDatasetResponse:
-        """One of them, and who uses it."""
+        """Get a dataset and its use."""
         who, reference = require_user(), _reference(request)
         since = self._content.withdrawals_revision
         found = await self._datasets.lookup.find(who, reference)
