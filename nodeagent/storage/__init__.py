@@ -1,1 +1,1 @@
-"""What the node keeps and fetches: datasets, code, checkpoints, media, and the room that they take."""
+"""Data that the node keeps and fetches: datasets, code, checkpoints, media, and their disk space."""

@@ -1,8 +1,8 @@
-"""A tree that is laid out from chunks in any order, by several threads at once.
+"""Assembles a tree from chunks in any order, by several threads at once.
 
-It grows in a folder that is private to the agent, and gets its name once it is whole. Each byte was compared with the manifest
-before it counts: bytes that are fetched, files of other trees before they are linked, and what an earlier attempt left, so
-that no journal can promise what a disk does not have. A file with a second name is never opened for writing.
+It grows in a folder that is private to the agent, and is renamed once it is whole. Each byte is compared with the manifest
+before it counts: fetched bytes, files of other trees before they are linked, and files of an earlier attempt, so
+that no journal can promise what a disk does not have. A file with several hard links is never opened for writing.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from nsml.content.stored_manifest import StoredEntry, StoredManifest
 
 BATCH_BYTES: Final = 16 << 20
-"""Fetched by one call,"""
+"""Bytes of one call,"""
 _BATCH_CHUNKS: Final = 500
-"""at most so many chunks,"""
+"""at most this many chunks,"""
 _BATCH_PLACES: Final = 2_000
-"""and written to so many places: one chunk may be all of a large file."""
+"""and this many places to write to: one chunk may fill a large file."""
 _STEP_BYTES: Final = 32 << 20
 _STEP_FILES: Final = 2_000
 """Work of one call, before others have their turn in the threads."""
@@ -47,7 +47,7 @@ _LOOKED_EVERY: Final = 1_000
 _NO_LINK: Final = frozenset(
     {errno.EMLINK, errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS, errno.ENOENT}
 )
-"""The file has all the names that it can have, or the file system gives no second ones."""
+"""The file has the most hard links possible, or the file system supports none."""
 
 
 @dataclass(slots=True)
@@ -63,14 +63,14 @@ class _File:
 
 @dataclass(slots=True)
 class Batch:
-    """Chunks to be fetched together, and where each belongs; `size` in bytes, each chunk counted once."""
+    """Chunks to be fetched together, with the places of each; `size` in bytes, each chunk counted once."""
 
     places: dict[ChunkRef, list[tuple[_File, int]]] = field(default_factory=dict)
     size: int = 0
     count: int = 0
 
     def add(self, ref: ChunkRef, file: _File, offset: int) -> None:
-        """Take one more place."""
+        """Add a place."""
         places = self.places.setdefault(ref, [])
         if not places:
             self.size += ref.size
@@ -78,7 +78,7 @@ class Batch:
         self.count += 1
 
     def first_places(self, refs: Iterable[ChunkRef]) -> list[ChunkLocation]:
-        """Where each of these chunks is for the first time."""
+        """Return the first place of each of these chunks."""
         found = []
         for ref in refs:
             file, offset = self.places[ref][0]
@@ -96,18 +96,18 @@ class Batch:
 
 
 class Assembly:
-    """One tree; a context manager that closes what it has open. Blocking.
+    """Assembles one tree; a context manager that closes its open files. Blocking.
 
     `advance` until it returns None, from one thread at a time; `write` the chunks of each batch, from any threads; then
     `seal` and `name`.
 
     Args:
-        folder: where it grows; new.
-        reservation: of the room for all of it but what `donors` have to link.
-        donors: what other trees have of it.
-        earlier: folders in which earlier attempts grew, newest first. Files are moved out of them.
+        folder: new; the tree grows in it.
+        reservation: room for the whole tree without the files that `donors` can link.
+        donors: its content in other trees.
+        earlier: folders of earlier attempts, newest first. Files are moved out of them.
         read_only: files get 0444 or 0555, folders 0555, as trees of the cache.
-        may_link: files may be those of donors; only where no program can write to them, and with `read_only`.
+        may_link: link files of donors; only if no program can write to them, and with `read_only`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Assembly:
         may_link: bool = False,
     ) -> None:
         self.linked_bytes = 0
-        """Of files that are those of donors."""
+        """Bytes of files linked from donors."""
         self._manifest = manifest
         self._folder = folder
         self._reservation = reservation
@@ -157,14 +157,14 @@ class Assembly:
         self._stack.__exit__(kind, error, trace)
 
     def advance(self) -> Batch | None:
-        """Make, link and take up files; the chunks that are to be fetched next, perhaps none yet. None: that was all."""
+        """Create, link and reuse files; return the next chunks to fetch, perhaps none yet. None: that was all."""
         self._step_bytes = self._step_files = 0
         return next(self._batches, None)
 
     def write(self, batch: Batch, chunks: Iterable[tuple[ChunkRef, bytes]]) -> None:
-        """Write chunks of a batch, which are what their digests name, to all their places.
+        """Write verified chunks of a batch to all their places.
 
-        Raises BlobCorrupt where the manifest has another size for one.
+        Raises BlobCorrupt if the manifest has another size for one.
         """
         with ByDescriptor(self._folder) as tree:
             for ref, data in chunks:
@@ -176,7 +176,7 @@ class Assembly:
                     self._put(tree, file, offset, data)
 
     def seal(self) -> None:
-        """Give folders their modes; raises BlobCorrupt when chunks are missing."""
+        """Set the modes of folders; raises BlobCorrupt when chunks are missing."""
         if self._left:
             raise BlobCorrupt(f"{self._left} bytes of the content are missing")
         mode = 0o555 if self._read_only else 0o755
@@ -185,7 +185,7 @@ class Assembly:
             if number % _LOOKED_EVERY == 0:
                 self._reservation.look()
             folder = native_parts(entry.path)[:-1]
-            # All that is in a folder comes together.
+            # All entries of a folder come together.
             while around != folder[: len(around)]:
                 self._tree.set_mode(around, mode)
                 around = around[:-1]
@@ -196,7 +196,7 @@ class Assembly:
         self._tree.set_mode((), mode)
 
     def name(self, target: Path) -> None:
-        """Give the tree its name; TargetExists where that is taken."""
+        """Rename the tree to `target`; TargetExists if that exists."""
         if os.path.lexists(target):
             raise TargetExists(f"{target} is there already")
         try:
@@ -206,7 +206,7 @@ class Assembly:
                 raise TargetExists(f"{target} is there already") from error
             raise
 
-    # Its inside.
+    # Internals.
 
     def _lay_out(self) -> Generator[Batch, None, None]:
         batch = Batch()
@@ -228,7 +228,7 @@ class Assembly:
     def _lay(
         self, entry: StoredEntry, parts: Parts
     ) -> Iterator[tuple[ChunkRef, _File, int] | None]:
-        """Make one file as far as what is here goes; the chunks that are not, and now and then None."""
+        """Create one file from local content; yield the missing chunks, and now and then None."""
         self._step_files += 1
         yield None
         self._donors.look_at(entry)
@@ -259,7 +259,7 @@ class Assembly:
                 os.close(before)
 
     def _link(self, entry: StoredEntry, file: _File) -> Generator[None, None, bool]:
-        """Have the file be that of another tree, where one has it; whether that was done."""
+        """Link the file from another tree, if one has it; return whether it was linked."""
         donor = self._donors.file_of(entry) if self._may_link else None
         if donor is None:
             return False
@@ -274,7 +274,7 @@ class Assembly:
         try:
             opened = donor.open()
         except OSError:
-            if donor.tree.is_dir():  # it may have gone as a whole
+            if donor.tree.is_dir():  # else the whole tree was removed
                 self._donors.damaged.append(donor)
             return False
         try:
@@ -290,7 +290,7 @@ class Assembly:
                 yield None
             folder = self._tree.folder(file.parts[:-1])
             try:
-                # By the descriptor: it is the file that was read.
+                # By the descriptor, so that it is the file that was read.
                 os.link(path_of(opened), file.parts[-1], dst_dir_fd=folder, follow_symlinks=True)
             except OSError as error:
                 if error.errno in _NO_LINK:
@@ -304,7 +304,7 @@ class Assembly:
         return True
 
     def _take_up(self, entry: StoredEntry, parts: Parts) -> int | None:
-        """Move the file here from an earlier attempt; its descriptor, or None where none has it."""
+        """Move the file here from an earlier attempt; return its descriptor, or None."""
         name = parts[-1]
         for earlier in self._earlier:
             try:
@@ -316,7 +316,7 @@ class Assembly:
             if facts.st_size != entry.size:
                 continue
             folder = self._tree.folder(parts[:-1])
-            if _exists(name, folder):  # where the file system does not tell two names apart
+            if _exists(name, folder):  # on a file system that does not distinguish two names
                 raise FileExistsError(errno.EEXIST, "it is there already", entry.path)
             self._reservation.spend(0, 1)
             os.rename(name, name, src_dir_fd=earlier.folder(parts[:-1]), dst_dir_fd=folder)
@@ -325,18 +325,18 @@ class Assembly:
         return None
 
     def _make(self, file: _File, size: int) -> None:
-        """Make a file of several chunks, which come in any order."""
+        """Create a file of several chunks, which come in any order."""
         self._reservation.spend(0, 1)
         opened = self._tree.create_file(file.parts)
         try:
-            # A hole, and no blocks that hold nothing yet: an attempt that goes on later sees what is missing.
+            # A hole without blocks: a later attempt sees what is missing.
             os.ftruncate(opened, size)
         finally:
             os.close(opened)
         file.is_made = True
 
     def _put(self, tree: ByDescriptor, file: _File, offset: int, data: bytes) -> None:
-        """Write a part of a file; a file of one part is made for it."""
+        """Write a part of a file; a file of one part is created for it."""
         self._reservation.spend(len(data), 0 if file.is_made else 1)
         with naming(file.path):
             if file.is_made:
@@ -354,7 +354,7 @@ class Assembly:
             os.close(opened)
 
     def _count(self, file: _File, size: int, opened: int) -> None:
-        """So much more of it is there; a whole file gets its mode."""
+        """Count written bytes; a whole file gets its mode."""
         with self._turn:
             file.left -= size
             self._left -= size
@@ -363,7 +363,7 @@ class Assembly:
             os.fchmod(opened, file.mode)
 
     def _enter(self, folder: Parts) -> None:
-        """Make folders that are not there."""
+        """Create missing folders."""
         shared = 0
         while shared < min(len(folder), len(self._open)) and folder[shared] == self._open[shared]:
             shared += 1
@@ -378,12 +378,12 @@ class Assembly:
 
 
 def _is_sealed(facts: os.stat_result, mode: int, size: int) -> bool:
-    """Whether a file is the agent's own, and as a tree of the cache has it."""
+    """Return whether a file is the agent's own, as in a tree of the cache."""
     return _is_own(facts) and stat.S_IMODE(facts.st_mode) == mode and facts.st_size == size
 
 
 def _is_own(facts: os.stat_result) -> bool:
-    """Whether it is a regular file of the agent's own."""
+    """Return whether it is a regular file of the agent."""
     return stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
 
 

@@ -1,8 +1,8 @@
-"""What interrupted fetches of trees left on the disk.
+"""Unfinished fetches of trees, on disk.
 
 ```
-<folder>/.<digest>.staged            what the tree is made of
-<folder>/.<digest>.<N>.unfinished    what the Nth attempt wrote; what is right there is moved into the next one
+<folder>/.<digest>.staged            the manifest of the tree
+<folder>/.<digest>.<N>.unfinished    files of attempt N; valid ones are moved into the next attempt
 ```
 """
 
@@ -25,7 +25,7 @@ _UNFINISHED: Final = ".unfinished"
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A tree that is here in part: what that takes of the disk, and when it was last written to."""
+    """A partly fetched tree: its disk space, and when it was last written to."""
 
     takes: Size
     used_at: float
@@ -38,26 +38,26 @@ class Attempts:
     folder: Path
 
     def digests(self) -> set[str]:
-        """Of which trees there are some."""
+        """Return the digests of trees with unfinished attempts."""
         found = {path.name.split(".")[1] for path in self.folder.glob(f".*{_UNFINISHED}")}
         return {digest for digest in found if is_digest(digest)}
 
     def staged(self, digest: str) -> Path:
-        """The file with its manifest, whole or not."""
+        """Return the file of its manifest, which may be incomplete."""
         return self.folder / f".{digest}{STAGED}"
 
     def of(self, digest: str) -> list[Path]:
-        """Their folders, newest first."""
+        """Return the folders of a tree's attempts, newest first."""
         found = self.folder.glob(f".{digest}.[0-9]*{_UNFINISHED}")
         return sorted(found, key=_number_of, reverse=True)
 
     def following(self, digest: str, earlier: list[Path]) -> Path:
-        """The folder of the next one."""
+        """Return the folder of the next attempt."""
         number = _number_of(earlier[0]) + 1 if earlier else 0
         return self.folder / f".{digest}.{number}{_UNFINISHED}"
 
     def left(self, digest: str) -> Unfinished | None:
-        """What they left, if that is of use. Files can be moved out of all folders afterwards."""
+        """Describe a tree's attempts; None without any bytes. Makes their folders writable, so files can be moved out."""
         attempts = self.of(digest)
         takes = sum(map(_taken, attempts), start=Size())
         if not takes.bytes:
@@ -65,7 +65,7 @@ class Attempts:
         return Unfinished(takes, max(path.stat().st_mtime for path in attempts))
 
     def remove(self, digest: str) -> None:
-        """Remove them."""
+        """Remove a tree's attempts and its manifest."""
         for place in (*self.of(digest), self.staged(digest)):
             remove_tree(place)
 
@@ -75,7 +75,7 @@ def _number_of(attempt: Path) -> int:
 
 
 def _taken(attempt: Path) -> Size:
-    """What an attempt takes of the disk, but for its folders and for files of other trees."""
+    """Return the disk space of an attempt, without its folders and files linked to other trees."""
     size = files = 0
     for _, _, names, here in os.fwalk(attempt):
         os.fchmod(here, 0o700)

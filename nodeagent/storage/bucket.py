@@ -1,8 +1,8 @@
-"""Chunks of datasets straight from the platform's bucket, where the control plane gives URLs for them.
+"""Reads chunks of datasets directly from the platform's bucket, by URLs from the control plane.
 
-A URL is a secret: it reads a pack for a few minutes, whoever has it. It is in no log and no message of ours. Nothing that
-comes is trusted: each chunk is compared with its digest. A bucket that this node cannot read is left alone for a while;
-the control plane brings what did not come.
+A URL is a secret: anyone with it can read a pack for a few minutes. It is in no log and no message of ours. Nothing
+received is trusted: each chunk is compared with its digest. A bucket that this node cannot read is not used for a while;
+the control plane sends the missing chunks.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 BUCKET: Final = "bucket"
 _ASKED_AT_ONCE: Final = 2_000
 _PART_BYTES: Final = 4 << 20
-"""Read by one request,"""
+"""Bytes of one request,"""
 _GAP_BYTES: Final = 64 << 10
-"""with what lies between two chunks, if it is no more than this."""
+"""with gaps between chunks up to this size."""
 _LOCATED_FOR_S: Final = 240.0
-"""How long URLs are used: they count for five minutes, and a read begins before they end."""
+"""How long URLs are used: they are valid for five minutes, and a read begins before they expire."""
 _LONGEST_S: Final = 60.0
-"""A bucket that takes longer for that is not worth asking."""
+"""Timeout of one read: a slower bucket is not used."""
 _AWAY_FOR_S: Final = 300.0
-"""How long a bucket is left alone that could not be read."""
+"""How long an unreadable bucket is not used."""
 
 log = structlog.get_logger()
 
@@ -62,7 +62,7 @@ class _Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of one pack what one request reads; never printed, since the URL is a secret."""
+    """The part of a pack read by one request; never printed, since the URL is a secret."""
 
     url: str
     frames: Sequence[_Frame]
@@ -72,13 +72,13 @@ class _Part:
 
 
 class Bucket:
-    """The platform's bucket, as one agent reads it; `close` ends its connections.
+    """The platform's bucket, as read by one agent; `close` ends its connections.
 
     Args:
-        rpc: gives the connection of the moment.
-        run_long: for what may take a minute.
+        rpc: returns the current connection.
+        run_long: runs work of a minute in a thread.
         allows_plaintext: see BucketReader.
-        changed: called when there is something else to tell people.
+        changed: called with each new note for people.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Bucket:
         changed: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.is_offered = False
-        """Whether the control plane may give URLs."""
+        """Whether the control plane may send URLs."""
         self._rpc = rpc
         self._run = run_long
         self._clock = clock
@@ -108,7 +108,7 @@ class Bucket:
             reader.close()
 
     def of(self, root: str) -> BucketChunks:
-        """The chunks of a dataset version."""
+        """Return the source of a dataset version's chunks."""
         return BucketChunks(self, root)
 
     def is_used(self) -> bool:
@@ -120,19 +120,19 @@ class Bucket:
         return self._clock.monotonic()
 
     async def locate(self, root: str, digests: Sequence[str]) -> pb.LocateBlobsResponse:
-        """Where these blobs lie; of some or all nothing is said."""
+        """Return the locations of these blobs; some or all may be missing."""
         request = pb.LocateBlobsRequest(root=root, digests=digests)
         try:
             return await self._rpc().unary(
                 "ContentService/LocateBlobs", request, pb.LocateBlobsResponse
             )
         except ClientError as error:
-            # Who waits for the chunks hears from GetBlobs why they do not come, if they do not.
+            # If GetBlobs fails too, its caller gets the reason.
             log.info("bucket.not_located", digest=root[:16], error=error.message)
             return pb.LocateBlobsResponse()
 
     async def read(self, part: _Part, authority: bytes) -> list[tuple[ChunkRef, bytes]]:
-        """The chunks of a part that are what their digests say."""
+        """Return the chunks of a part that match their digests."""
         reading = Reading()
         work = partial(self._read, part, authority, reading)
         try:
@@ -142,7 +142,7 @@ class Bucket:
             self._leave_alone("it is too slow")
             return []
         except Gone:
-            return []  # it was moved since, which says nothing of the bucket
+            return []  # moved since, which says nothing about the bucket
         except NotRead as error:
             self._leave_alone(str(error))
             return []
@@ -176,7 +176,7 @@ class Bucket:
                     reader = BucketReader(authority, allows_plaintext=self._allows_plaintext)
                 except (OSError, ValueError):
                     raise NotRead("the authority of its certificate cannot be read") from None
-                # One bucket has one authority, but for the day on which that is replaced.
+                # A bucket has one CA, except on the day of its replacement.
                 for old in self._readers.values():
                     old.close()
                 self._readers = {authority: reader}
@@ -228,7 +228,7 @@ def _parts(located: pb.LocateBlobsResponse, refs: Sequence[ChunkRef]) -> Iterato
 
 
 def _frames(blobs: Iterable[pb.LocatedBlob], refs: Sequence[ChunkRef]) -> Iterator[_Frame]:
-    """Those that can be: a frame is at most a byte longer than what it holds."""
+    """Yield plausible frames: a frame is at most a byte longer than its chunk."""
     for one in blobs:
         if one.index < len(refs) and 0 < one.stored <= refs[one.index].size + 1:
             yield _Frame(refs[one.index], one.start, one.stored)

@@ -1,6 +1,6 @@
 """Reads parts of objects by presigned URLs. Blocking; may be used by several threads.
 
-The standard library's client: it follows no redirect, uses no proxy, and reads into memory that is there already.
+Uses the standard library's client: it follows no redirect, uses no proxy, and reads into an existing buffer.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _CONNECT_S: Final = 3.0
 _SILENT_S: Final = 10.0
 _READ_BYTES: Final = 1 << 20
 _IDLE: Final = 8
-"""Connections that are kept for the next part."""
+"""Connections kept for the next part."""
 
 
 class NotRead(Exception):
-    """The bucket does not give a part. The message says why, and has nothing of the URL but its host."""
+    """The bucket does not return a part. The message says why, and contains only the host of the URL."""
 
 
 class Gone(NotRead):
-    """There is no such object (any more)."""
+    """The object does not exist (any more)."""
 
 
 class Reading:
-    """One read, which may be ended from another thread."""
+    """One read, which can be aborted from another thread."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -42,16 +42,16 @@ class Reading:
         self._is_ended = False
 
     def end(self) -> None:
-        """It is not wanted any more."""
+        """Abort the read."""
         with self._turn:
             self._is_ended = True
             if self._socket is not None:
                 with suppress(OSError):
-                    # not that of TLS, which another thread reads from
+                    # without the shutdown of TLS: another thread reads from it
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def uses(self, connection: socket.socket) -> None:
-        """By this it is read. Raises NotRead where it has ended."""
+        """Set the socket of the read. Raises NotRead if it was aborted."""
         with self._turn:
             if self._is_ended:
                 raise NotRead("it is not wanted any more")
@@ -59,11 +59,11 @@ class Reading:
 
 
 class BucketReader:
-    """Keeps connections; `close` ends them.
+    """Keeps connections open; `close` closes them.
 
     Args:
-        authority: PEM of an authority beside those of the system; empty for none.
-        allows_plaintext: from this machine itself; never from another one.
+        authority: PEM of a CA beside those of the system; empty for none.
+        allows_plaintext: from this machine only, never from another one.
     """
 
     def __init__(self, authority: bytes, *, allows_plaintext: bool) -> None:
@@ -77,7 +77,7 @@ class BucketReader:
         self._is_closed = False
 
     def close(self) -> None:
-        """Close connections that are not in use; others close after it."""
+        """Close idle connections; others are closed after use."""
         with self._turn:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -85,7 +85,7 @@ class BucketReader:
             connection.close()
 
     def read(self, url: str, start: int, length: int, reading: Reading) -> bytearray:
-        """So many bytes from `start` on. Raises NotRead, also once the reading was ended."""
+        """Return `length` bytes from `start` on. Raises NotRead, also after an abort."""
         try:
             parts = urlsplit(url)
             host = parts.hostname or ""
@@ -102,7 +102,7 @@ class BucketReader:
             except (ConnectionError, ssl.SSLEOFError):
                 if is_fresh:
                     raise
-                # It was closed while nobody used it.
+                # The server closed it while it was idle.
                 connection.close()
                 connection = self._connect(where)
                 data = _ask(connection, parts, start, length, reading)
@@ -121,7 +121,7 @@ class BucketReader:
             raise NotRead(f"{host}: it is not encrypted")
 
     def _take(self, where: tuple[str, str]) -> http.client.HTTPConnection | None:
-        """A connection that nobody uses."""
+        """Return an idle connection, or None."""
         with self._turn:
             for number, (place, connection) in enumerate(self._idle):
                 if place == where:
@@ -184,7 +184,7 @@ def _ask(
 
 
 def _words(error: Exception) -> str:
-    """Why a bucket cannot be read; nothing that it sent itself, and no URL."""
+    """Describe why a bucket cannot be read, without text that it sent and without its URL."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
     if isinstance(error, ssl.SSLError):

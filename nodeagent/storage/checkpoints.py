@@ -1,8 +1,8 @@
-"""Checkpoints and artifacts of one replica on their way to the object store.
+"""Uploads checkpoints and artifacts of one replica to the object store.
 
-The SDK saves either as a folder and then says so in a record. The record is noted here, on
-disk, before it is passed on, so that an agent that dies in between finds what it still has to send.
-Of several checkpoints of one name only the newest is sent; of artifacts each, and then its folder is removed.
+The SDK saves either as a folder and then logs it in a record. The record is noted here, on
+disk, before it is passed on, so that after a crash the next agent knows what is still to be sent.
+Of several checkpoints of one name only the newest is sent; artifacts are all sent, and then their folders removed.
 """
 
 from __future__ import annotations
@@ -48,37 +48,37 @@ from nsml.v1 import checkpoints_pb2 as pb
 
 _LARGEST = 16 << 40
 _SPARSE_BYTES = 4 << 30
-"""So much of a checkpoint may be holes, beside SPARSE_TIMES its data."""
+"""Bytes of holes that a checkpoint may have, beside SPARSE_TIMES its data."""
 _LONGEST_NAME = 512
 _LONGEST_SEAL = 128
 _HELD_BYTES = 1 << 20
-"""So much is held of what is pending, about, and the one that goes over it."""
+"""Bytes of memory for pending ones, about; the last one may exceed it."""
 _LONGEST_REASON = 500
 _MOST_MISSING = 10
-"""Checkpoints without a folder that are reported lost at once, of those that are noticed together."""
+"""Checkpoints without a folder that are reported lost at once, of those noticed together."""
 _MOST_UNNOTED = 64
 _MOST_HELD = 1_000
 _MOST_HELD_BYTES = 64 << 10
-"""Checkpoints, and bytes of their names, of which it is asked at once whether they are kept still."""
+"""Checkpoints, and bytes of their names, in one query whether they are still kept."""
 _MOST_GIVEN_UP = 20
-"""Kept files that are left out of one replica's, since they cannot be read, or change while they are: each time all are read again."""
+"""Unreadable or changing kept files that are left out per replica: each time all are read again."""
 LEFT_OUT = "left out: "
-"""What `SavedCheckpoint.left_out` begins with."""
+"""Prefix of `SavedCheckpoint.left_out`."""
 _FILE_BYTES = 100
-"""What a path in a list holds beyond its letters."""
+"""Bytes of memory of a path in a list, beyond its letters."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """What a record says of a checkpoint, or of an artifact.
+    """A checkpoint or an artifact, as in its record.
 
-    `folder` is relative to the replica's checkpoints, `files` to the folder, as text (`nsml._path_text`). `seal` shows whether they were
-    changed since; "" from an older SDK. `is_whole`: all regular files of the folder, where nobody writes any more, and no
+    `folder` is relative to the replica's checkpoints, `files` to the folder, as text (`nsml._path_text`). `seal` shows whether they
+    have changed since; "" from an older SDK. `is_whole`: all regular files of the folder, where nobody writes any more, and no
     list. `step`: of an artifact. `lost`: why there is nothing to send; `left_out`:
-    what is not in it, for people. `dropped`: paths of files that were left out while it was sent, and why each was.
-    `is_optional`: it is lost, and not sent later, where the platform has no room for it.
+    what is missing from it, for people. `dropped`: paths of files left out during the upload, and why.
+    `is_optional`: it is lost, and not retried, if the platform has no room for it.
     """
 
     name: str
@@ -96,7 +96,7 @@ class SavedCheckpoint:
 
     @property
     def kind(self) -> str:
-        """What it is in the log."""
+        """Its name in the log."""
         return "artifact" if self.is_artifact else "checkpoint"
 
     @property
@@ -106,15 +106,15 @@ class SavedCheckpoint:
 
     @property
     def is_kept_files(self) -> bool:
-        """Whether it is what its program left in the working folder, and not an artifact of that name."""
+        """Whether it is the kept files of the working folder, and not an artifact of that name."""
         return self.is_whole and self.name == KEPT_FILES
 
     def all_left_out(self, *, is_named: bool) -> str:
-        """What is not in it, for people; `is_named`: with the names of dropped files, else only how many."""
+        """Describe what is left out, for people; `is_named`: with the names of dropped files, else only their number."""
         by_reason: dict[str, list[str]] = {}
         for path, why in self.dropped.items():
             by_reason.setdefault(why, []).append(path[:MOST_NAME_CHARS])
-        # First: the platform cuts what is long.
+        # First: the platform truncates long texts.
         found = []
         for why, paths in by_reason.items():
             names = f": {', '.join(paths)}" if is_named else ""
@@ -125,7 +125,7 @@ class SavedCheckpoint:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> SavedCheckpoint | None:
-        """The checkpoint or artifact of a record, or None for one that no SDK writes, or that was lost at once."""
+        """Return the checkpoint or artifact of a record, or None if no SDK writes such a record, or it was lost at once."""
         name, folder, saved_at = record.get("name"), record.get("folder"), record.get("time")
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
             return None
@@ -154,23 +154,22 @@ class SavedCheckpoint:
 
 
 _NOT_SENDABLE = (ContentError, OSError, ValueError)
-"""What files, and paths that a program wrote, can raise."""
+"""Errors of files, and of paths that a program wrote."""
 
 
 class CheckpointChanged(ValueError):
-    """Its files are not those any more that were saved."""
+    """Its files have changed since it was saved."""
 
 
 class Uploads:
-    """Sends the checkpoints and artifacts of one replica, one after the other, and beside them its media.
+    """Uploads the checkpoints and artifacts of one replica, one after the other, and in parallel its media.
 
     Args:
-        replica_id: whose.
-        folder: its folder.
-        rpc: gives the connection of the moment.
-        run: for the disk.
-        pause: awaited before something is tried again.
-        clock: by which lines of the log are counted.
+        replica_id, folder: the replica and its folder.
+        rpc: returns the current connection.
+        run: runs disk work in a thread.
+        pause: awaited before a retry.
+        clock: times log lines and retries.
     """
 
     def __init__(
@@ -194,15 +193,15 @@ class Uploads:
         self.media = MediaUploads(replica_id, folder, rpc=rpc, run=run, pause=pause, clock=clock)
         self._pending: dict[tuple[bool, str], SavedCheckpoint] = {}
         self._sent: dict[tuple[bool, str], dict[str, Any]] = {}
-        """What is to be committed of what is in the object store already, and pending until that is done."""
+        """Commit arguments of pending ones that are in the object store already."""
         self._durable: dict[str, str] = {}
-        """Folders of checkpoints of which the object store has the content, by name; those before a restart are not known."""
+        """Folders of durable checkpoints, by name; those from before a restart are unknown."""
         self._kept_files: SavedCheckpoint | None = None
-        """What became of them, once they are not pending any more."""
+        """The kept files with their outcome, once they are not pending any more."""
         self._held = 0
         self._given_up = 0
         self._weighed: dict[tuple[bool, str], Weighed] = {}
-        """Of what waits for room, so that nothing is compressed again at each try."""
+        """Of uploads without room, so that no retry compresses anything again."""
         self._unnoted = 0
         self._changed = asyncio.Event()
         self._fewer = asyncio.Event()
@@ -215,7 +214,7 @@ class Uploads:
         return self._folder.path / "uploads.json"
 
     async def restore(self) -> None:
-        """Take up what an earlier agent noted and did not finish."""
+        """Restore the pending uploads of an earlier agent."""
         self.media.look()
         try:
             noted = json.loads(await self._run(self._noted.read_bytes))
@@ -230,23 +229,23 @@ class Uploads:
         self._tell()
 
     async def existing(self, checkpoints: Iterable[SavedCheckpoint]) -> list[SavedCheckpoint]:
-        """Those with a folder, one for each: the SDK gives every checkpoint its own before it reports it.
+        """Return those with a folder, one for each: the SDK gives every checkpoint its own before it reports it.
 
-        The others are false reports, or older than one of their name that was sent: nothing of them is to be sent.
+        The others are false reports, or older than a sent one of the same name: they are not sent.
         """
         newest = {one.folder: one for one in checkpoints}
         missing = await uninterrupted(self._run, partial(self._missing, tuple(newest)))
         lost = [(newest.pop(folder), error) for folder, error in missing.items()]
         for checkpoint, error in lost:
             self._log("lost", checkpoint, error)
-        # A program removes one or two; of many false ones the platform hears at the attempt's end.
-        with suppress(ClientError):  # as of the many where the platform does not answer
+        # A program removes one or two; many false ones are reported at the attempt's end.
+        with suppress(ClientError):  # reported later too if the platform does not answer
             for checkpoint, error in lost[-_MOST_MISSING:]:
                 await self._report_loss(checkpoint, error)
         return list(newest.values())
 
     def _missing(self, folders: Iterable[str]) -> dict[str, Exception]:
-        """Why each of these cannot be opened, now or later."""
+        """Return why each of these cannot be opened, now or later."""
         found: dict[str, Exception] = {}
         for folder in folders:
             try:
@@ -258,7 +257,7 @@ class Uploads:
         return found
 
     async def add_found(self, *checkpoints: SavedCheckpoint) -> bool:
-        """Add what another agent would find again, whether or not it can be noted, as on a full disk; whether it was."""
+        """Add what another agent would find again, even if it cannot be noted, as on a full disk; return whether it was."""
         try:
             await self.add(*checkpoints)
         except OSError as error:
@@ -268,9 +267,9 @@ class Uploads:
         return True
 
     async def add(self, *checkpoints: SavedCheckpoint) -> None:
-        """Note checkpoints; on return the next agent knows of them, whatever ends this one.
+        """Note checkpoints; on return the next agent knows them, whatever ends this one.
 
-        Waits while others hold too much: whoever saves faster than can be sent is heard later.
+        Waits while others hold too much: records of programs that save faster than the upload are read later.
         """
         is_noted = True
         for checkpoint in checkpoints:
@@ -294,7 +293,7 @@ class Uploads:
         self._tell()
 
     async def work(self) -> None:
-        """Send what is pending, for ever."""
+        """Send pending uploads until cancelled."""
         try:
             async with TaskGroup() as group:
                 group.create_task(self.media.work())
@@ -314,12 +313,12 @@ class Uploads:
             self._tell()
 
     async def finished(self) -> None:
-        """Return once nothing is pending: every checkpoint is durable, overwritten or broken, all media sent."""
+        """Return once nothing is pending: every checkpoint is durable, overwritten or lost, all media sent."""
         await self._idle.wait()
         await self.media.finished()
 
     async def kept_files(self) -> SavedCheckpoint | None:
-        """Return once the files of the working folder are durable or lost: what became of them; None: none were pending."""
+        """Wait until the files of the working folder are durable or lost, and return their outcome; None: none were pending."""
         while any(one.is_kept_files for one in self._pending.values()):
             self._fewer.clear()
             await self._fewer.wait()
@@ -352,17 +351,17 @@ class Uploads:
                 self._kept_files = end
             self._fewer.set()
             self._unnoted += 1
-            # What is lost costs a successor a look; what is durable, reading all of it.
+            # A lost one costs the next agent a look; a durable one, reading all of it.
             if is_durable or self._unnoted >= _MOST_UNNOTED:
                 await self._note_ends()
             if checkpoint.is_artifact:
                 await uninterrupted(self._run, partial(self._remove, checkpoint.folder))
 
     async def _is_less(self, checkpoint: SavedCheckpoint, error: Exception) -> bool:
-        """Leave the file of kept files out for which they could not be sent; whether they are to be sent without it."""
+        """Leave out the kept file that caused the error; return whether the others are to be sent without it."""
         if not (checkpoint.is_kept_files and isinstance(error, ChangedWhilePacking | Unreadable)):
             return False
-        if error.path == ".":  # the folder itself: there is no file to do without
+        if error.path == ".":  # the folder itself: no file can be left out
             return False
         self._given_up += 1
         if self._given_up > _MOST_GIVEN_UP or self._pending.get(checkpoint.key) is not checkpoint:
@@ -379,7 +378,7 @@ class Uploads:
         return True
 
     def _remove_file(self, folder: str, path: str) -> bool:
-        """Remove one file of a folder, as it is sent and beside that; whether it is nowhere in it any more."""
+        """Remove one file from a folder and its kept copy; return whether it is gone from both."""
         try:
             *above, name = native_parts(path)
             entry, *inner = parts_of(folder)
@@ -389,14 +388,14 @@ class Uploads:
                     open_folder(root, [*parts, entry, *inner, *above]) as here,
                 ):
                     os.unlink(name, dir_fd=here)
-        except _NOT_SENDABLE:  # then all is lost, and says why
+        except _NOT_SENDABLE:  # then everything is lost, with a reason
             return False
         return True
 
     async def _note_ends(self) -> None:
         try:
             await self._note()
-        except OSError as error:  # a successor sends it again, which changes nothing
+        except OSError as error:  # the next agent sends it again, which changes nothing
             self._said.say("checkpoint.end_not_noted", error=str(error))
 
     def _drop(self, checkpoint: SavedCheckpoint) -> None:
@@ -422,8 +421,8 @@ class Uploads:
             await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
 
     async def _put(self, checkpoint: SavedCheckpoint) -> dict[str, Any]:
-        """Have its files in the object store; its digest, size and number of files, as they are committed."""
-        # Opened for as long as it is read: what user code puts in its place is another folder.
+        """Upload its files; return digest, size and number of files, as they are committed."""
+        # Kept open while it is read: a folder that user code puts in its place is another one.
         with ExitStack() as stack:
             opening = opened(self._folder, checkpoint.folder)
             found = await uninterrupted(self._run, partial(stack.enter_context, opening))
@@ -461,14 +460,14 @@ class Uploads:
         answer = await self._rpc().unary(
             "CheckpointService/CommitCheckpoint", request, pb.CommitCheckpointResponse
         )
-        if not request.why_lost:  # what is lost need not be there, nor be a checkpoint
+        if not request.why_lost:  # a lost one need not exist, nor be a checkpoint
             self._durable[checkpoint.name] = checkpoint.folder
             await self._remove_removed(answer.removed)
 
     async def _remove_removed(self, names: Iterable[str]) -> None:
-        """Remove the copies of checkpoints that the platform has removed, but none that was saved again and is to be sent.
+        """Remove the copies of checkpoints that the platform has removed, but none that was saved again and is pending.
 
-        Its program cannot load them any more, either; but what it saved last stays until a later one is durable.
+        Its program cannot load them any more, either; but its last one stays until a later one is durable.
         """
         for name in names:
             folder = self._durable.pop(name, "")
@@ -492,7 +491,7 @@ class Uploads:
         )
 
     async def _report_loss(self, checkpoint: SavedCheckpoint, error: Exception) -> None:
-        """Tell the platform, and through it the owner; raises what may pass."""
+        """Report the loss to the platform, and through it to the owner; raises temporary errors."""
         try:
             await self._commit(checkpoint, why_lost=_reason(error)[:_LONGEST_REASON])
         except ClientError as refused:
@@ -501,14 +500,14 @@ class Uploads:
             self._log("loss_not_reported", checkpoint, refused)
 
     async def _keep(self, checkpoint: SavedCheckpoint) -> None:
-        """Take it from the program, where the SDK could not have that done when it was saved."""
+        """Take it from the program, if the SDK could not request that on saving."""
         try:
             await uninterrupted(self._run, partial(_keep_unchanged, self._folder, checkpoint))
-        except _NOT_SENDABLE as error:  # then it is looked at when it is sent
+        except _NOT_SENDABLE as error:  # then it is checked when it is sent
             log.debug("checkpoint.not_kept", replica=str(self._replica_id), error=str(error))
 
     def _remove(self, folder: str) -> None:
-        """Delete the folder of an artifact or a checkpoint, which nobody reads any more."""
+        """Delete the folder of an artifact or a checkpoint that is not read any more."""
         with suppress(ValueError):
             entry, *_ = parts_of(folder)
             for root, parts in ((self._folder.run, ["checkpoints"]), (self._folder.kept, [])):
@@ -533,7 +532,7 @@ class Uploads:
                             remove_folder(entry.name, checkpoints)
 
     async def _note(self) -> None:
-        # one at a time: what is written last must be what is pending now
+        # one at a time: the last write must be the current state
         async with self._noting:
             pending, self._unnoted = tuple(self._pending.values()), 0
             await uninterrupted(self._run, partial(_write_note, self._noted, pending))
@@ -563,18 +562,18 @@ def _reason(error: Exception) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Text that is UTF-8: what programs write as JSON need not be."""
+    """Replace what is not UTF-8: programs may write it as JSON."""
     return text.encode(errors="replace").decode()
 
 
 def _write_note(path: Path, pending: Sequence[SavedCheckpoint]) -> None:
     content = json.dumps([asdict(item) for item in pending]).encode()
-    # The record is passed on after this: a loss of power must not leave it the only one that knows.
+    # The record is passed on after this: after a power loss it must not be all that is left.
     write_atomically(path, content, is_durable=True)
 
 
 def _within(most_bytes: int, names: Iterable[str]) -> Iterator[str]:
-    """The first names that fit into so many bytes."""
+    """Yield the first names that fit into so many bytes."""
     for name in names:
         most_bytes -= len(name.encode())
         if most_bytes < 0:
@@ -590,9 +589,9 @@ def _size(checkpoint: SavedCheckpoint) -> int:
 def blobs_of(
     folder: ReplicaFolder, checkpoint: str, root: str, wanted: Collection[str]
 ) -> Iterator[Iterator[tuple[str, bytes]]]:
-    """Blobs of a checkpoint's folder, if that still is the tree `root`, each held against its digest. Blocking.
+    """Return blobs of a checkpoint's folder, if it still is the tree `root`, each verified by its digest. Blocking.
 
-    Raises CheckpointChanged where it is another tree; OSError, ValueError, ContentError.
+    Raises CheckpointChanged if it is another tree; OSError, ValueError, ContentError.
     """
     saved = SavedCheckpoint(name=root, folder=checkpoint, saved_at=0.0, is_whole=True)
     with opened(folder, checkpoint) as found:
@@ -609,9 +608,9 @@ def blobs_of(
 
 
 def _packed(found: Opened, checkpoint: SavedCheckpoint, owner: int) -> Packed:
-    """Describe its files; raises CheckpointChanged where they are not those that were saved.
+    """Describe its files; raises CheckpointChanged if they differ from the saved ones.
 
-    What is larger than all that the disk holds has holes, and could take days to read.
+    Files larger than all data on the disk have holes, and could take days to read.
     """
     root = path_of(found.descriptor)
     most = min(_LARGEST, shutil.disk_usage(root).used)
@@ -649,7 +648,7 @@ def _refuse_sparse(root: Path, files: Iterable[str]) -> None:
 
 
 def _check_seal(place: Opened, checkpoint: SavedCheckpoint) -> None:
-    """Raises CheckpointChanged, OSError. Of files that the agent touched only their content's time counts."""
+    """Raise CheckpointChanged, OSError. Of files that the agent touched only their content's time counts."""
     if not checkpoint.seal:
         return
     found = []
@@ -660,7 +659,7 @@ def _check_seal(place: Opened, checkpoint: SavedCheckpoint) -> None:
             except FileNotFoundError as error:
                 raise CheckpointChanged(f"{path} was removed after it was saved") from error
     if place.is_kept and any(is_copy(facts) for _, facts in found):
-        return  # with inodes and times of their own
+        return  # copies have other inodes and times
     half = len(checkpoint.seal) // 2
     start = half if place.is_kept or place.is_touched else 0
     if seal(found)[start:] != checkpoint.seal[start:]:
@@ -669,7 +668,7 @@ def _check_seal(place: Opened, checkpoint: SavedCheckpoint) -> None:
 
 
 def _keep_unchanged(folder: ReplicaFolder, checkpoint: SavedCheckpoint) -> None:
-    """Raises OSError, ValueError where it cannot be kept, or was changed."""
+    """Keep a checkpoint. Raises OSError, ValueError if it cannot be kept, or has changed."""
     if not checkpoint.seal:
         keep(folder, checkpoint.folder)
         return
@@ -686,7 +685,7 @@ def _keep_unchanged(folder: ReplicaFolder, checkpoint: SavedCheckpoint) -> None:
 
 
 def _is_folder(folder: str, *, is_artifact: bool) -> bool:
-    """Whether it may be that of a checkpoint or an artifact, and not of the other: an artifact's is removed once it is sent."""
+    """Return whether it fits a checkpoint, or an artifact, and not the other: an artifact's folder is removed once it is sent."""
     try:
         number, _, name = parts_of(folder)[0].partition("-")
     except ValueError:
@@ -695,7 +694,7 @@ def _is_folder(folder: str, *, is_artifact: bool) -> bool:
 
 
 def _finite(number: object) -> float | None:
-    """The number; None for what is none."""
+    """Return the number; None if it is not a finite one."""
     if isinstance(number, bool) or not isinstance(number, int | float):
         return None
     try:

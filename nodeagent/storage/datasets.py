@@ -1,11 +1,11 @@
 """Trees that sessions share read-only, by digest: dataset versions and bundles.
 
-A tree is fetched once per node, whoever asks and however often, by a few streams at once. Files that another cached tree
-has are linked, and chunks taken from there, so a new version of a dataset costs what changed. An interrupted fetch goes on
-where it was. Trees that no replica uses go while the disk is short of room (`eviction.py`), and for others that come
+A tree is fetched once per node, for all sessions, over a few streams. Files of other cached trees are linked, and their
+chunks reused, so a new version of a dataset costs only its changes. An interrupted fetch is resumed.
+Unused trees are evicted while the disk is short of room (`eviction.py`), and to make room for others
 (`reservations.py`).
 
-What is on the disk: `tree_folder.py`.
+Layout on disk: `tree_folder.py`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from nsml.content.stored_manifest import StoredManifest
 
 _MANY_FILES = 2_000
 FROM_OTHERS_BYTES = 4 << 20
-"""Smaller trees come from the control plane before other sources are found."""
+"""Smaller trees are fetched from the control plane, without a search for other sources."""
 _RATED_SHARE = 0.5
-"""A fetch of which less came from the control plane says little about how fast that is."""
+"""Fetches of a smaller part of their tree do not count in the throughput."""
 _NOTHING = Size()
 
 log = structlog.get_logger()
@@ -64,19 +64,19 @@ class Trees:
     """The trees below one folder, named by the digest of their manifests.
 
     Args:
-        folder: made when missing; private to the agent.
-        boot: of the machine; trees given one are kept for that boot alone, and need not be on disk
-            before they count as whole. Without one a tree outlives a loss of power.
-        rpc: gives the connection of the moment.
-        run, run_long: for the disk; the second for what may take minutes.
-        pause: awaited before an interrupted fetch goes on.
-        clock: by which fetches are timed.
-        stock: is told what is here, and how fast it came; None: nobody asks.
-        room: on the disk of the folder; None: these trees have it for themselves.
-        kind: what they are called among what replicas use.
-        accounts: has groups of trees, which are given back with them.
-        may_link: trees may share files: only where no program can write to a file of a tree, whatever it does.
-        others: where large trees may be had before the control plane is asked.
+        folder: created if missing; private to the agent.
+        boot: boot ID of the machine: trees are kept for this boot alone, and need not be flushed to
+            count as whole. Without one a tree survives a loss of power.
+        rpc: returns the current connection.
+        run, run_long: run disk work in threads; the second for work of minutes.
+        pause: awaited before an interrupted fetch is resumed.
+        clock: measures the time of fetches.
+        stock: reports the cached trees and the throughput; None: no reports.
+        room: reservations on the folder's disk; None: these trees have it for themselves.
+        kind: their kind in the uses of replicas.
+        accounts: groups of trees, released with them.
+        may_link: trees may share files: only if no program can write to a file of a tree, whatever it does.
+        others: sources of large trees that are tried before the control plane.
         removing: see TreeFolder.
     """
 
@@ -113,7 +113,7 @@ class Trees:
             is_fetching=lambda root: root in self._fetches,
             removing=removing,
         )
-        """What is here: for eviction, and for peers."""
+        """The cached trees: for eviction, and for peers."""
         self._room = room or Room(folder, run=run, run_long=self._run_long)
         self._room.add(kind, self.cache)
         self._kind = kind
@@ -126,7 +126,7 @@ class Trees:
 
     @property
     def folder(self) -> Path:
-        """Where they are."""
+        """The folder of the trees."""
         return self.cache.path
 
     def create(self) -> None:
@@ -134,11 +134,11 @@ class Trees:
         self.cache.create()
 
     async def get(self, digest: str, user: str = "") -> Path:
-        """The folder of the tree, for a session of `user`; waits for the control plane when it is away.
+        """Return the folder of the tree, for a session of `user`; waits while the control plane is unreachable.
 
         Raises:
-            ClientError: it is not there, or not for this node.
-            ContentError: what came is not what the digest names.
+            ClientError: the tree does not exist, or is not for this node.
+            ContentError: the received content does not match the digest.
             NoRoom: it does not fit.
             OSError: the disk refused.
         """
@@ -153,7 +153,7 @@ class Trees:
                 if fetch.user == user:
                     break
             except NoRoom as error:
-                # the share of another user says nothing of this one's
+                # the share of another user is no limit of this one
                 if not error.is_of_user or fetch.user == user:
                     raise
         self.tell_removed()
@@ -162,12 +162,12 @@ class Trees:
         return self.folder / digest
 
     async def settle(self, digest: str) -> None:
-        """Return once no fetch of the tree, given up or not, writes any more."""
+        """Return once no fetch of the tree, cancelled ones included, writes any more."""
         async with self._fetching.setdefault(digest, asyncio.Lock()):
             pass
 
     async def fetch(self, digest: str, target: Path, user: str = "") -> None:
-        """Lay the tree out as the new folder `target`, writable and not shared; errors as `get`."""
+        """Fetch the tree to the new folder `target`, writable and not shared; errors as `get`."""
         if not is_digest(digest):
             raise ContentError(f"not a digest: {digest[:80]!r}")
         folder = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}{PARTIAL}")
@@ -184,13 +184,13 @@ class Trees:
 
     @asynccontextmanager
     async def room_for_copy(self, digest: str, user: str = "") -> AsyncIterator[Reservation]:
-        """Room for a copy of a tree that is here, while the context lasts; raises NoRoom."""
+        """Reserve room for a copy of a cached tree, while the context lasts; raises NoRoom."""
         tree = self.cache.get(digest) or StoredTree()
         async with self._room.reserved(Size.of(tree.size or 0, tree.files), user) as reservation:
             yield reservation
 
     def tell_removed(self) -> None:
-        """Tell the stock which trees went; for the loop's thread."""
+        """Report removed trees to the stock; for the loop's thread."""
         for digest in self.cache.take_removed():
             self._stock.gone(digest)
 
@@ -201,13 +201,13 @@ class Trees:
         def end(task: asyncio.Task[None]) -> None:
             self._forget(digest, fetch)
             if not task.cancelled():
-                task.exception()  # it is raised where it is waited for, if it still is
+                task.exception()  # raised to waiters, if any are left
 
         task.add_done_callback(end)
         return fetch
 
     async def _wait(self, digest: str, fetch: _Fetch) -> None:
-        """Return when it has ended. Once nobody waits it is given up, which takes nobody's time."""
+        """Wait for its end. When the last waiter leaves, the fetch is cancelled, without waiting for that."""
         fetch.waiting += 1
         try:
             await asyncio.shield(fetch.task)
@@ -222,7 +222,7 @@ class Trees:
             del self._fetches[digest]
 
     async def _provide(self, digest: str, user: str) -> None:
-        # A fetch that was given up may not have ended yet.
+        # A cancelled fetch may not have ended yet.
         async with self._fetching.setdefault(digest, asyncio.Lock()):
             staged = self.cache.attempts.staged(digest)
             try:
@@ -235,12 +235,12 @@ class Trees:
                     ) as assembly,
                 ):
                     if self.cache.is_lasting:
-                        # Once it has its name nobody looks at its bytes again, after a power loss neither.
+                        # A tree with its name is not checked again, not even after a power loss.
                         await uninterrupted(self._run, partial(flush_filesystem, self.folder))
                     finish = partial(self.cache.finish, digest, manifest, assembly, user)
                     await uninterrupted(self._run, finish)
             except asyncio.CancelledError:
-                # The agent ends, or nobody waits any more: the next fetch goes on here.
+                # The agent stops, or nobody waits any more: the next fetch resumes here.
                 await uninterrupted(self._run_long, partial(self.cache.keep_unfinished, digest))
                 raise
             except BaseException:
@@ -261,7 +261,7 @@ class Trees:
         earlier: Sequence[Path] = (),
         left: Size = _NOTHING,
     ) -> AsyncIterator[Assembly]:
-        """All files of it, but for its name."""
+        """Assemble all files of a tree; only its name is missing."""
         tally, began = Tally(), self._clock.monotonic()
         run_whole = self._run_long if manifest.files > _MANY_FILES else self._run
         async with self._room_for(manifest, user, may_link=read_only, left=left) as (
@@ -303,7 +303,7 @@ class Trees:
     async def _sources(
         self, digest: str, manifest: StoredManifest
     ) -> AsyncIterator[Sequence[Sources]]:
-        """Where a tree may be had but from the control plane, what costs others least first."""
+        """Return other sources of a tree than the control plane, those of least cost to others first."""
         if manifest.size < FROM_OTHERS_BYTES:
             yield ()
             return
@@ -314,7 +314,7 @@ class Trees:
     async def _room_for(
         self, manifest: StoredManifest, user: str, *, may_link: bool, left: Size
     ) -> AsyncIterator[tuple[Reservation, Donors]]:
-        """Room for all that is to be written, and what other trees have, which stay meanwhile: unless it is their room that is needed."""
+        """Reserve room for a tree, and find donors, which are not evicted meanwhile, unless their room is needed."""
         whole = Size.of(manifest.size, manifest.files + manifest.folders)
         find = partial(self._donors, manifest)
         run = self._run if manifest.encoded_bytes <= SMALL_BYTES else self._run_long
@@ -344,7 +344,7 @@ class Trees:
             donors.close()
 
     async def _tell_damage(self, donors: Donors) -> None:
-        """Say which files of other trees were not what they should be, and remove those trees where nobody uses them."""
+        """Log damaged files of other trees, and remove those trees if unused."""
         for file in donors.damaged:
             log.warning("tree.damaged", digest=file.tree.name[:16], file=file.path)
         for digest in {file.tree.name for file in donors.damaged}:
@@ -352,7 +352,7 @@ class Trees:
         self.tell_removed()
 
     def _donors(self, manifest: StoredManifest) -> tuple[Donors, Size]:
-        """What the trees fetched last have of it, and how much of that are whole files."""
+        """Find content of the manifest in the trees fetched last, and the size of whole files among it."""
         found = self.cache.newest_manifests(large=is_large(manifest.encoded_bytes))
         trees = [(path.with_name(path.stem), path) for path in found]
         donors, linked = Donors.of(manifest, trees), Size()

@@ -1,4 +1,4 @@
-"""Trees on this node that have files, or chunks, of one that is fetched."""
+"""Cached trees with files or chunks of a tree being fetched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsml.content.stored_manifest import StoredEntry
 
 LARGEST_MANIFEST_BYTES: Final = 16 << 20
-"""Larger manifests, of more than about 100,000 files, are in no index, which takes 50 MiB: they are read side by side."""
+"""Larger manifests, of more than about 100,000 files, are read side by side: an index of one takes 50 MiB."""
 
 _FileKey = tuple[int, int, str]
 """Mode, size and first chunk: a candidate for a whole file, to be compared chunk by chunk."""
@@ -29,25 +29,25 @@ _FileKey = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class DonorFile:
-    """A file of a tree that is here."""
+    """A file of a cached tree."""
 
     tree: Path
     path: str
 
     def open(self) -> int:
-        """A descriptor to read it; OSError where it is gone."""
+        """Return a descriptor for reading; OSError if it is gone."""
         place = self.tree.joinpath(*native_parts(self.path))
         return os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 @dataclass(slots=True)
 class Donors:
-    """Where content of a manifest is on this node already. What is read is compared with its digest. `close` it.
+    """Content of a manifest in cached trees. Chunks are compared with their digests. `close` it.
 
-    Of a large manifest, only files with the same path in another large tree are found.
+    For a large manifest, only files with the same path in one other large tree are found.
 
     Attributes:
-        damaged: files whose content is not what their tree's manifest says.
+        damaged: files that do not match their tree's manifest.
     """
 
     _beside: _Beside | None = None
@@ -57,7 +57,7 @@ class Donors:
 
     @classmethod
     def of(cls, manifest: StoredManifest, trees: Iterable[tuple[Path, Path]]) -> Donors:
-        """Look for content of `manifest` in trees, given with the files of their manifests; the first has precedence."""
+        """Find content of `manifest` in trees, passed with their manifest files; the first has precedence."""
         donors = cls()
         trees = list(trees)
         if is_large(manifest.encoded_bytes):
@@ -77,7 +77,7 @@ class Donors:
         return donors
 
     def _add(self, tree: Path, entry: StoredEntry, keys: set[_FileKey], chunks: set[str]) -> None:
-        """Keep what is wanted of a file, which is not wanted any more then."""
+        """Index the wanted content of a file, and drop it from `keys` and `chunks`."""
         file = DonorFile(tree, entry.path)
         if (key := _key(entry)) in keys:
             keys.discard(key)
@@ -88,32 +88,32 @@ class Donors:
                 self._chunks[ref.digest] = file, offset
 
     def close(self) -> None:
-        """Let go of what is read beside the manifest."""
+        """Close the other tree's manifest."""
         if self._beside is not None:
             self._beside.close()
 
     def look_at(self, entry: StoredEntry) -> None:
-        """This file is next; they come in order, several times if need be."""
+        """Move to this file; files come in order, possibly several times."""
         if self._beside is not None:
             self._beside.look_at(entry.path)
 
     @property
     def trees(self) -> set[str]:
-        """The names of the trees that are used."""
+        """The names of the donor trees."""
         if self._beside is not None:
             return {self._beside.tree.name}
         files = (*self._files.values(), *(file for file, _ in self._chunks.values()))
         return {file.tree.name for file in files}
 
     def file_of(self, entry: StoredEntry) -> DonorFile | None:
-        """A file that probably has the content and the mode of `entry`, which is the one looked at."""
+        """Return a file that probably has the content and the mode of `entry`, the file of the last `look_at`."""
         key = _key(entry)
         if self._beside is not None:
             return self._beside.file if key is not None and key == self._beside.key else None
         return None if key is None else self._files.get(key)
 
     def read(self, ref: ChunkRef) -> bytes | None:
-        """The chunk, or None where no tree has it."""
+        """Return the chunk, or None if no tree has it."""
         found = (self._chunks if self._beside is None else self._beside.chunks).get(ref.digest)
         if found is None:
             return None
@@ -129,9 +129,9 @@ class Donors:
 
 
 class _Beside:
-    """The file of one other tree that has the path of the file looked at.
+    """The file of one other tree with the path of the current file.
 
-    Both manifests are sorted, so that each is read once, and one file of it is held.
+    Both manifests are sorted, so that each is read once, with one file in memory.
     """
 
     def __init__(self, tree: Path, manifest: Path) -> None:
@@ -145,7 +145,6 @@ class _Beside:
         self._chunks: dict[str, tuple[DonorFile, int]] | None = None
 
     def close(self) -> None:
-        """Close the manifest."""
         if self._manifest is not None:
             self._manifest.__exit__(None, None, None)
             self._manifest = None
@@ -163,17 +162,15 @@ class _Beside:
 
     @property
     def file(self) -> DonorFile | None:
-        """That file."""
         return None if self._entry is None else DonorFile(self.tree, self._entry.path)
 
     @property
     def key(self) -> _FileKey | None:
-        """That of the file."""
         return None if self._entry is None else _key(self._entry)
 
     @property
     def chunks(self) -> Mapping[str, tuple[DonorFile, int]]:
-        """Where the file has each of its chunks."""
+        """File and offset of each chunk."""
         if self._chunks is None:
             file, entry = self.file, self._entry
             places = () if entry is None else placed(entry)
@@ -184,7 +181,7 @@ class _Beside:
         self.close()
         try:
             self._manifest = StoredManifest(self._path)
-        except OSError:  # it has gone
+        except OSError:  # removed meanwhile
             self._next = None
         else:
             self._entries = self._manifest.entries
@@ -198,12 +195,12 @@ class _Beside:
 
 
 def is_large(manifest_bytes: int) -> bool:
-    """Whether so long a manifest is in no index."""
+    """Return whether a manifest of this size is not indexed."""
     return manifest_bytes > LARGEST_MANIFEST_BYTES
 
 
 def placed(entry: StoredEntry) -> Iterator[tuple[ChunkRef, int]]:
-    """Each chunk of a file, and where it begins."""
+    """Yield each chunk of a file, with its offset."""
     offset = 0
     for ref in entry.chunks:
         yield ref, offset
@@ -211,7 +208,7 @@ def placed(entry: StoredEntry) -> Iterator[tuple[ChunkRef, int]]:
 
 
 def read_chunk(opened: int, ref: ChunkRef, offset: int) -> bytes | None:
-    """The chunk from an open file; None where that has other content, or cannot be read."""
+    """Return the chunk from an open file; None if the content differs, or cannot be read."""
     try:
         data = os.pread(opened, ref.size, offset)
     except OSError:
@@ -220,12 +217,12 @@ def read_chunk(opened: int, ref: ChunkRef, offset: int) -> bytes | None:
 
 
 def read_written(opened: int, ref: ChunkRef, offset: int) -> bytes | None:
-    """As `read_chunk`, of a file that is being filled: a hole is not read."""
+    """As `read_chunk`, for a file being filled: a hole is not read."""
     try:
         if os.lseek(opened, offset, os.SEEK_DATA) >= offset + ref.size:
             return None
     except OSError as error:
-        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+        if error.errno == errno.ENXIO:  # only a hole up to the end
             return None
     return read_chunk(opened, ref, offset)
 

@@ -1,7 +1,7 @@
-"""Room on the node's disks: of what can be had again, the least recently used goes first.
+"""Eviction on the node's disks: of data that can be fetched again, the least recently used goes first.
 
-What a replica needs is noted in its folder before it is looked for (`assignments.note_use`), so that
-nothing goes that one needs, however long ago it was first asked for.
+A replica notes what it needs in its folder before looking for it (`assignments.note_use`), so that
+nothing in use is evicted, however long ago it was first requested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 class NoRoom(OSError):
-    """The disk has no room for it: it comes when there is some, or elsewhere. `is_of_user`: within the user's share."""
+    """The disk has no room for it: it may fit later, or elsewhere. `is_of_user`: within the user's share."""
 
     def __init__(self, message: str, *, is_of_user: bool = False) -> None:
         super().__init__(errno.ENOSPC, message)
@@ -32,7 +32,7 @@ class NoRoom(OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """A filesystem: bytes, and how many may still be written; files, and how many may still be made.
+    """A filesystem: its bytes, and free ones; its files, and how many more can be created.
 
     With 0 `files` it counts none.
     """
@@ -44,7 +44,7 @@ class Space:
 
 
 def space_of(place: Path) -> Space | None:
-    """The filesystem of `place`; None of a place that is not there, or cannot be looked at."""
+    """Return the filesystem of `place`; None if it is missing, or cannot be read."""
     try:
         found = os.statvfs(place)
     except OSError:
@@ -58,24 +58,24 @@ def space_of(place: Path) -> Space | None:
 
 
 class Cache(Protocol):
-    """Things that can be had again, by key; blocking."""
+    """Entries that can be fetched again, by key; blocking."""
 
     def stored(self) -> Mapping[str, float]:
-        """When each was last used, Unix seconds."""
+        """Return the last use of each, Unix seconds."""
         ...
 
     def touch(self, key: str) -> None:
-        """It is used now; nothing for one that is not there."""
+        """Mark it as used now; unknown keys are ignored."""
         ...
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
-        """Remove it, unless it is used or being made; whether it is gone."""
+        """Remove it, unless it is used or being made; return whether it is gone."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """A cache, what its things are called in a replica's uses, and where they lie."""
+    """A cache, the kind of its entries in a replica's uses, and their place on disk."""
 
     kind: str
     cache: Cache
@@ -84,31 +84,31 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepFree:
-    """What is to be free of a filesystem: the smaller of a share of it (0 to 1) and of bytes."""
+    """Space to keep free on a filesystem: the smaller of a share of it (0 to 1) and of bytes."""
 
     share: float
     bytes: int
 
     def is_short(self, space: Space) -> bool:
-        """Whether fewer bytes than that are free."""
+        """Return whether fewer bytes than that are free."""
         return space.free < min(self.share * space.size, self.bytes)
 
 
 _NOTHING = Space(size=0, free=0, files=0, free_files=0)
-"""Of a place that is not there nothing is known: it is short of nothing."""
+"""Of a missing place: it is short of nothing."""
 _LAST = KeepFree(share=0.04, bytes=4 << 30)
-"""What no build and no pull may take,"""
+"""Space that no build and no pull may take,"""
 _OVER_FLOOR = 2
-"""and so many times the room at which sessions end: what only one waits for ends before what runs."""
+"""and this many times the floor of sessions: builds and pulls end before running sessions."""
 _SHORT = KeepFree(share=0.04, bytes=4 << 30)
-"""With less, people are told."""
+"""With less, people are warned."""
 
 
 def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozenset[str]]) -> None:
-    """Remove what nobody uses from stores whose filesystem is short of room or files, oldest use first.
+    """Evict unused entries from stores whose filesystem is short of room or files, oldest use first.
 
-    `uses` tells what replicas need, as "KIND KEY"; what they need counts as used now. Blocking. Raises
-    OSError when the uses cannot be known.
+    `uses` returns what replicas need, as "KIND KEY"; this counts as used now. Blocking. Raises
+    OSError if the uses are unknown.
     """
     used = uses()
     unused: list[tuple[float, Store, str]] = []
@@ -128,15 +128,15 @@ def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozense
 
 
 def is_full(place: Path, floor_bytes: int) -> bool:
-    """Whether builds and pulls on the disk of `place` are to end, since others need some of it too.
+    """Return whether builds and pulls on the disk of `place` must end, since others need some of it too.
 
-    `floor_bytes` is the room that sessions leave free: below it, they are ended.
+    `floor_bytes`: free bytes below which sessions are ended.
     """
     return room_for_builds(place, floor_bytes) < 0
 
 
 def room_for_builds(place: Path, floor_bytes: int) -> int:
-    """How many bytes builds may write to the disk of `place` before they are ended; negative: they are now.
+    """Return the bytes that builds may write to the disk of `place` before they are ended; negative: now.
 
     `floor_bytes` as of `is_full`.
     """
@@ -146,12 +146,12 @@ def room_for_builds(place: Path, floor_bytes: int) -> int:
 
 
 def lacks_files(place: Path) -> bool:
-    """Whether the filesystem of `place` can hold few further files, however small; False where it counts none."""
+    """Return whether the filesystem of `place` can hold few further files, however small; False if it counts none."""
     return _lacks(_LAST.share, place)
 
 
 def shortage(place: Path) -> str:
-    """How little is free on the disk of `place`, for people, before what fills it is ended; "" for enough."""
+    """Describe low space on the disk of `place`, for people, before anything is ended; "" for enough."""
     space = space_of(place) or _NOTHING
     if not _SHORT.is_short(space):
         return ""
@@ -159,15 +159,15 @@ def shortage(place: Path) -> str:
 
 
 def kept_free(space: Space, floor_bytes: int) -> tuple[int, int]:
-    """Bytes and files that stay free of a disk, whatever is fetched to it or built: see `is_full`."""
+    """Return bytes and files of a disk that fetches and builds leave free: see `is_full`."""
     most = min(round(_LAST.share * space.size), _LAST.bytes)
     return max(most, min(_OVER_FLOOR * floor_bytes, space.size)), round(_LAST.share * space.files)
 
 
 def most_data(place: Path, floor_bytes: int) -> int:
-    """Bytes of datasets that the disk of `place` could hold, were nothing else there; 0: not known.
+    """Return the bytes of datasets that the disk of `place` could hold if empty; 0: unknown.
 
-    In whole GB, so that disks of one model are alike.
+    In whole GB, so that disks of one model are equal.
     """
     space = space_of(place)
     if space is None:
@@ -177,7 +177,7 @@ def most_data(place: Path, floor_bytes: int) -> int:
 
 
 def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:
-    """One that cannot be removed must not keep the others."""
+    """Remove an entry; a failure must not keep the others."""
     try:
         if store.cache.remove(key, lambda: f"{store.kind} {key}" in uses()):
             log.info("disk.relieved", kind=store.kind, key=key)

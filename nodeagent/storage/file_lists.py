@@ -1,4 +1,4 @@
-"""Which files a folder has that its program left: listed when they are needed, so that nobody holds long lists. Blocking."""
+"""Lists the files that a program left in a folder, one by one, so that nobody holds long lists. Blocking."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nsml._path_text import path_text
 from nsml.content.paths import MAX_DEPTH
 
 MOST_FILES = 1_000_000
-"""As many as the agent can describe at once."""
+"""Most files that the agent can describe at once."""
 MOST_NAME_CHARS = 48
-"""Characters of the path of a file that is left out, where several are named."""
+"""Characters shown of each path where several left-out files are named."""
 
 
 def regular_files(folder: int) -> Iterator[str]:
-    """Paths of the regular files below the open folder, as text. Raises OSError; ValueError: too many, or too deep."""
+    """Yield paths of the regular files below the open folder, as text. Raises OSError; ValueError: too many, or too deep."""
     count = 0
     for parts, folders, names, here in walk(folder):
         if len(parts) >= MAX_DEPTH and folders:
@@ -31,5 +31,5 @@ def regular_files(folder: int) -> Iterator[str]:
 
 
 def count_files(folder: int) -> int:
-    """How many these are. Raises as `regular_files`."""
+    """Count them. Raises as `regular_files`."""
     return sum(1 for _ in regular_files(folder))

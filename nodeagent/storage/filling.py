@@ -1,4 +1,4 @@
-"""Brings the chunks of trees that are laid out, by a few calls at once: from other sources, and else from the control plane."""
+"""Fetches the chunks of trees over a few parallel calls: from other sources, then from the control plane."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from nsml.content.manifest import ChunkRef
 
 STREAMS: Final = 4
-"""Calls at one time, for all trees of a folder; each holds a message and a chunk."""
+"""Parallel calls, for all trees of a folder; each holds a message and a chunk."""
 _HELD_CHUNKS: Final = 64
 _HELD_BYTES: Final = 1 << 20
-"""So much of a call is written together: to hand it to a thread takes longer than to write a small chunk."""
+"""Bytes of a call that are written together: passing them to a thread takes longer than writing a small chunk."""
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class Tally:
-    """Bytes that came, how many of them from each other kind of source, and whether that was interrupted."""
+    """Received bytes, those from each other kind of source, and whether the fetch was interrupted."""
 
     size: int = 0
     others: Counter[str] = field(default_factory=Counter)
@@ -47,9 +47,9 @@ class Filling:
     """Fills trees with chunks.
 
     Args:
-        rpc: gives the connection of the moment.
-        run: for the disk.
-        pause: awaited before an interrupted call goes on.
+        rpc: returns the current connection.
+        run: runs disk work in a thread.
+        pause: awaited before an interrupted call is resumed.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Filling:
         tally: Tally,
         sources: Sequence[Sources] = (),
     ) -> None:
-        """Have all content of the tree `root` written: each source is asked for what those before it did not have. Raises what its disk and the control plane do, but Unavailable."""
+        """Write all content of the tree `root`: each source is asked for chunks that earlier ones lack. Raises errors of the disk and of the control plane, but not Unavailable."""
 
         async def take(batch: Batch) -> None:
             async with self._streams:
@@ -90,7 +90,7 @@ class Filling:
                     _, taking = await asyncio.wait(taking, return_when=asyncio.FIRST_COMPLETED)
 
     async def _take(self, root: str, writing: _Writing) -> None:
-        """Fetch what is left of a batch, going on where a broken connection stopped."""
+        """Fetch the rest of a batch, resuming after a broken connection."""
         while writing.left:
             refs = tuple(writing.left)
             try:
@@ -108,7 +108,7 @@ class Filling:
 
 
 async def _take_from(source: Sources, writing: _Writing) -> None:
-    """Take what a source has of a batch."""
+    """Fetch the chunks of a batch that a source has."""
     wanted = writing.batch.first_places(writing.left)
     async with aclosing(source.bring(wanted)) as chunks:
         async for ref, data in chunks:
@@ -117,7 +117,7 @@ async def _take_from(source: Sources, writing: _Writing) -> None:
 
 
 class _Writing:
-    """Writes the chunks of a batch as they come; `left` are those that have not."""
+    """Writes the chunks of a batch; `left`: chunks not received yet."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class _Writing:
         self._size = 0
 
     async def add(self, ref: ChunkRef, data: bytes) -> None:
-        """Take a chunk, which is what its digest says."""
+        """Add a chunk, already compared with its digest."""
         del self.left[ref]
         self._held.append((ref, data))
         self._size += len(data)
@@ -146,7 +146,7 @@ class _Writing:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what came."""
+        """Write the chunks held so far."""
         if self._held:
             work = partial(self._assembly.write, self.batch, tuple(self._held))
             self._held.clear()

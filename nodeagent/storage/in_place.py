@@ -1,4 +1,4 @@
-"""Datasets in place: a folder of this machine, below those that its administrator names, is what its list says it is."""
+"""Datasets in place: compares folders below the administrator's roots with their lists of files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class NotHere(Exception):
 
 
 class InPlaceFolders:
-    """Looks at the folders of datasets in place, one at a time: what it holds is bounded for the whole node.
+    """Checks the folders of datasets in place, one at a time, to bound memory for the whole node.
 
     Args:
-        roots: the folders of a shared file system that this node has.
-        run: for work that may take minutes.
+        roots: folders of a shared file system on this node.
+        run: runs work of minutes in a thread.
     """
 
     def __init__(self, roots: Sequence[str], run: Offload) -> None:
@@ -37,10 +37,10 @@ class InPlaceFolders:
         self._turn = asyncio.Lock()
 
     async def look(self, path: str, tree: Path) -> Changes:
-        """What has changed in the folder since the list in `tree` was made.
+        """Return the changes in the folder since the list in `tree` was made.
 
         Raises:
-            NotHere: it is not below a root, not there, or somebody else could put another folder in its place.
+            NotHere: it is not below a root, is missing, or others could put another folder in its place.
             ContentError, OSError: the list or the folder cannot be read.
         """
         async with self._turn:

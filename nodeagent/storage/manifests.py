@@ -1,6 +1,6 @@
 """Fetches manifests to files.
 
-They come from users. They are read piece by piece, so that one of a million files takes little memory.
+They come from users, and are read in pieces, so that one of a million files takes little memory.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from nsml.common.clock import Offload
 
 _LARGE_BYTES: Final = 1 << 20
-"""Manifests from this size on are read in threads of their own."""
+"""Larger manifests are checked with `run_long`."""
 SMALL_BYTES: Final = 128 << 10
-"""And up to this one at once: a session waits for the code."""
+"""Up to this size work is done at once: a session waits for its code."""
 _LARGE_AT_ONCE: Final = 2
 
 
 class Manifests:
-    """Of the trees of one folder.
+    """Fetches and checks the manifests of the trees of one folder.
 
     Args:
-        room: on the disk of the folder.
-        rpc: gives the connection of the moment.
-        run, run_long: for the disk; the second for what may take minutes.
-        pause: awaited before an interrupted fetch goes on.
+        room: reservations on the folder's disk.
+        rpc: returns the current connection.
+        run, run_long: run disk work in threads; the second for work of minutes.
+        pause: awaited before an interrupted fetch is retried.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Manifests:
     async def opened(
         self, digest: str, staged: Path, *, may_be_there: bool = False
     ) -> AsyncIterator[StoredManifest]:
-        """The manifest in the file `staged`, checked."""
+        """Open the manifest in the file `staged`, fetched if needed, and checked."""
         async with self._room.reserved(Size.of(0, 1), "") as reservation:
             if not (may_be_there and await self._run(partial(is_content, staged, digest))):
                 await self._patiently(partial(self._receive, digest, staged, reservation))
@@ -75,7 +75,7 @@ class Manifests:
                 yield manifest
 
     async def _receive(self, digest: str, path: Path, reservation: Reservation) -> None:
-        """A manifest, to a file: its size is not known before."""
+        """Receive a manifest to a file; its size is not known in advance."""
         with path.open("wb") as file:
 
             def write(data: bytes) -> None:
@@ -97,7 +97,7 @@ class Manifests:
 
 
 def is_content(path: Path, digest: str) -> bool:
-    """Whether a file is there, and the encoding of the tree that the digest names."""
+    """Return whether the file exists and encodes the tree of this digest."""
     try:
         with path.open("rb", buffering=0) as file:
             naming = Naming(file)

@@ -1,9 +1,8 @@
-"""Media of one replica on their way to the object store.
+"""Uploads media of one replica to the object store.
 
-The SDK puts each file in place and then says so in a record. The folder of the files is the list of
-what is to be sent: a file leaves it once the platform has it, or knows that it will not come. So an
-agent that dies leaves to the next one exactly what is not done, and whatever was done twice changes
-nothing.
+The SDK writes each file and then logs it in a record. The folder of the files is the upload queue: a
+file is removed once the platform has it, or knows that it is lost. So after a crash the next agent
+finds exactly the rest, and repeated work changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _FILES_AT_ONCE: Final = 256
 _BYTES_AT_ONCE: Final = MOST_BYTES
 _FILES_PER_S: Final = 100.0
 _BURST_S: Final = 10.0
-"""Files of one replica that are sent while it runs, and messages about lost ones; a session has 100,000 at most."""
+"""Rate of sent files, and of messages about lost ones, while a replica runs; a session has 100,000 files at most."""
 _MOST_REMEMBERED: Final = 100_000
 _MISSING: Final = "the file is missing"
 _READ_BYTES: Final = 1 << 20
@@ -50,7 +49,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Found:
-    """Files of one look into the folder: those to send, and why others are lost."""
+    """Result of one look into the folder: files to send, and why others are lost."""
 
     whole: list[str] = field(default_factory=list)
     lost: dict[str, str] = field(default_factory=dict)
@@ -61,21 +60,20 @@ class _Found:
 
 
 def file_in(record: Mapping[str, Any]) -> str | None:
-    """The file that a record of kind `media` names, or None for a record that no SDK writes."""
+    """Return the file named by a record of kind `media`, or None if no SDK writes such a record."""
     name = record.get("file")
     return name if isinstance(name, str) and FILE_NAME.fullmatch(name) else None
 
 
 class MediaUploads:
-    """Sends what lies in the folder, some files at a time.
+    """Sends the files in the folder, some at a time.
 
     Args:
-        replica_id: whose.
-        folder: its folder.
-        rpc: gives the connection of the moment.
-        run: for the disk.
-        pause: awaited before something is tried again.
-        clock: by which it is measured how fast files come.
+        replica_id, folder: the replica and its folder.
+        rpc: returns the current connection.
+        run: runs disk work in a thread.
+        pause: awaited before a retry.
+        clock: measures the rate of files.
     """
 
     def __init__(
@@ -97,19 +95,19 @@ class MediaUploads:
         self._rpc = rpc
         self._run = run
         self._pause = pause
-        self._told: set[str] = set()  # by records, and not sent yet
-        self._sent: set[str] = set()  # before their records were read
+        self._told: set[str] = set()  # named by records, not sent yet
+        self._sent: set[str] = set()  # sent before their records were read
         self._stuck: set[str] = set()  # could not be removed
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
 
     def look(self) -> None:
-        """There may be files: those of an earlier agent, or of a program that has ended."""
+        """Look for files, also of an earlier agent, or of a program that has ended."""
         self._idle.clear()
         self._changed.set()
 
     def add(self, file: str) -> None:
-        """A record tells of this file."""
+        """Add a file named by a record."""
         if file in self._sent:
             self._sent.discard(file)
         elif file not in self._stuck and len(self._told) < _MOST_REMEMBERED:
@@ -117,7 +115,7 @@ class MediaUploads:
             self.look()
 
     async def work(self) -> None:
-        """Send what is there, for ever."""
+        """Send files until cancelled."""
         try:
             await self._work()
         finally:
@@ -129,7 +127,7 @@ class MediaUploads:
             self._changed.clear()
             told = frozenset(self._told)
             while (found := await self._look(told & self._told)).count:
-                # What is lost is one message, however many files it names.
+                # Lost files take one message, however many.
                 await self._pace.wait(len(found.whole) + bool(found.lost))
                 failed = await self._send(found)
                 if failed is None:
@@ -141,7 +139,7 @@ class MediaUploads:
                 self._idle.set()
 
     async def finished(self) -> None:
-        """Return, after the end of the program, once a look that began after this call has found nothing more to send."""
+        """Return, after the end of the program, once a look begun after this call finds nothing more to send."""
         self._pace.lift()
         self.look()
         await self._idle.wait()
@@ -189,7 +187,7 @@ class MediaUploads:
         return found
 
     async def _send(self, found: _Found) -> Exception | None:
-        """Send and say so; the error where it is worth to be tried again."""
+        """Upload and commit; return the error if a retry may help."""
         try:
             root = await self._upload(found)
             await self._commit(root, found)
@@ -197,14 +195,14 @@ class MediaUploads:
             if is_passing(error):
                 self._log("media.delayed", files=found.count, error=str(error))
                 return error
-            # The platform wants none of it: the session was removed, or never was this node's.
+            # The platform rejects it: the session was removed, or was never on this node.
             self._log("media.lost", files=found.count, error=str(error))
         else:
             self._log("media.durable", files=len(found.whole), lost=len(found.lost))
         return None
 
     async def _upload(self, found: _Found) -> str:
-        """Send the files; those that cannot be sent, now or later, are lost."""
+        """Upload the files and return their root; files that can never be sent are lost."""
         try:
             return await self._put(found) if found.whole else ""
         except (ClientError, ContentError, OSError, ValueError) as error:
@@ -215,7 +213,7 @@ class MediaUploads:
             return ""
 
     async def _put(self, found: _Found) -> str:
-        """What changes or vanishes meanwhile is lost, and costs no other."""
+        """Upload; files that change or vanish meanwhile are lost, without loss of others."""
         owner = self._folder.run.stat().st_uid
         with open_folder(self._folder.run, [FOLDER]) as descriptor:
             while found.whole:
@@ -246,7 +244,7 @@ class MediaUploads:
         await self._rpc().unary("MediaService/CommitMedia", request, pb.CommitMediaResponse)
 
     async def _forget(self, names: Sequence[str]) -> None:
-        """The platform knows of them: their files can go, and are not missing when records tell of them."""
+        """Remove files known to the platform; later records do not make them missing."""
         left = await uninterrupted(self._run, partial(self._remove, names))
         early = set(names) - self._told
         self._told.difference_update(names)
@@ -255,7 +253,7 @@ class MediaUploads:
             self._sent |= early - left
 
     def _remove(self, names: Sequence[str]) -> set[str]:
-        """Those that are there still."""
+        """Remove files; return those that could not be removed."""
         left = set()
         with suppress(OSError, ValueError), open_folder(self._folder.run, [FOLDER]) as folder:
             for name in names:
@@ -276,9 +274,9 @@ def _some(names: Iterable[str]) -> list[str]:
 
 
 def _checked(name: str, folder: int, owner: int) -> int:
-    """The size of a file that is what its name says.
+    """Return the size of a file whose content matches the digest in its name.
 
-    Raises OSError where it cannot be read, ValueError where it is something else.
+    Raises OSError if it cannot be read, ValueError if it is refused.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = open_file(name, folder, flags)
@@ -288,7 +286,7 @@ def _checked(name: str, folder: int, owner: int) -> int:
             raise ValueError("it is not a regular file of the program")
         if facts.st_size > MOST_BYTES:
             raise ValueError(f"{facts.st_size} bytes are more than the {MOST_BYTES} of one file")
-        # A file that costs its program nothing is not read as often as it has names, or for its holes.
+        # A file that costs its program nothing is not read once per name, or for its holes.
         if facts.st_nlink != 1:
             raise ValueError("it has more than one name")
         if facts.st_size > _SPARSE_BYTES and _is_sparse(descriptor, facts):

@@ -1,4 +1,4 @@
-"""Where chunks of datasets come from, for fetches and streams alike, before the control plane is asked."""
+"""Sources of chunks of datasets, for fetches and streams alike, tried before the control plane."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class OtherSources:
-    """Where chunks of datasets may be had but from the control plane, what costs others least first.
+    """Sources of chunks of datasets beside the control plane, those of least cost to others first.
 
     Args:
-        peers: other nodes; None: they are not asked.
-        bucket: None: it is not read.
+        peers: other nodes; None: not asked.
+        bucket: None: not read.
     """
 
     def __init__(self, peers: Peers | None = None, bucket: Bucket | None = None) -> None:
@@ -26,7 +26,7 @@ class OtherSources:
 
     @asynccontextmanager
     async def of(self, root: str, *, is_stream: bool = False) -> AsyncIterator[Sequence[Sources]]:
-        """For one dataset version, of which a stream keeps nothing that could be passed on."""
+        """Return the sources of one dataset version; a stream keeps nothing that could be passed on."""
         async with (
             nullcontext() if self._peers is None else self._peers.of(root, is_stream=is_stream)
         ) as peers:

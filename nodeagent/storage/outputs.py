@@ -1,7 +1,7 @@
-"""What an ended program left in its working folder: folders that become versions of datasets, and files that are kept.
+"""Outputs of an ended program in its working folder: folders that become dataset versions, and files to keep.
 
-They are moved out of the working folder, which is removed then, to where artifacts are, and sent as such. The program is
-gone, so nobody writes there any more. Blocking; repeating it after a kill finds what was moved.
+They are moved to the artifacts, and sent as such; the working folder is removed afterwards. The program has
+ended, so nobody writes there any more. Blocking; may be repeated after a kill.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from nsml.spec.output_datasets import (
 _MODEL = "model"
 _KEPT_FILES = 10_000
 _LOOKED_AT = 1_000_000
-"""Files of a working folder that are looked at."""
+"""Files of a working folder that are examined."""
 _NAMED = 3
-"""Names that are shown of each list."""
+"""Names shown of each list."""
 _REASONS = 5
-"""Reasons why files cannot be kept that are shown."""
+"""Reasons shown why files cannot be kept."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def take_outputs(
     folder: ReplicaFolder, outputs: Sequence[OutputDataset], *, at: float
 ) -> list[SavedCheckpoint]:
-    """Move them; one that cannot be sent says why. Links and special files are left out.
+    """Move the outputs; `lost` says why one cannot be sent. Links and special files are left out.
 
     `at`: when they were saved, Unix seconds.
     """
@@ -50,7 +50,7 @@ def take_outputs(
 
 
 def has_new_files(folder: ReplicaFolder) -> bool:
-    """Whether `keep_files` would find any, or say why it cannot."""
+    """Return whether `keep_files` would keep any, or report why it cannot."""
     try:
         owner = folder.run.stat().st_uid
         refused: list[tuple[str, str]] = []
@@ -64,12 +64,12 @@ def has_new_files(folder: ReplicaFolder) -> bool:
 def keep_files(
     folder: ReplicaFolder, *, at: float, most_bytes: int = 1 << 30, is_asked: bool = True
 ) -> SavedCheckpoint | None:
-    """Move what the program has made or changed since all was there for it, as far as the limits go; None: nothing.
+    """Move files that the program created or changed to the artifacts, within the limits; None: there are none.
 
-    Links, special files, what belongs to others, and what begins with a dot, as tokens and caches do, are not kept. Files
-    are taken in the order of their paths, those of a folder before its subfolders, and one that does not fit any more is
-    passed by, as is one that cannot be read, moved or sent: what is left out is named. `is_asked`: else nobody asked for them, and they are given up where its owner has no room for them, and never are
-    more than what the disk has free: it may be what the platform needs to take them.
+    Links, special files, files of other users, and names with a leading dot, such as tokens and caches, are not kept. Files
+    are taken in the order of their paths, those of a folder before its subfolders. Files that do not fit any more, and
+    files that cannot be read, moved or sent, are skipped and named. `is_asked`: if not, files are dropped when their owner has no room for them, and
+    limited to the free space of the disk: the platform may need it to store them.
     """
     owner = folder.run.stat().st_uid
     lost, left_out = "", ""
@@ -108,7 +108,7 @@ def _free_bytes(folder: int) -> int:
 
 
 def _since_ns(folder: ReplicaFolder) -> int:
-    """When all was there for the program. Not by shim.json: its shim writes that again, while the program runs already."""
+    """Return when the program's inputs were complete. Not from shim.json: its shim rewrites it while the program runs."""
     return folder.spec.stat().st_ctime_ns
 
 
@@ -116,7 +116,7 @@ _Refused = Callable[[Sequence[str], Exception], None]
 
 
 def _telling(refused: list[tuple[str, str]]) -> _Refused:
-    """What notes the path of a file or folder that is left out, and why."""
+    """Return a callback that records the path of a left-out file or folder, and why."""
 
     def note(parts: Sequence[str], error: Exception) -> None:
         refused.append((path_text("/".join(parts)), _why(error)))
@@ -134,14 +134,14 @@ def _why(error: Exception) -> str:
 
 
 def _regain(folder: ReplicaFolder, name: str) -> None:
-    """Have all rights in a folder of the replica's, whatever its program made of them. Raises OSError."""
+    """Restore all rights to a folder of the replica, whatever its program changed. Raises OSError."""
     with open_folder(folder.path, [name], regain=True):
         pass
 
 
 @contextmanager
 def _working_folder(folder: ReplicaFolder) -> Iterator[int]:
-    """It, open, with all rights. Raises OSError."""
+    """Open it, with all rights. Raises OSError."""
     with open_folder(folder.path, [folder.app.name], regain=True) as app:
         yield app
 
@@ -149,13 +149,13 @@ def _working_folder(folder: ReplicaFolder) -> Iterator[int]:
 def _move_new(
     folder: ReplicaFolder, target: int, owner: int, most_bytes: int, refused: _Refused
 ) -> list[tuple[str, int]]:
-    """Move what is kept to `target`; the paths and sizes of what is over the limits. `refused` is told of what cannot be kept."""
+    """Move files to keep to `target`; return paths and sizes of those over the limits. `refused` receives files that cannot be kept."""
     since_ns = _since_ns(folder)
     there = _sizes(target)
     bytes_left, files_left = most_bytes - sum(there), _KEPT_FILES - len(there)
     chosen: list[list[str]] = []
     over: list[tuple[str, int]] = []
-    if not os.path.lexists(folder.app):  # an earlier agent took what was there
+    if not os.path.lexists(folder.app):  # moved by an earlier agent
         return []
     with _working_folder(folder) as app:
         for parts, facts in _new_files(app, since_ns, owner, refused):
@@ -180,7 +180,7 @@ def _move_new(
 def _new_files(
     app: int, since_ns: int, owner: int, refused: _Refused
 ) -> Iterator[tuple[list[str], os.stat_result]]:
-    """Each file that was made or changed, and what it is; `refused` is told of folders, and files, that cannot be looked at."""
+    """Yield each new or changed file, with its stat; `refused` receives folders and files that cannot be examined."""
     seen = 0
     for above, folders, names, here in walk(app, opens=open_with_rights, refused=refused):
         folders[:] = sorted(name for name in folders if name[0] != "." and name != "__pycache__")
@@ -199,7 +199,7 @@ def _new_files(
                 refused([*above, name], error)
                 continue
             is_own = stat.S_ISREG(facts.st_mode) and facts.st_uid == owner and name[0] != "."
-            # A program can set when a file was modified, not when it was changed in any way.
+            # A program can set the mtime of a file, but not its ctime.
             if is_own and facts.st_ctime_ns > since_ns:
                 yield [*above, name], facts
 
@@ -213,7 +213,7 @@ def _sizes(folder: int) -> list[int]:
 
 
 def _check_readable(app: int, parts: Sequence[str]) -> None:
-    """Raise OSError for a file that the agent cannot read, PathRefused for a path that no manifest takes."""
+    """Raise OSError if the agent cannot read a file, PathRefused if no manifest takes its path."""
     split_path(path_text("/".join(parts)))
     *above, name = parts
     with open_folder(path_of(app), above) as source:
@@ -232,7 +232,7 @@ def _move_file(app: int, parts: Sequence[str], target: int) -> None:
 def _left_out(
     over: Sequence[tuple[str, int]], refused: Sequence[tuple[str, str]], most_bytes: int
 ) -> str:
-    """What is not kept, for people: how much, why, and the first names; "" for nothing."""
+    """Describe what is not kept, for people: size, reasons, and the first names; "" for nothing."""
     found = []
     if over:
         size = size_text(sum(size for _, size in over))
@@ -245,7 +245,7 @@ def _left_out(
 
 
 def _by_reason(refused: Sequence[tuple[str, str]]) -> str:
-    """Their first names, and why, as in `a, b (Permission denied); c (deeper than 64 folders)`."""
+    """Return their first names by reason, as in `a, b (Permission denied); c (deeper than 64 folders)`."""
     paths: dict[str, list[str]] = {}
     for path, why in refused:
         paths.setdefault(why[:MOST_NAME_CHARS], []).append(path)
@@ -288,21 +288,21 @@ def _take(folder: ReplicaFolder, number: int, output: OutputDataset, at: float) 
 
 
 def _move(folder: ReplicaFolder, entry: str, output: OutputDataset) -> None:
-    """Harmless when that is done already. Raises OSError; nothing outside of the working folder is moved."""
+    """Move an output; harmless when repeated. Raises OSError; nothing outside of the working folder is moved."""
     *above, name = output.folder.split("/")
     with open_folder(folder.run, ["checkpoints", entry], create=True) as target:
         with suppress(FileNotFoundError):
             os.lstat(_MODEL, dir_fd=target)
             return
         with open_folder(folder.path, [folder.app.name, *above], regain=True) as source:
-            with suppress(OSError):  # what is no folder, or cannot be moved, is told below
+            with suppress(OSError):  # a file, or a folder that cannot be moved, fails later
                 os.close(open_with_rights(name, source))
-            # Of a link the link itself, which is no folder then.
+            # A link is moved itself, and is no folder then.
             os.rename(name, _MODEL, src_dir_fd=source, dst_dir_fd=target)
 
 
 def _make_readable(folder: int) -> None:
-    """Give the agent the rights that its program took away to read all below the open folder, where it may. Raises OSError."""
+    """Restore the agent's rights to read everything below the open folder, where it may. Raises OSError."""
     for parts, folders, names, here in walk(folder, opens=open_with_rights):
         if len(parts) >= MAX_DEPTH:
             folders.clear()

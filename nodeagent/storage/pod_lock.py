@@ -1,11 +1,11 @@
-"""A lock of several agents over a folder of a shared file system, NFS included. Blocking.
+"""A lock of several agents on a folder of a shared file system, NFS included. Blocking.
 
-It is the file `lock.N`. A file is made by one agent alone (O_EXCL), and who has it sets its time again and again. Where that has
-stopped, another one makes the next number. Whoever made a file looks once more, and steps back where there is another
-one in use: of two that come at once the later one sees the file of the earlier one. Times are the file server's, by a file
-that each agent has for that, so that no clock of a node counts.
+The lock is the file `lock.N`. Only one agent can create a file (O_EXCL), and the holder refreshes its mtime. Once that
+stops, another agent creates the next number. After creating a file an agent checks again, and backs off if another file
+is in use: of two agents at once the later one sees the file of the earlier one. Times are the file server's, from a file
+that each agent has for this, so that the clocks of nodes do not matter.
 
-A holder that was stopped for a while may not know yet that it has lost the lock. So nothing is safe by this lock alone:
+A suspended holder may not know yet that it has lost the lock. So nothing is safe by this lock alone:
 see `pod_trees.py`.
 """
 
@@ -21,44 +21,44 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEASE_S: Final = 60.0
-"""So long after its last sign a holder is gone."""
+"""A holder's lease ends this long after its last refresh."""
 BEAT_S: Final = 10.0
-"""How often it gives one."""
+"""Time between refreshes."""
 _NAME: Final = re.compile(r"lock\.([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """The lock, while nobody has taken it over."""
+    """The lock, until another agent takes it over."""
 
     path: Path
 
     def beat(self) -> None:
-        """Give a sign. FileNotFoundError: another agent has taken it over."""
+        """Refresh the lease. FileNotFoundError: another agent has taken the lock over."""
         os.utime(self.path)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock, if it is still held."""
         with suppress(FileNotFoundError):
             self.path.unlink()
 
 
 @dataclass(frozen=True, slots=True)
 class PodLock:
-    """Of the folder; `agent` is its name in names of files, unique among those that share it."""
+    """The lock of `folder`; `agent` is this agent's name in file names, unique among agents with this folder."""
 
     folder: Path
     agent: str
 
     def now(self) -> float:
-        """The time of the file server, Unix seconds. Raises OSError."""
+        """Return the time of the file server, Unix seconds. Raises OSError."""
         place = self.folder / f"clock.{self.agent}"
         place.touch(mode=0o600)
         os.utime(place)
         return place.stat().st_mtime
 
     def acquire(self) -> HeldLock | None:
-        """The lock, or None where another agent has it. Raises OSError."""
+        """Return the lock, or None if another agent holds it. Raises OSError."""
         found = self._found()
         if any(self._is_held(found)):
             return None
@@ -76,7 +76,7 @@ class PodLock:
         return HeldLock(made)
 
     def _found(self) -> dict[int, Path]:
-        # By a listing, and not by name: that asks the server.
+        # A listing asks the server; lookups by name may be cached.
         matches = filter(None, map(_NAME.fullmatch, os.listdir(self.folder)))  # noqa: PTH208
         return {int(match[1]): self.folder / match[0] for match in matches}
 

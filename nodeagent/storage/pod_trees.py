@@ -1,16 +1,16 @@
-"""Datasets in a folder that the agents of a pod share: each is fetched once for all of them.
+"""Datasets in a folder shared by the agents of a pod: each is fetched once for all of them.
 
 ```
-<folder>/trees/               as in a cache of one agent (tree_folder.py); only who has the lock writes there
+<folder>/trees/               as in a cache of one agent (tree_folder.py); only the holder of the lock writes there
 <folder>/lock.N               see pod_lock.py
-<folder>/uses/<digest>.<agent>   sessions of that agent use the tree; its mtime is the agent's last sign
-<folder>/going.<digest>       it is being removed
+<folder>/uses/<digest>.<agent>   sessions of that agent use the tree; its mtime is the agent's last refresh
+<folder>/going.<digest>       the tree is being removed
 ```
 
-A tree goes only where no agent uses it. Who is about to use one says so first, and then looks whether it is going; who removes
-one says so first, and then looks whether it is used: one of them sees the other. It looks once more when the tree has lost its
-name, and gives that back: whoever removes may have been stopped for so long that it has lost the lock. What has its name is whole, as in a cache of one agent: each chunk was compared with its digest, by
-the agent that fetched it, whom the others trust.
+A tree is removed only if no agent uses it. To use one, an agent first marks the use, then checks for a removal; to remove one, it
+first marks the removal, then checks for uses: one of them sees the other. The remover checks again after renaming the tree,
+and renames it back if used: it may have been suspended for so long that it lost the lock. A tree with its name is whole, as in a cache of one agent: each chunk was compared with its digest, by
+the agent that fetched it, and the others trust that agent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S: Final = 1.0
 _SIGN_EVERY_S: Final = 60.0
 _USED_FOR_S: Final = 7 * 86_400.0
-"""Sessions outlive their agent: so long after its last sign what they use stays."""
+"""Sessions outlive their agent: their uses count this long after its last refresh."""
 _DATASET: Final = "dataset"
 
 log = structlog.get_logger()
@@ -56,9 +56,9 @@ class PodTrees:
     """The trees of a shared folder, as one agent uses them.
 
     Args:
-        folder: on a file system that all of them mount; never made, since it may not be mounted.
+        folder: on a file system that all of them mount; never created, since it may not be mounted.
         agent: name of this node.
-        uses: what replicas here need, as "KIND KEY"; blocking.
+        uses: returns what replicas here need, as "KIND KEY"; blocking.
         rpc, run, run_long, pause, clock, stock, others, may_link: see `datasets.Trees`.
         floor_bytes: see Room.
     """
@@ -109,7 +109,7 @@ class PodTrees:
         )
 
     async def get(self, digest: str, user: str = "") -> Path:
-        """The folder of a tree; raises as `Trees.get`, and OSError where the shared folder is not there."""
+        """Return the folder of a tree; raises as `Trees.get`, and OSError if the shared folder is missing."""
         if not is_digest(digest):
             raise ContentError(f"not a digest: {digest[:80]!r}")
         await self._run(self._make_folders)
@@ -128,7 +128,7 @@ class PodTrees:
         return tree
 
     async def keep(self) -> NoReturn:
-        """Give signs of what is used here, until cancelled."""
+        """Refresh the uses of this agent, until cancelled."""
         while True:
             try:
                 await self._run_long(self.sign)
@@ -137,7 +137,7 @@ class PodTrees:
             await self._clock.sleep(_SIGN_EVERY_S)
 
     def sign(self) -> None:
-        """Give a sign of each tree that sessions here use, and none of others. Blocking; raises OSError."""
+        """Refresh the uses of trees by sessions here, and drop others of this agent. Blocking; raises OSError."""
         began = self._clock.monotonic()
         used = {
             key
@@ -150,13 +150,13 @@ class PodTrees:
                 self._say(digest)
         for digest in here - used:
             with self._turn:
-                # Whoever has asked for one since is not among `used` yet.
+                # Trees requested since `began` are not among `used` yet.
                 if self._held_at.get(digest, float("-inf")) < began:
                     self._held_at.pop(digest, None)
                     (self._uses / f"{digest}.{self._agent}").unlink(missing_ok=True)
 
     def used_by_any(self) -> frozenset[str]:
-        """What sessions of any agent use, as "KIND KEY". Blocking; raises OSError."""
+        """Return what sessions of any agent use, as "KIND KEY". Blocking; raises OSError."""
         now, found = self._lock.now(), set()
         for digest, agent in self._named():
             with suppress(FileNotFoundError):
@@ -164,7 +164,7 @@ class PodTrees:
                     found.add(f"{_DATASET} {digest}")
         return frozenset(found)
 
-    # Its inside.
+    # Internals.
 
     @property
     def _uses(self) -> Path:
@@ -178,7 +178,7 @@ class PodTrees:
 
     def _named(self) -> list[tuple[str, str]]:
         """Digest and agent of each use."""
-        # By a listing, and not by names that may be remembered here: that asks the server.
+        # A listing asks the server; lookups by name may be cached here.
         names = os.listdir(self._uses)  # noqa: PTH208
         found = [name.partition(".") for name in names]
         return [(digest, agent) for digest, _, agent in found if is_digest(digest)]
@@ -189,7 +189,7 @@ class PodTrees:
         os.utime(place)
 
     def _hold(self, digest: str) -> bool:
-        """Whether a tree is here; then it stays while sessions of this agent use it."""
+        """Mark a tree as used by sessions of this agent; return whether it is here."""
         with self._turn:
             self._held_at[digest] = self._clock.monotonic()
             self._say(digest)
@@ -210,7 +210,7 @@ class PodTrees:
             place.unlink(missing_ok=True)
 
     async def _fetch(self, digest: str, user: str, lock: HeldLock) -> None:
-        """Have a tree fetched, or taken up where another agent was killed; nothing where the lock is lost."""
+        """Fetch a tree, or resume the fetch of a killed agent; return early if the lock is lost."""
         await self._run_long(self._forget_removals)
         trees = self._make_trees()
         await self._run_long(trees.create)
@@ -228,17 +228,17 @@ class PodTrees:
             await to_its_end(self._settle(trees, digest, fetching, beating))
 
     async def _settle(self, trees: Trees, digest: str, *tasks: asyncio.Future[Any]) -> None:
-        """Return once nothing is written any more: then others may have the lock."""
+        """Return once nothing is written any more: then the lock can be released."""
         await asyncio.wait(tasks)
         await trees.settle(digest)
 
     def _forget_removals(self) -> None:
-        """What an agent that was killed began to remove has another name already, or goes on to be used."""
+        """Remove marks of killed agents: their trees have been renamed already, or stay."""
         for place in self._folder.glob("going.*"):
             place.unlink(missing_ok=True)
 
     async def _beat(self, lock: HeldLock) -> None:
-        """Return once the lock is lost."""
+        """Refresh the lock; return once it is lost."""
         while True:
             await self._clock.sleep(BEAT_S)
             try:

@@ -1,10 +1,10 @@
-"""Room on the disk for what is fetched: reserved before, looked at while it is written.
+"""Reservations of disk space for fetches, checked while they write.
 
-Trees come from users, and a manifest of a few bytes may lay out many. So a fetch begins only when all of
-what it will lay out fits beside what others have reserved, in bytes and in files; trees that nobody uses
-go for it, least recently used first. Trees that one user's sessions have asked for, and what is being
-fetched for them, take at most a share of what all trees may take, as long as sessions of others have trees here or
-fetch some: who is alone on a node has all of it.
+Trees come from users, and a manifest of a few bytes may describe a large tree. So a fetch begins only when
+the whole tree fits beside other reservations, in bytes and in files; unused trees are evicted for it,
+least recently used first. Trees requested by one user's sessions, and fetches for them, take at most a
+share of the space of all trees, while sessions of other users have trees here or fetch some: the only user
+of a node may take all of it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ log = structlog.get_logger()
 
 
 class Cancelled(Exception):
-    """Nobody wants it any more."""
+    """Nobody waits for it any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Room on a disk: bytes, and files and folders."""
+    """Disk space: bytes, and files and folders."""
 
     bytes: int = 0
     files: int = 0
 
     @classmethod
     def of(cls, size: int, files: int) -> Size:
-        """What so many files and folders with `size` bytes take at most."""
+        """Return the most that so many files and folders with `size` bytes take."""
         return cls(size + files * LEAST_FILE_BYTES, files)
 
     def __add__(self, other: Size) -> Size:
@@ -57,17 +57,17 @@ class Size:
         return self.bytes <= other.bytes and self.files <= other.files
 
     def at_least(self, other: Size) -> Size:
-        """The larger of both, in bytes and in files."""
+        """Return the maximum of both, in bytes and in files."""
         return Size(max(self.bytes, other.bytes), max(self.files, other.files))
 
     def times(self, share: float) -> Size:
-        """A part of it; of less than nothing, nothing."""
+        """Return a share (0 to 1) of it; of negative space, 0."""
         return Size(int(max(self.bytes, 0) * share), int(max(self.files, 0) * share))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A tree that is here: `kind` and `key` name it, `users` have asked for it, `used_at` in Unix seconds."""
+    """A cached tree: `kind` and `key` name it, `users` have requested it, `used_at` in Unix seconds."""
 
     kind: str
     key: str
@@ -79,7 +79,7 @@ class Kept:
 
 @dataclass(slots=True, kw_only=True)
 class Claim:
-    """What is reserved for a fetch of a user, and how much of that is not written yet."""
+    """The reservation of a user's fetch; `left` is not written yet."""
 
     user: str
     whole: Size
@@ -88,7 +88,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """What is free of a disk, and how much of that is to stay free."""
+    """Free space of a disk, and how much of it must stay free."""
 
     free: Size
     keep: Size
@@ -103,13 +103,13 @@ def plan(
     claims: Collection[Claim],
     share: float,
 ) -> list[Kept]:
-    """The trees that go so that `need` fits, for `user`; none are used.
+    """Return the unused trees to evict so that `need` fits, for `user`.
 
-    `share` is the part (0 to 1) of the room of all trees and fetches that one user has beside others; 0: no limit, as for
-    nobody (""). Others are users of trees in use and of fetches: what nobody uses goes for whoever comes.
+    `share` (0 to 1) is one user's part of the space of all trees and fetches beside others; 0: no limit, as without a user
+    (""). Others are users of trees in use and of fetches: unused trees are evicted for anyone.
 
     Raises:
-        NoRoom: it does not fit, whatever goes.
+        NoRoom: it does not fit, even after evictions.
     """
     trees = sorted(kept, key=lambda one: one.used_at)
     unused = [one for one in trees if not one.is_used]
@@ -149,7 +149,7 @@ def plan(
 
 
 def _has_others(user: str, trees: Iterable[Kept], claims: Iterable[Claim]) -> bool:
-    """Whether sessions of anybody else use the room."""
+    """Return whether sessions of other users use the space."""
     return any(one.is_used and one.users - {user} for one in trees) or any(
         one.user not in {user, ""} for one in claims
     )
@@ -160,7 +160,7 @@ def _sum(sizes: Iterable[Size]) -> Size:
 
 
 def _teller(need: Size, room: Size) -> Callable[[Size], str]:
-    """How to say sizes for people: by what there is too little of."""
+    """Return how to format sizes for people: in bytes or in files, whichever is short."""
     if need.bytes > room.bytes:
         return lambda size: size_text(max(size.bytes, 0))
     return lambda size: counted(max(size.files, 0), "file")
@@ -170,17 +170,17 @@ class Trees(Cache, Protocol):
     """A cache of trees; blocking."""
 
     def kept(self) -> Iterable[Kept]:
-        """All that can be removed; `is_used` where this cache itself needs it now."""
+        """Return all removable trees; `is_used` if this cache itself needs them now."""
         ...
 
     def recount(self) -> None:
-        """Look again how much of the disk each takes, where trees share files and some came or went."""
+        """Compute the disk space of each tree again, if trees share files and some were added or removed."""
         ...
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Room for one fetch, as long as it lasts; for any thread."""
+    """Disk space of one fetch, while it lasts; thread-safe."""
 
     place: Path
     floor_bytes: int
@@ -189,11 +189,11 @@ class Reservation:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def cancel(self) -> None:
-        """Have the next `look` raise Cancelled."""
+        """Make the next `look` raise Cancelled."""
         self._cancelled.set()
 
     def look(self) -> None:
-        """Raise Cancelled after `cancel`, and NoRoom when others have filled the disk meanwhile."""
+        """Raise Cancelled after `cancel`, and NoRoom if others have filled the disk meanwhile."""
         if self._cancelled.is_set():
             raise Cancelled
         disk = disk_of(self.place, self.floor_bytes)
@@ -201,7 +201,7 @@ class Reservation:
             raise NoRoom("no room any more: the disk of this node ran full meanwhile")
 
     def spend(self, size: int, files: int = 0) -> None:
-        """So much will be written now; raises as `look`, and NoRoom for more than was reserved."""
+        """Count what will be written now; raises as `look`, and NoRoom beyond the reservation."""
         self.look()
         with self._turn:
             left = self.claim.left - Size.of(size, files)
@@ -210,21 +210,21 @@ class Reservation:
             self.claim.left = left
 
     def extend(self, size: Size) -> None:
-        """So much will be written that was expected to be here already; that others filled the disk shows in `look`."""
+        """Reserve more, for files that were expected in the cache; a full disk shows in `look`."""
         with self._turn:
             self.claim.whole += size
             self.claim.left += size
 
 
 class Room:
-    """The room on the disk of one node for all that it fetches.
+    """The disk space of one node for all its fetches.
 
     Args:
-        place: a folder on it; made by whoever has trees there.
-        floor_bytes: the room at which sessions are ended.
+        place: a folder on the disk; created by its caches.
+        floor_bytes: free bytes at which sessions are ended.
         share: of one user; see `plan`.
-        uses: what replicas need, as "KIND KEY"; blocking.
-        run, run_long: for the disk; the second for what may take minutes.
+        uses: returns what replicas need, as "KIND KEY"; blocking.
+        run, run_long: run disk work in threads; the second for work of minutes.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class Room:
         self._turn = asyncio.Lock()
 
     def add(self, kind: str, trees: Trees) -> None:
-        """These trees are counted, and go for others that come; `kind` is what they are called in uses."""
+        """Count these trees, and evict them for others; `kind` is their kind in uses."""
         self._stores[kind] = trees
 
     @asynccontextmanager
@@ -259,10 +259,10 @@ class Room:
         *,
         here: Size = Size(),
     ) -> AsyncIterator[Reservation]:
-        """Room for `whole`, for a session of `user`, while the context lasts; `here` is on the disk already.
+        """Reserve `whole`, for a session of `user`, while the context lasts; `here` is on disk already.
 
         Raises:
-            NoRoom: there is not so much, whatever goes.
+            NoRoom: there is not enough space, even after evictions.
             OSError: the disk refused.
         """
         claim, need = Claim(user=user, whole=whole, left=whole), (whole - here).at_least(Size())
@@ -272,7 +272,7 @@ class Room:
                 going = await uninterrupted(self._run_long, partial(self._plan, need, user))
                 if not going:
                     break
-                # Trees that share files may free less than expected: those that are left are looked at again.
+                # Trees that share files may free less than expected: the rest is planned again.
                 if not await uninterrupted(self._run_long, partial(self._remove, going)):
                     tries_left -= 1
                 if not tries_left:
@@ -286,7 +286,7 @@ class Room:
             self._claims.remove(claim)
 
     def _fits(self, need: Size, user: str) -> bool:
-        """Whether nothing has to go, as mostly: that is known at once."""
+        """Return whether it fits without evictions: the common case, checked quickly."""
         try:
             return not self._planned(need, user, lambda _: True)
         except NoRoom:
@@ -314,12 +314,12 @@ class Room:
         )
 
     def discard(self, kind: str, key: str) -> bool:
-        """Remove a tree, unless a replica needs it; whether it is gone. Blocking; OSError when the uses cannot be known."""
+        """Remove a tree, unless a replica needs it; return whether it is gone. Blocking; OSError if the uses are unknown."""
         thing = f"{kind} {key}"
         return self._stores[kind].remove(key, lambda: thing in self._uses())
 
     def _remove(self, going: Sequence[Kept]) -> bool:
-        """Whether any is gone."""
+        """Remove trees; return whether any is gone."""
         is_any_gone = False
         for one in going:
             if self.discard(one.kind, one.key):
@@ -329,7 +329,7 @@ class Room:
 
 
 def disk_of(place: Path, floor_bytes: int) -> Disk:
-    """What is free of the disk of `place`; of one that counts no files, any number."""
+    """Return the free space of the disk of `place`; unlimited files if it counts none."""
     space = space_of(place)
     if space is None:
         return Disk(free=Size(1 << 62, 1 << 62), keep=Size())

@@ -1,12 +1,12 @@
-"""Checkpoints that programs cannot change any more: `kept/<number>-<name>/`, beside what they write.
+"""Checkpoints that programs cannot change any more: `kept/<number>-<name>/`, beside the programs' own.
 
-An agent with root makes the files its own: they are linked into its folder, belong to it, and nobody has
-them open for writing; the program reads them at their old place. Elsewhere, and for files that are still
-open for writing or have other names, the file system must be able to share blocks (Btrfs, XFS): then the
-agent takes a copy. Where neither works the program could change them, and `checkpoints.py` looks whether it did.
+An agent with root takes ownership of the files: they are linked into its folder, and nobody has them open
+for writing; the program reads them at their old place. Without root, and for files that are open for
+writing or have other links, the file system must support reflinks (Btrfs, XFS): then the agent makes a
+copy. Where neither works the program could change them, and `checkpoints.py` checks whether it did.
 
-Blocking. A checkpoint has its name in `kept/` once it is whole; what was begun is in `.begun-<entry>`, and
-is undone by whoever finds it.
+Blocking. A checkpoint gets its name in `kept/` once it is whole; an unfinished one is in `.begun-<entry>`,
+and the next caller undoes it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from nsml.content.paths import MAX_DEPTH
 
 _BEGUN = ".begun-"
 _MOST_ENTRIES = 10_000
-"""Files and folders of one checkpoint: a request takes some tenths of a second at most."""
+"""Files and folders of one checkpoint, so that a request takes some tenths of a second at most."""
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Opened(NamedTuple):
-    """The folder of a checkpoint, to be read.
+    """The open folder of a checkpoint.
 
-    `is_kept`: nobody can change it; `is_touched`: the agent itself changed when its files were last changed.
+    `is_kept`: nobody can change it; `is_touched`: the agent itself caused the last change of its files.
     """
 
     descriptor: int
@@ -42,13 +42,13 @@ class Opened(NamedTuple):
 
 
 class NotKept(OSError):
-    """The files stay as they are: this file system, or what has them open, does not allow it."""
+    """The files cannot be kept: this file system, or a process with them open, does not allow it."""
 
 
 def parts_of(checkpoint: str) -> list[str]:
-    """The entry of a checkpoint's folder, and the names below it, as a program may have written them.
+    """Split the path of a checkpoint's folder, as a program may have written it: its entry, and the names below.
 
-    Raises ValueError for what is no folder of a checkpoint.
+    Raises ValueError if it is not the folder of a checkpoint.
     """
     parts = checkpoint.split("/")
     if not parts[0].partition("-")[0].isdecimal():
@@ -61,8 +61,7 @@ def parts_of(checkpoint: str) -> list[str]:
 def keep(folder: ReplicaFolder, checkpoint: str) -> None:
     """Take the files of `checkpoint` (relative to the replica's checkpoints) from the program.
 
-    Harmless when that is done already. Raises NotKept; OSError and ValueError as for any other folder that
-    is not there or not as it should be.
+    Harmless when repeated. Raises NotKept; OSError and ValueError for a missing or invalid folder.
     """
     entry, *inner = parts_of(checkpoint)
     parts = ["checkpoints", entry, *inner]
@@ -86,7 +85,7 @@ def keep(folder: ReplicaFolder, checkpoint: str) -> None:
 
 @contextmanager
 def opened(folder: ReplicaFolder, checkpoint: str) -> Iterator[Opened]:
-    """Open `checkpoint` where it is safest. Raises OSError, ValueError."""
+    """Open `checkpoint`, the kept one if there is one. Raises OSError, ValueError."""
     entry, *inner = parts_of(checkpoint)
     with _turn(folder) as kept:
         is_kept = _is_there(entry, kept)
@@ -97,18 +96,18 @@ def opened(folder: ReplicaFolder, checkpoint: str) -> Iterator[Opened]:
 
 
 def is_copy(facts: os.stat_result) -> bool:
-    """Whether a file that is kept is a copy, and not the program's own file."""
+    """Return whether a kept file is a copy, and not the program's own file."""
     return not facts.st_mode & stat.S_IROTH
 
 
 def forget(folder: ReplicaFolder, checkpoint: str) -> None:
-    """Remove what is kept of it. Raises OSError."""
+    """Remove the kept files of a checkpoint. Raises OSError."""
     with _turn(folder) as kept, suppress(FileNotFoundError):
         remove_folder(parts_of(checkpoint)[0], kept)
 
 
 class _Taking:
-    """Files below the open folder `source`, which belong to `owner` (uid, gid), on their way to the agent."""
+    """Links or copies files below the open folder `source`, of `owner` (uid, gid), for the agent."""
 
     def __init__(self, source: int, owner: tuple[int, int]) -> None:
         self._source = source
@@ -116,14 +115,14 @@ class _Taking:
         self._can_own = os.geteuid() == 0 != owner[0]
 
     def look(self, kept: int) -> None:
-        """Raise NotKept before anything is changed, where that can be seen."""
+        """Raise NotKept before any change, if that can be foreseen."""
         for name, folder, _ in self._files():
             with _open(name, folder) as file:
                 if not (self._can_own and self._is_free(file)):
                     _check_clones(file, kept)
 
     def take(self, target: int) -> None:
-        """Link or copy each of them into the open folder `target`."""
+        """Link or copy each file into the open folder `target`."""
         for name, folder, parts in self._files():
             with (
                 _open(name, folder) as file,
@@ -138,7 +137,7 @@ class _Taking:
                 self._copy(file, name, place)
 
     def _is_free(self, file: int) -> bool:
-        """Whether it is the owner's, has one name, and nobody has it open or mapped for writing."""
+        """Return whether it is the owner's, has one link, and is not open or mapped for writing."""
         facts = os.fstat(file)
         return facts.st_uid == self._owner[0] and facts.st_nlink == 1 and bool(has_no_writer(file))
 
@@ -155,7 +154,7 @@ class _Taking:
             os.close(copy)
 
     def _files(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-        """Each regular file: its name, its open folder and the names that lead there."""
+        """Yield each regular file: its name, its open folder and the folder's path."""
         count = 0
         for base, folders, names, here in os.fwalk(".", dir_fd=self._source):
             count += len(folders) + len(names)
@@ -171,7 +170,7 @@ class _Taking:
 
 @contextmanager
 def _turn(folder: ReplicaFolder) -> Iterator[int]:
-    """The open folder of what is kept, for one thread at a time."""
+    """Open the folder of kept checkpoints, for one thread at a time."""
     folder.kept.mkdir(mode=0o700, exist_ok=True)
     with open_folder(folder.path, [folder.kept.name]) as kept:
         fcntl.flock(kept, fcntl.LOCK_EX)
@@ -202,7 +201,7 @@ def _is_there(entry: str, kept: int) -> bool:
 
 
 def _own(file: int) -> bool:
-    """Take it from its owner; False where somebody has opened it for writing meanwhile."""
+    """Take ownership of a file; False if it was opened for writing meanwhile."""
     is_executable = os.fstat(file).st_mode & stat.S_IXUSR
     os.fchown(file, os.geteuid(), os.getegid())
     os.fchmod(file, 0o555 if is_executable else 0o444)
@@ -210,7 +209,7 @@ def _own(file: int) -> bool:
 
 
 def _check_clones(file: int, kept: int) -> None:
-    """Raises NotKept where the file system shares no blocks between files."""
+    """Raise NotKept if the file system does not support reflinks."""
     try:
         copy = os.open(path_of(kept), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -227,9 +226,9 @@ def _share(file: int, copy: int) -> None:
 
 
 def _undo(entry: str, kept: int, owner: tuple[int, int]) -> bool:
-    """Give back what was taken of a checkpoint that is not whole; whether anything was begun.
+    """Undo an unfinished checkpoint, and give its files back to `owner`; return whether there was one.
 
-    Its folder stays, empty: it says that the times of the files are the agent's doing.
+    Its folder stays, empty: it marks that the agent changed the times of the files.
     """
     try:
         draft = os.open(
@@ -241,7 +240,7 @@ def _undo(entry: str, kept: int, owner: tuple[int, int]) -> bool:
         for _, folders, names, here in os.fwalk(".", topdown=False, dir_fd=draft):
             for name in names:
                 with _open(name, here) as file:
-                    if os.fstat(file).st_nlink > 1:  # a copy of the agent's own has one name
+                    if os.fstat(file).st_nlink > 1:  # the agent's copies have one link
                         os.fchown(file, *owner)
                 os.unlink(name, dir_fd=here)
             for name in folders:

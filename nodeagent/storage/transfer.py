@@ -1,4 +1,4 @@
-"""Trees of files to and from the object store, blob by blob, through ContentService.
+"""Transfers trees of files to and from the object store, blob by blob, through ContentService.
 
 Errors are those of `nsml.client.errors` and `nsml.content.errors`.
 """
@@ -44,9 +44,9 @@ T = TypeVar("T")
 
 _PART_BYTES = 1 << 20
 _CALL_BYTES = 64 << 20
-"""An upload that breaks is repeated from the last whole call."""
+"""An interrupted upload is repeated from the last complete call."""
 _MOST_ROOT_BYTES = 64 << 20
-"""As large as a manifest is that an earlier version stored as one blob."""
+"""The largest manifest that an earlier version stored as one blob."""
 _ASKED_AT_ONCE = 10_000
 _FETCHED_AT_ONCE = 2_000
 
@@ -57,9 +57,9 @@ _OF_THE_NODE = frozenset(
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether it says nothing of what was to be sent: that may go later, and is not lost.
+    """Return whether the error is temporary: then the upload is retried, and not lost.
 
-    The platform is away, or the node is short of something: of descriptors, memory or room.
+    That is, the platform cannot take it now, or the node is short of descriptors, memory or room.
     """
     if isinstance(error, _OF_THE_PLATFORM):
         return True
@@ -72,14 +72,14 @@ async def uninterrupted(
 ) -> T:
     """`run(work)`; a cancelled caller still waits for its end, since no thread can be cancelled.
 
-    `cancel` tells the work that its result is not wanted any more.
+    `cancel` tells the work that its result is not needed any more.
     """
     return await to_its_end(run(work), cancel=cancel)
 
 
 @dataclass(slots=True)
 class Weighed:
-    """Which chunks of a tree were weighed at earlier tries, of those that were missing then, and how much they count."""
+    """Progress of weighing a tree over several tries: a digest of its missing chunks, and number and bytes of those weighed."""
 
     of: str = ""
     chunks: int = 0
@@ -94,11 +94,11 @@ async def put_tree(
     session_id: str = "",
     weighed: Weighed | None = None,
 ) -> str:
-    """Send what is missing of a session's packed folder; the digest of its manifest, all durable.
+    """Upload the missing blobs of a session's packed folder; return the digest of its manifest, once all are durable.
 
-    Raises NotEnough before anything is sent where not all of it may be kept.
-    `session_id`: the session whose files they are: they count for what its owner may send. `weighed`: of earlier tries of
-    the same tree; what is weighed now is noted there.
+    Raises NotEnough before the upload if not all of it may be kept.
+    `session_id`: the session of the files, which count towards its owner's limit. `weighed`: from earlier tries with
+    the same tree; updated here.
     """
     manifest = packed.manifest
     root = await uninterrupted(run, lambda: manifest.root)
@@ -116,7 +116,7 @@ async def put_tree(
     ):
         while (batch := await uninterrupted(run, lambda: next(batches, None))) is not None:
             await sender.add(batch)
-        # The root comes last, so a broken upload leaves nothing that looks whole.
+        # The root comes last, so an interrupted upload leaves nothing that looks whole.
         while (blob := await uninterrupted(run, lambda: next(blobs, None))) is not None:
             await sender.add((blob,))
         await sender.flush()
@@ -126,9 +126,9 @@ async def put_tree(
 async def _weigh(
     packed: Packed, missing: Collection[str], room: KeptRoom, run: Offload, weighed: Weighed
 ) -> None:
-    """Raise NotEnough unless these chunks may be kept, as they count once they are stored.
+    """Raise NotEnough unless these chunks may be kept, by their stored size.
 
-    Each is read and compressed once for that, however often it is tried while the same are missing.
+    Each is read and compressed once for that, over all tries with the same missing chunks.
     """
     chunks, which = await uninterrupted(run, partial(_in_order, packed, missing))
     if weighed.of != which:
@@ -143,7 +143,7 @@ async def _weigh(
 
 
 def _in_order(packed: Packed, wanted: Collection[str]) -> tuple[list[str], str]:
-    """Those chunks as they are read, and a digest of all their names."""
+    """Return the wanted chunks in reading order, and a digest of all their names."""
     from blake3 import blake3  # noqa: PLC0415 - as in nsml.content.digests
 
     chunks, found = [], blake3()
@@ -157,7 +157,7 @@ def _in_order(packed: Packed, wanted: Collection[str]) -> tuple[list[str], str]:
 async def put_blobs(
     rpc: Rpc, blobs: Iterator[tuple[str, bytes]], run: Offload, *, most: int
 ) -> int:
-    """Send `most` of these at most, as of no session; how many, all durable."""
+    """Upload at most `most` blobs, for no session; return how many, all durable."""
     sender, sent = _Sender(rpc, ""), 0
     while sent < most and (blob := await uninterrupted(run, lambda: next(blobs, None))) is not None:
         await sender.add((blob,))
@@ -167,9 +167,9 @@ async def put_blobs(
 
 
 async def get_manifest(rpc: Rpc, root: str, write: Callable[[bytes], Awaitable[object]]) -> None:
-    """Give `write` the encoding of the manifest that `root` names, part by part, or page by page.
+    """Pass the encoding of the manifest `root` to `write`, in parts or pages.
 
-    It is what the digest names when this returns; whether it is a manifest, its reader sees.
+    It matches the digest when this returns; its reader checks whether it is a manifest.
     """
     listed, is_paged = bytearray(), None
 
@@ -190,7 +190,7 @@ async def get_manifest(rpc: Rpc, root: str, write: Callable[[bytes], Awaitable[o
 
 
 async def _get_root(rpc: Rpc, root: str, take: Callable[[bytes], Awaitable[object]]) -> None:
-    """Give `take` the blob `root`, part by part; verified when this returns."""
+    """Pass the blob `root` to `take`, in parts; verified when this returns."""
     from blake3 import blake3  # noqa: PLC0415 - as in nsml.content.digests
 
     found, held, is_whole = blake3(), 0, False
@@ -216,9 +216,9 @@ async def _get_root(rpc: Rpc, root: str, take: Callable[[bytes], Awaitable[objec
 async def get_blobs(
     rpc: Rpc, root: str, digests: Sequence[str]
 ) -> AsyncGenerator[tuple[str, bytes], None]:
-    """Whole blobs of the manifest `root` in the order of `digests`, repeats included.
+    """Yield whole blobs of the manifest `root` in the order of `digests`, repeats included.
 
-    Each is held against its digest.
+    Each is verified by its digest.
     """
     for start in range(0, len(digests), _FETCHED_AT_ONCE):
         wanted = digests[start : start + _FETCHED_AT_ONCE]
@@ -256,7 +256,7 @@ async def _whole_blobs(
 async def _missing(
     rpc: Rpc, digests: Sequence[str], session_id: str
 ) -> tuple[set[str], int | None]:
-    """Which have to be sent, and how much more may be kept; None: without a limit."""
+    """Return the missing ones, and how many more bytes may be kept; None: no limit."""
     missing: set[str] = set()
     room = None
     for start in range(0, len(digests), _ASKED_AT_ONCE):
@@ -281,7 +281,7 @@ class _Sender:
         self._held = 0
 
     async def add(self, batch: Sequence[tuple[str, bytes]]) -> None:
-        """Take whole blobs; sends them when a call is full."""
+        """Add whole blobs; sends them when a call is full."""
         size = sum(len(data) for _, data in batch)
         if size <= _PART_BYTES:
             blobs = [Blob(digest, data, last=True) for digest, data in batch]
@@ -294,7 +294,7 @@ class _Sender:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send what is held; on return it is durable."""
+        """Send the held blobs; on return they are durable."""
         if not self._messages:
             return
         messages, self._messages, self._held = self._messages, [], 0

@@ -1,16 +1,16 @@
-"""What a node has of trees, each by its digest: whole ones, and what interrupted fetches left. Blocking, from any thread.
+"""The trees cached on a node, by digest: whole ones, and unfinished fetches. Blocking, from any thread.
 
 ```
 <folder>/<digest>             the tree
-<folder>/<digest>.manifest    what it is made of
-<folder>/<digest>.bytes       its bytes, its files and folders, "linked" where it shares files; whose sessions asked for it;
-                              its mtime is the last use
+<folder>/<digest>.manifest    its manifest
+<folder>/<digest>.bytes       its bytes, its files and folders, "linked" if it shares files; users with sessions that
+                              requested it; its mtime is the last use
 ```
 
-What interrupted fetches leave beside them: `attempts.py`.
+Unfinished fetches beside them: `attempts.py`.
 
-What a tree takes of the disk: its bytes, or where it shares files, of each file its bytes divided by its names. So all trees
-together take what is on the disk, each file counted once.
+The disk space of a tree: its bytes, or if it shares files, the bytes of each file divided by its hard links. So all trees
+together take the space of their files on disk, each counted once.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class StoredTree:
-    """A tree that is here; `size` is None where its note is missing, `own` until it is counted what of shared files is its part."""
+    """A cached tree; `size` is None without its note, `own` until its part of shared files is counted."""
 
     size: int | None = None
     files: int = 0
@@ -73,7 +73,7 @@ class StoredTree:
 
     @classmethod
     def read(cls, note: Path) -> StoredTree:
-        """As this agent or an earlier one noted it; raises OSError, ValueError."""
+        """Read the note of this agent or an earlier one; raises OSError, ValueError."""
         first, *users = note.read_text(encoding="utf-8").split("\n")
         size, files, *rest = [*first.split(" "), "0"][:3]
         return cls(
@@ -85,14 +85,14 @@ class StoredTree:
         )
 
     def write(self, note: Path) -> None:
-        """Note it."""
+        """Write the note."""
         first = f"{self.size} {self.files}{f' {_LINKED}' if self.is_linked else ''}"
         write_atomically(note, "\n".join([first, *sorted(self.users)]).encode())
         os.utime(note, (self.used_at, self.used_at))
 
     @property
     def takes(self) -> Size:
-        """Of the disk."""
+        """Its disk space."""
         return self.own or Size.of(self.size or 0, self.files)
 
 
@@ -102,10 +102,10 @@ class TreeFolder:
     Args:
         folder: private to the agent.
         boot: see `datasets.Trees`.
-        kind: what they are called among what replicas use.
-        accounts: has groups of trees, which are given back with them.
-        is_fetching: whether more of a tree is on its way.
-        removing: entered before it is looked whether a tree that is to go is used, and left once it has no name.
+        kind: their kind in the uses of replicas.
+        accounts: groups of trees, released with them.
+        is_fetching: whether a tree is being fetched.
+        removing: entered before the check whether a tree to be removed is in use, and left once it has no name.
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class TreeFolder:
     ) -> None:
         self._removing = removing
         self.path = folder / boot
-        """Where they are."""
+        """The folder of the trees."""
         self.attempts = Attempts(self.path)
         self.is_lasting = not boot
-        """Whether they outlive a loss of power."""
+        """Whether they survive a loss of power."""
         self.is_fetching = is_fetching
         """See Shelf of peers/server.py."""
         self._kind = kind
@@ -137,7 +137,7 @@ class TreeFolder:
         self._removed: list[str] = []
 
     def create(self) -> None:
-        """Make the folder, find what is there, and remove what a removal or an earlier boot left."""
+        """Create the folder, find its trees, and clean up after removals and earlier boots."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self.path.glob(f".*{PARTIAL}"):
             remove_tree(left)
@@ -156,31 +156,31 @@ class TreeFolder:
             self._release(*self._accounts.trees() - self._trees.keys())
 
     def get(self, digest: str) -> StoredTree | None:
-        """A tree that is here."""
+        """Return a cached tree, or None."""
         return self._trees.get(digest)
 
     def take_removed(self) -> list[str]:
-        """Which trees went since this was asked last."""
+        """Return the trees removed since the last call."""
         with self._turn:
             removed, self._removed = self._removed, []
         return removed
 
     def lend(self, digests: Iterable[str]) -> None:
-        """Files of these trees are read: they stay until they are given back."""
+        """Mark trees whose files are read: they stay until `give_back`."""
         with self._turn:
             self._donating.update(digests)
 
     def give_back(self, digests: Iterable[str]) -> None:
-        """These are not read any more."""
+        """Unmark trees after reading."""
         self._donating.subtract(digests)
 
     def left(self) -> list[tuple[str, int]]:
-        """Digest and bytes of the trees that are here and were used last, oldest first."""
+        """Return digest and bytes of the most recently used trees, oldest first."""
         noted = sorted(self._trees.items(), key=lambda one: one[1].used_at)
         return [(digest, tree.size) for digest, tree in noted if tree.size is not None][-MOST_TOLD:]
 
     def read_first(self, root: str, wanted: Sequence[WantedChunk], most_bytes: int) -> list[bytes]:
-        """See Shelf of peers/server.py. Of a tree that is being fetched what is right already."""
+        """See Shelf of peers/server.py. For a tree being fetched, its valid chunks so far."""
         found: list[bytes] = []
         size = 0
         try:
@@ -194,11 +194,11 @@ class TreeFolder:
                     found.append(data)
                     size += len(data)
         except (OSError, PathRefused):
-            pass  # it is not here, or not so far
+            pass  # not here, or not yet
         return found
 
     def blobs(self, root: str, wanted: Collection[str]) -> Generator[tuple[str, bytes], None, None]:
-        """Blobs of a tree that is here, each once, if it is what its digest says: of its list of files, then of its files.
+        """Yield blobs of a cached tree, each once, if they match their digests: of its manifest, then of its files.
 
         Blocking. The tree stays while it is read. Raises OSError, ContentError.
         """
@@ -225,7 +225,7 @@ class TreeFolder:
                 self._donating[root] -= 1
 
     def _place_of(self, root: str) -> Path:
-        """Where a tree is, or is growing. FileNotFoundError: nowhere."""
+        """Return the folder of a tree, whole or being fetched. FileNotFoundError: neither."""
         if not is_digest(root):
             raise FileNotFoundError(errno.ENOENT, "it is no tree", root[:80])
         whole = self.path / root
@@ -236,7 +236,7 @@ class TreeFolder:
     # A `Cache` of eviction.py: blocking, from any thread.
 
     def stored(self) -> dict[str, float]:
-        """When each was last used, Unix seconds."""
+        """Return the last use of each, Unix seconds."""
         with self._turn:
             return {
                 **{digest: left.used_at for digest, left in self._unfinished.items()},
@@ -244,20 +244,20 @@ class TreeFolder:
             }
 
     def touch(self, key: str) -> None:
-        """It is used now; nothing for one that is not there."""
+        """Mark it as used now; unknown keys are ignored."""
         with self._turn:
             self._touch(key)
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
-        """Remove it, unless it is used; whether it is gone."""
+        """Remove it, unless it is used; return whether it is gone."""
         with self._turn, self._removing(key):
             if key not in self._trees and key not in self._unfinished:
                 return True
-            # Whoever is about to use it has said so before, and looks for it by `_use`.
+            # A user marks its use first, and then looks for the tree by `use`.
             if self._donating[key] or is_used():
                 return False
             tree = self._doom(self.path / key)
-            if is_used():  # another agent may have said so while this one was stopped
+            if is_used():  # another agent may have marked a use while this one was suspended
                 with suppress(FileNotFoundError):
                     tree.rename(self.path / key)
                 return False
@@ -271,12 +271,12 @@ class TreeFolder:
                 (self.path / f"{key}{suffix}").unlink(missing_ok=True)
         remove_all(*doomed)
         with self._turn:
-            if key not in self._trees:  # or it is here again, with the same group
+            if key not in self._trees:  # or it was fetched again, with the same group
                 self._release(key)
         return True
 
     def _release(self, *keys: str) -> None:
-        """Give back the groups of trees that are gone; what fails is done at the next start."""
+        """Release the groups of removed trees; the next start retries failures."""
         if self._accounts is not None:
             try:
                 self._accounts.release(*keys)
@@ -330,7 +330,7 @@ class TreeFolder:
             return StoredTree(used_at=path.stat().st_mtime)
 
     def use(self, digest: str, user: str) -> bool:
-        """Whether it is here; then it is noted that it is used, and by whom."""
+        """Return whether it is here; if so, note its use and its user."""
         with self._turn:
             tree = self._trees.get(digest)
             if tree is None:
@@ -354,7 +354,7 @@ class TreeFolder:
                 os.utime(self.path / f"{digest}{_NOTE}", (now, now))
 
     def finish(self, digest: str, manifest: StoredManifest, assembly: Assembly, user: str) -> None:
-        """Note what a whole tree is made of, and how much it is, and give it its name."""
+        """Note the manifest and the size of a whole tree, and give it its name."""
         is_linked = assembly.linked_bytes > 0
         tree = StoredTree(
             size=manifest.size,
@@ -372,12 +372,12 @@ class TreeFolder:
                 self._links_changed()
 
     def _links_changed(self) -> None:
-        """Trees that share files are to be counted again; with the turn."""
+        """Mark trees that share files to be counted again; with the turn."""
         for tree in self._trees.values():
             tree.own = None
 
     def mark_linked(self, digests: Iterable[str]) -> None:
-        """Note, before it is so, that trees share files."""
+        """Note that trees share files, before they do."""
         with self._turn:
             for digest in digests:
                 tree = self._trees.get(digest)
@@ -394,7 +394,7 @@ class TreeFolder:
                 staged.unlink()
 
     def keep_unfinished(self, digest: str) -> None:
-        """Leave what is there of a tree for its next fetch, or until others need the room."""
+        """Keep the unfinished fetches of a tree for its next fetch, or until others need the room."""
         left = self.attempts.left(digest)
         with self._turn:
             if left is not None and digest not in self._trees:
@@ -403,20 +403,20 @@ class TreeFolder:
         self.attempts.remove(digest)
 
     def claim(self, digest: str) -> tuple[list[Path], Size]:
-        """Take over what earlier fetches left: it is not removed for others any more. What it takes of the disk."""
+        """Take over the unfinished fetches of a tree, which are not evicted any more; return them and their disk space."""
         with self._turn:
             left = self._unfinished.pop(digest, None)
         return ([], _NOTHING) if left is None else (self.attempts.of(digest), left.takes)
 
     def _doom(self, path: Path) -> Path:
-        """Take its name from what is removed next."""
+        """Rename what is removed next, and return its new path."""
         doomed = self.path / f".{secrets.token_hex(8)}{PARTIAL}"
         with suppress(FileNotFoundError):
             path.rename(doomed)
         return doomed
 
     def newest_manifests(self, *, large: bool) -> list[Path]:
-        """Of the trees fetched last, as many as are looked through: large manifests, or others."""
+        """Return manifests of the trees fetched last, limited in number: large ones, or others."""
         found = []
         for path in self.path.glob(f"*{_MANIFEST}"):
             with suppress(FileNotFoundError):
@@ -427,7 +427,7 @@ class TreeFolder:
 
 
 def _read_at(tree: ByDescriptor, one: WantedChunk) -> bytes | None:
-    """A chunk of a tree, or of what is there of it; None: it is not there. Raises OSError, PathRefused."""
+    """Return a chunk of a whole or partial tree; None: it is missing. Raises OSError, PathRefused."""
     opened = tree.open_file(native_parts(one.path))
     try:
         return read_written(opened, ChunkRef(one.digest.hex(), one.size), one.offset)
@@ -436,7 +436,7 @@ def _read_at(tree: ByDescriptor, one: WantedChunk) -> bytes | None:
 
 
 def _chunk_at(tree: ByDescriptor, path: str, ref: ChunkRef, offset: int) -> bytes | None:
-    """A chunk of a file of a whole tree; None where that is gone, or has other content."""
+    """Return a chunk of a file of a whole tree; None if the file is gone, or has other content."""
     try:
         opened = tree.open_file(native_parts(path))
     except (OSError, PathRefused):
@@ -448,7 +448,7 @@ def _chunk_at(tree: ByDescriptor, path: str, ref: ChunkRef, offset: int) -> byte
 
 
 def _naming(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """The wanted ones among what names the tree with the encoding in this file: its pages, then its root."""
+    """Yield the wanted blobs of the manifest with the encoding in this file: its pages, then its root."""
     if not wanted:
         return
     with path.open("rb") as file:
@@ -462,7 +462,7 @@ def _naming(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def note_of(tree: Path) -> Path:
-    """Where it is noted how much a tree is."""
+    """Return the path of a tree's note."""
     return tree.with_name(tree.name + _NOTE)
 
 
@@ -477,7 +477,7 @@ def remove_all(*places: Path) -> None:
 
 
 def _part_of(tree: Path) -> Size:
-    """What a tree takes of the disk: of each file its part, as many others as share it."""
+    """Return the disk space of a tree: each file is divided by its hard links."""
     size, files = 0.0, 0.0
     for _, folders, names, here in os.fwalk(tree):
         files += len(folders)
