@@ -1,1 +1,1 @@
-"""Datasets that a session reads without their being fetched to the node: a read-only S3 endpoint, and a cache of chunks behind it."""
+"""Streams datasets to sessions without fetching them to the node: a read-only S3 endpoint, and a cache of chunks behind it."""

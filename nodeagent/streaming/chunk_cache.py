@@ -1,8 +1,8 @@
-"""Chunks of streamed datasets on the node's disk: bounded, the least recently used go first.
+"""A cache on disk for chunks of streamed datasets: bounded, the least recently used are evicted first.
 
-A chunk is a file named by its digest, in a folder of the agent's, and is read again and hashed each time that it is
-opened: what a disk, or anybody who can write there, has changed is not passed on. Sessions share the chunks; which
-of them one may read is what the manifests of its datasets list. Blocking; may be used by several threads.
+A chunk is a file named by its digest, in a folder of the agent, and is read again and hashed each time that it is
+opened: changes by a disk, or by anybody who can write there, are detected. Sessions share the chunks; a session
+may read those in the manifests of its datasets. Blocking; may be used by several threads.
 
 ```
 <folder>/<ab>/<digest>
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _READ_BYTES: Final = 256 << 10
 _RUNS: Final = 32
-"""So many things others see of it: each some chunks that were used one after the other."""
+"""Evictable entries: each is a run of chunks used one after the other."""
 _MADE_ROOM_BYTES: Final = 32 << 20
 _PARTIAL: Final = ".partial"
 
@@ -43,7 +43,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Kept:
-    """A chunk that is here; `turn` grows with each use of any."""
+    """A cached chunk; `turn` grows with each use of any."""
 
     size: int
     used_at: float
@@ -54,10 +54,10 @@ class ChunkCache:
     """The chunks below one folder.
 
     Args:
-        folder: made when missing; private to the agent.
+        folder: created if missing; private to the agent.
         most_bytes: of all chunks together.
-        floor_bytes: the room on its disk at which sessions are ended.
-        kind: what it is called among what may be removed.
+        floor_bytes: free bytes on its disk at which sessions are ended.
+        kind: of its entries, for evictions.
     """
 
     def __init__(self, folder: Path, *, kind: str, most_bytes: int, floor_bytes: int = 0) -> None:
@@ -69,11 +69,11 @@ class ChunkCache:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
         self._coming_bytes = 0
-        """Of chunks that are being written: several are at once."""
+        """Bytes of chunks being written: several are at once."""
         self._turn = 0
 
     def create(self) -> None:
-        """Make the folder, and find what an earlier agent left."""
+        """Create the folder, and find the chunks of an earlier agent."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found: list[tuple[float, str, int]] = []
         for path in self._folder.glob("*/*"):
@@ -87,13 +87,13 @@ class ChunkCache:
                 self._note(digest, size, used_at)
 
     def has(self, digest: str) -> bool:
-        """Whether the chunk is here, as far as is known; it need not be whole."""
+        """Return whether the chunk is probably here; it need not be whole."""
         return digest in self._kept
 
     def open(self, digest: str) -> FileIO | None:
-        """A chunk that is what its digest says, open to read; None: it is not here.
+        """Return a chunk that matches its digest, open for reading; None: it is not here.
 
-        As an object, which closes itself: whoever asked may be gone before it comes.
+        A file object, which closes itself: the caller may be cancelled before it arrives.
         """
         with self._lock:
             kept = self._kept.get(digest)
@@ -119,7 +119,7 @@ class ChunkCache:
         return file
 
     def add(self, digest: str, data: bytes) -> None:
-        """Keep a chunk that was verified, and let go of what is beyond the bounds. Raises OSError, NoRoom."""
+        """Add a verified chunk, and evict chunks beyond the bounds. Raises OSError, NoRoom."""
         with self._lock:
             self._coming_bytes += len(data)
         try:
@@ -129,17 +129,17 @@ class ChunkCache:
             with self._lock:
                 self._coming_bytes -= len(data)
 
-    # A `Trees` of reservations.py and a `Cache` of eviction.py. Tens of thousands of chunks are some runs to them.
+    # A `Trees` of reservations.py and a `Cache` of eviction.py, with tens of thousands of chunks as some runs.
 
     def stored(self) -> dict[str, float]:
-        """When each run was last used, Unix seconds."""
+        """Return the last use of each run, Unix seconds."""
         return {one.key: one.used_at for one in self.kept()}
 
     def recount(self) -> None:
         """See reservations.Trees. Chunks share no files."""
 
     def kept(self) -> list[Kept]:
-        """See reservations.Trees: each run, which has no users."""
+        """See reservations.Trees: the runs, which have no users."""
         with self._lock:
             each = max(self._bytes // _RUNS, 1)
             runs: list[Kept] = []
@@ -160,10 +160,10 @@ class ChunkCache:
             return runs
 
     def touch(self, key: str) -> None:
-        """Nothing: no replica names one."""
+        """Do nothing: no replica names a run."""
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
-        """Remove a run, and all that was used before it."""
+        """Remove a run, and all chunks used before it."""
         del is_used
         with self._lock:
             going = []
@@ -175,7 +175,7 @@ class ChunkCache:
             self._drop(digest)
         return True
 
-    # Its inside.
+    # Internals.
 
     def _path(self, digest: str) -> Path:
         return self._folder / digest[:2] / digest
@@ -191,7 +191,7 @@ class ChunkCache:
         staged = path.with_name(f".{secrets.token_hex(8)}{_PARTIAL}")
         path.parent.mkdir(mode=0o700, exist_ok=True)
         try:
-            # not flushed: what a loss of power leaves of it is no chunk, and seen as such
+            # not flushed: a chunk cut short by a power loss is detected by its digest
             descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
                 file.write(data)
@@ -212,7 +212,7 @@ class ChunkCache:
                 self._path(digest).unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Have room for so many bytes, which are coming, within the bound and on the disk. Raises NoRoom."""
+        """Make room for a chunk to be written, within the bound and on the disk. Raises NoRoom."""
         self._drop_oldest(self._bytes + self._coming_bytes - self._most_bytes)
         if room_for_builds(self._folder, self._floor_bytes) < size:
             self._drop_oldest(_MADE_ROOM_BYTES)
@@ -220,7 +220,7 @@ class ChunkCache:
                 raise NoRoom("no room for streamed data: the disk of this node is full")
 
     def _drop_oldest(self, count: int) -> None:
-        """Let go of so many bytes at least, or of all."""
+        """Evict at least `count` bytes, or all."""
         for digest in self._oldest(count):
             self._drop(digest)
 

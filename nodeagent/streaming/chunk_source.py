@@ -1,6 +1,6 @@
-"""Chunks of streamed datasets, from the node's cache, other sources or the control plane: each is fetched once, whoever waits for it.
+"""Chunks of streamed datasets, from the node's cache, other sources or the control plane: each is fetched once for all readers.
 
-What is read in order is fetched ahead. While the control plane is away readers wait, as long as they like.
+Sequential reads are prefetched. While the control plane is unreachable, readers wait without a timeout.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from nsml.content.errors import ContentError
 from nsml.content.manifest import ChunkRef
 
 AHEAD_BYTES: Final = 32 << 20
-"""How far what is read in order is fetched ahead."""
+"""Bytes to prefetch for sequential reads."""
 _FETCHES_AT_ONCE: Final = 8
 _MOST_AHEAD: Final = 2 * _FETCHES_AT_ONCE
-"""With so many fetches under way nothing is fetched ahead."""
+"""With this many fetches in progress nothing is prefetched."""
 _TRIES: Final = 3
-"""A chunk that was fetched may have to go again before it is read, on a disk without room."""
+"""On a disk without room, a fetched chunk may be evicted before it is read."""
 
 log = structlog.get_logger()
 
 
 class ChunkSource:
-    """Gives chunks of datasets; `close` ends what is being fetched.
+    """Provides chunks of datasets; `close` cancels the fetches.
 
     Args:
-        cache: where they are kept.
-        others: where they may be had before the control plane is asked.
-        came: told how many bytes came, and how many of them by kind of other source.
-        rpc: gives the connection of the moment.
-        run: for the disk.
-        pause: awaited before an interrupted fetch goes on.
+        cache: stores the chunks.
+        others: sources that are tried before the control plane.
+        came: called with the number of received bytes, and those by kind of other source.
+        rpc: returns the current connection.
+        run: runs disk work in a thread.
+        pause: awaited before an interrupted fetch is resumed.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ChunkSource:
         self._is_closed = False
 
     def close(self) -> None:
-        """Fetch nothing any more."""
+        """Stop fetching."""
         self._is_closed = True
         for fetch in self._fetching:
             if fetch.task is not None:
@@ -81,13 +81,13 @@ class ChunkSource:
 
     @asynccontextmanager
     async def reading(self, root: str) -> AsyncIterator[None]:
-        """Ask other sources for chunks of the manifest `root`, too, while the context lasts."""
+        """Use other sources for chunks of the manifest `root`, too, while the context lasts."""
         async with self._sources(root):
             yield
 
     @asynccontextmanager
     async def _sources(self, root: str) -> AsyncIterator[Sequence[Sources]]:
-        """The same ones for all who read the manifest, and for their fetches; the last one closes them."""
+        """Share sources between all readers of the manifest, and their fetches; the last one closes them."""
         shared = self._shared.get(root)
         if shared is None:
             shared = _SharedSources(partial(self._others.of, root, is_stream=True))
@@ -102,11 +102,11 @@ class ChunkSource:
                 await shared.close()
 
     async def open(self, root: str, path: str, chunk: Chunk, ahead: Sequence[Chunk] = ()) -> FileIO:
-        """A chunk of the file `path` of the manifest `root`, open to read; `ahead` are those that will be read next.
+        """Return a chunk of the file `path` of the manifest `root`, open for reading; `ahead`: the chunks to be read next.
 
         Raises:
-            ClientError: it is not there, or not for this node.
-            ContentError: what came is not what the digest names.
+            ClientError: it does not exist, or is not for this node.
+            ContentError: the received content does not match the digest.
             OSError: the disk refused.
         """
         for _ in range(_TRIES):
@@ -116,12 +116,12 @@ class ChunkSource:
                 return file
             if self._is_missing(chunk):
                 self._begin(root, path, [chunk, *ahead])
-            if (fetch := self._coming.get(chunk.digest)) is not None:  # or it came just now
+            if (fetch := self._coming.get(chunk.digest)) is not None:  # else it has just arrived
                 await fetch.wait(chunk.digest)
         raise NoRoom("no room for streamed data: it is gone before it is read")
 
     def _fetch_ahead(self, root: str, path: str, ahead: Sequence[Chunk]) -> None:
-        """Fetch what comes next once much of it is missing: many small calls would take longer."""
+        """Prefetch once much of `ahead` is missing: many small calls would take longer."""
         missing = [one for one in ahead if self._is_missing(one)]
         is_due = missing and (missing[0] is ahead[0] or 2 * _size(missing) >= _size(ahead))
         if is_due and len(self._fetching) < _MOST_AHEAD:
@@ -144,7 +144,7 @@ class ChunkSource:
         return fetch
 
     def _end(self, fetch: _Fetch, task: asyncio.Task[None]) -> None:
-        """Whoever waits for what did not come learns why; of a fetch that was given up they ask again."""
+        """Pass the error to waiters for missing chunks; after a cancelled fetch they retry."""
         self._fetching.discard(fetch)
         error = None if task.cancelled() else task.exception()
         for digest in list(fetch.left):
@@ -195,10 +195,10 @@ class ChunkSource:
 
 
 class _SharedSources:
-    """Other sources of one manifest, opened by whoever uses them first.
+    """Other sources of one manifest, opened by their first user.
 
     Attributes:
-        users: how many use them.
+        users: their number.
     """
 
     def __init__(self, of: Callable[[], AbstractAsyncContextManager[Sequence[Sources]]]) -> None:
@@ -209,22 +209,21 @@ class _SharedSources:
         self._stack = AsyncExitStack()
 
     async def opened(self) -> Sequence[Sources]:
-        """Open them, if nobody has."""
+        """Open them, unless they are open."""
         async with self._opening:
             if self._sources is None:
                 self._sources = await self._stack.enter_async_context(self._of())
             return self._sources
 
     async def close(self) -> None:
-        """Nobody uses them any more."""
         await self._stack.aclose()
 
 
 class _Fetch:
-    """Chunks that one call brings, in this order. Once nobody waits any more for what somebody waited for, it ends.
+    """Chunks of one call, in this order. It is cancelled when its last waiter is.
 
     Attributes:
-        places: where each is in the dataset.
+        places: of the chunks in the dataset.
     """
 
     def __init__(self, places: Mapping[str, ChunkLocation]) -> None:
@@ -237,7 +236,7 @@ class _Fetch:
         self._waiting = 0
 
     async def wait(self, digest: str) -> None:
-        """Return when that one is here. Raises why it does not come."""
+        """Return when that chunk is here. Raises the error of its fetch."""
         self._waiting += 1
         try:
             await asyncio.shield(self.left[digest])
@@ -249,13 +248,13 @@ class _Fetch:
             self._waiting -= 1
 
     def came(self, digest: str, error: BaseException | None) -> None:
-        """That one is here, or will not come."""
+        """Mark a chunk as received, or as failed."""
         future = self.left.pop(digest)
         if error is None:
             future.set_result(None)
         else:
             future.set_exception(error)
-            future.exception()  # it need not be anybody's: of what was fetched ahead nobody waits
+            future.exception()  # marked as retrieved: prefetched chunks have no waiter
 
 
 def _size(chunks: Sequence[Chunk]) -> int:

@@ -1,6 +1,6 @@
-"""HTTP to one session: uvicorn's protocol, with bounds on what the other end, which is user code, can hold of the agent.
+"""HTTP to one session: uvicorn's protocol, with limits on the agent's resources for clients, which are user code.
 
-Connections wait to be accepted beyond so many; one that sends no request, or takes nothing of its answer, is closed.
+Excess connections wait to be accepted; one that sends no request, or does not read its response, is closed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _LOOK_S: Final = 5.0
 _AGAIN_S: Final = 1.0
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _SILENT: Final = logging.Logger("nsml.streaming", logging.CRITICAL + 1)  # noqa: LOG001 - nobody's
-"""What a client does wrong is its user's matter, and would fill the agent's log."""
+"""Errors of clients concern their user, and would fill the agent's log."""
 
 App = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What the clients of one session may hold: connections, each for so long without a request.
+    """Limits for the clients of one session: connections, and seconds of each without a request.
 
-    While it is answered, for so long without taking anything of that.
+    During a response: seconds without progress.
     """
 
     connections: int = 64
@@ -48,12 +48,12 @@ class Bounds:
 
 
 class Connections:
-    """Serves `app`, an ASGI application, to whoever connects to one listener, while `serve` runs.
+    """Serves `app`, an ASGI application, on one listener, while `serve` runs.
 
     Args:
-        app: raises nothing.
-        clock: by which connections are idle.
-        bounds: of what clients hold.
+        app: must not raise.
+        clock: measures idle time.
+        bounds: limits for clients.
     """
 
     def __init__(self, app: App, clock: Clock, bounds: Bounds) -> None:
@@ -78,7 +78,7 @@ class Connections:
         )
 
     async def serve(self, listener: socket.socket) -> NoReturn:
-        """Until cancelled, which closes all connections. The listener, which never blocks, stays the caller's."""
+        """Serve until cancelled, which closes all connections. The non-blocking listener stays the caller's."""
         try:
             async with TaskGroup() as group:
                 group.create_task(self._look())
@@ -101,15 +101,15 @@ class Connections:
                 if error.errno in _NO_DESCRIPTORS:
                     await self.clock.sleep(_AGAIN_S)
                 continue
-            # the protocol has the room from now on
+            # from now on the protocol releases the room
             await loop.connect_accepted_socket(partial(_Connection, self, self._config), accepted)
 
     def opened(self, one: _Connection) -> None:
-        """A connection is there."""
+        """Add a connection."""
         self._open.add(one)
 
     def closed(self, one: _Connection) -> None:
-        """Another one may come."""
+        """Remove a connection, so that another one is accepted."""
         if one in self._open:
             self._open.discard(one)
             self._room.release()
@@ -125,7 +125,7 @@ class Connections:
 
 
 class _Connection(H11Protocol):
-    """One connection; it counts until what answers its request has ended, too."""
+    """One connection; it counts until the answer to its request has ended, too."""
 
     def __init__(self, connections: Connections, config: Config) -> None:
         super().__init__(config, connections.state, {})
@@ -138,11 +138,11 @@ class _Connection(H11Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request of it is being answered."""
+        """Whether its request is being answered."""
         return self._answering is not None
 
     def abort(self) -> None:
-        """Close it, whatever is still to be sent."""
+        """Close it, without sending the rest."""
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""The S3 endpoint of one session as an ASGI application: checks who asks, answers, and sends files piece by piece."""
+"""The S3 endpoint of one session as an ASGI application: authenticates, answers, and sends files piece by piece."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from nsml.content.errors import ContentError
 
 _PIECE_BYTES: Final = 256 << 10
 _CHUNKS_AT_ONCE: Final = 64 << 20
-"""Of a file, whose chunks are looked up together, in bytes."""
+"""Bytes of a file whose chunks are looked up together."""
 _FOLLOWED: Final = 64
-"""Files of which it is known where the last request ended."""
+"""Files for which the end of the last request is remembered."""
 DAMAGED: Final = 410
 """The status for content that is damaged in the object store."""
 _OF_DATA: Final = (ClientError, ContentError, OSError)
@@ -35,13 +35,13 @@ log = structlog.get_logger()
 
 
 class Endpoint:
-    """Serves datasets to whoever signs with `keys`.
+    """Serves datasets to clients that sign with `keys`.
 
     Args:
         buckets: the datasets by name.
-        source: gives the chunks.
-        run: for the disk.
-        clock: by which signatures are too old.
+        source: of the chunks.
+        run: runs disk work in a thread.
+        clock: for the age of signatures.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Endpoint:
         except NoRoom as error:
             reply = error_reply(S3Error(503, "SlowDown", str(error)))
         except ContentDamaged as error:
-            # No client tries it again, as it would a server's error.
+            # Clients do not retry it, unlike a server error.
             log.warning("stream.damaged", error=str(error))
             reply = error_reply(S3Error(DAMAGED, "InvalidObjectState", str(error)))
         except _OF_DATA as error:
@@ -103,7 +103,7 @@ class Endpoint:
     async def _send_part(
         self, scope: Mapping[str, Any], reply: Reply, part: ByteRange, send: Callable[..., Any]
     ) -> None:
-        """Raises as `ChunkSource.open` while nothing is sent. Later it is cut off: its length was said before."""
+        """Raise as `ChunkSource.open` until something is sent. Later errors truncate the response: its length was sent before."""
         async with aclosing(self._pieces(part)) as pieces:
             data = await anext(pieces, b"")
             await send(_start_of(scope, reply))
@@ -119,7 +119,7 @@ class Endpoint:
             await send({"type": "http.response.body", "body": data})
 
     async def _pieces(self, part: ByteRange) -> AsyncGenerator[bytes, None]:
-        """The bytes of a part in order, and no others."""
+        """Yield exactly the bytes of a part, in order."""
         at, size = part.start, part.file.size
         is_in_order = self._ends.get((part.bucket.root, part.file.number)) == at
         last = size if is_in_order else part.end

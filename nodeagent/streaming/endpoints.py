@@ -1,12 +1,12 @@
-"""The S3 endpoints of a node: one for each replica that streams datasets, all over one cache of chunks.
+"""The S3 endpoints of a node: one for each replica that streams datasets, with one cache of chunks for all.
 
 ```
-<folder>/key                    what the keys of replicas are derived from
+<folder>/key                    secret, from which the keys of replicas are derived
 <folder>/indexes/<digest>       see index.py; its mtime is the last use
 <folder>/chunks/                see chunk_cache.py
 ```
 
-A replica's listener is its shim's, and its keys follow from the replica's id: whichever agent lives serves it.
+A replica's listener is its shim's, and its keys follow from the replica's id, so that any later agent can serve it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _KEY_BYTES: Final = 32
 _THREADS: Final = 8
 _MOST_INDEXES: Final = 64
 _AGAIN_S: Final = (0.02, 0.25)
-"""First and longest pause between two looks for a listener: the program's first request waits so long."""
+"""First and longest pause between two checks for a listener, which delay the program's first request."""
 _PARTIAL: Final = ".partial"
 URL_VARIABLES: Final = ("NSML_S3_ENDPOINT_URL",)
 _AWS_URL_VARIABLES: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "S3_ENDPOINT_URL")
@@ -71,16 +71,16 @@ _ANOTHER_S3: Final = (
     "AWS_ROLE_ARN",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
 )
-"""A session that is given one of these has an S3 of its own: the endpoint with other keys, or the other way round, is of no use."""
+"""A session with one of these uses an S3 of its own: the endpoint with other keys, or vice versa, would be of no use."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variables:
-    """What tells a program of its endpoint: plain ones, secret ones, and those that hold its URL.
+    """Variables that describe the endpoint to a program: plain ones, secret ones, and those with its URL.
 
-    `note` is for its user, where programs do not find the endpoint by themselves.
+    `note` is for its user, if programs do not find the endpoint by themselves.
     """
 
     plain: Mapping[str, str]
@@ -90,12 +90,12 @@ class Variables:
 
 
 def streamed(spec: sessions.SessionSpec) -> dict[str, str]:
-    """The digests of the datasets that a session streams, by the names of their buckets."""
+    """Return the digests of the datasets that a session streams, by bucket."""
     return {dataset_name(one): one.digest for one in spec.datasets if one.streamed}
 
 
 def _few_at_once(run: Offload) -> Offload:
-    """`run` for all that clients ask for: in their order, and the rest of the agent has its processors."""
+    """Limit `run` for client requests, in their order, to leave processors to the rest of the agent."""
     room = asyncio.Semaphore(_THREADS)
 
     async def run_in_turn(work: Callable[[], T], /) -> T:
@@ -106,18 +106,18 @@ def _few_at_once(run: Offload) -> Offload:
 
 
 class Endpoints:
-    """Gives replicas their endpoints.
+    """Serves the endpoints of replicas.
 
     Args:
-        folder: private to the agent; made by `create`.
+        folder: private to the agent; created by `create`.
         cache: of chunks, in `folder`.
-        rpc: gives the connection of the moment.
-        listener: gives the listener of a replica's folder; raises NotAdmitted.
-        run_long: for the disk, in no thread that others wait for.
-        pause: awaited before an interrupted fetch goes on.
+        rpc: returns the current connection.
+        listener: returns the listener of a replica's folder; raises NotAdmitted.
+        run_long: runs disk work, in no thread that others wait for.
+        pause: awaited before an interrupted fetch is retried.
         others, came: see ChunkSource.
-        clock: by which signatures are too old.
-        bounds: of what clients of one session hold; None: the usual ones.
+        clock: for the age of signatures.
+        bounds: limits for the clients of one session; None: the defaults.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Endpoints:
         self._key = b""
 
     def create(self) -> None:
-        """Make the folders and the key, unless they are there, and remove what was interrupted."""
+        """Create the folders and the key, if missing, and remove unfinished files."""
         self._indexes.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._indexes.glob(f".*{_PARTIAL}"):
             left.unlink()
@@ -161,7 +161,7 @@ class Endpoints:
             write_atomically(place, self._key, is_durable=True)
 
     def close(self) -> None:
-        """Fetch nothing any more."""
+        """Stop fetching."""
         self._source.close()
 
     @property
@@ -169,7 +169,7 @@ class Endpoints:
         return self._folder / "indexes"
 
     def keys(self, replica: ReplicaId) -> Keys:
-        """What the programs of a replica sign with."""
+        """Return the key pair for the programs of a replica."""
         name = hmac.digest(self._key, f"name {replica}".encode(), "sha256")
         secret = hmac.digest(self._key, f"secret {replica}".encode(), "sha256")
         return Keys(
@@ -178,7 +178,7 @@ class Endpoints:
         )
 
     def variables(self, replica: ReplicaId, spec: sessions.SessionSpec) -> Variables:
-        """What tells a program of its endpoint, without anything that its user has set."""
+        """Return variables that describe the endpoint to a program, except those set by its user."""
         keys, names = self.keys(replica), streamed(spec)
         plain = {
             "NSML_STREAMED": os.pathsep.join(names),
@@ -194,7 +194,7 @@ class Endpoints:
             return Variables(plain=plain, secret=secret, urls=URL_VARIABLES, note=note)
         plain |= {
             "AWS_ACCESS_KEY_ID": keys.access_key_id,
-            # obstore, Polars and what else uses object_store refuse http otherwise
+            # obstore, Polars and other users of object_store refuse http otherwise
             "AWS_ALLOW_HTTP": "true",
         }
         plain |= {
@@ -204,7 +204,7 @@ class Endpoints:
         return Variables(plain=plain, secret=secret, urls=(*URL_VARIABLES, *_AWS_URL_VARIABLES))
 
     async def prepare(self, spec: sessions.SessionSpec) -> None:
-        """Have what the datasets of a session list here. Raises ClientError, ContentError, OSError."""
+        """Fetch and index the manifests of a session's datasets. Raises ClientError, ContentError, OSError."""
         for digest in streamed(spec).values():
             (await self._index(digest)).close()
 
@@ -212,7 +212,7 @@ class Endpoints:
     async def serving(
         self, replica: ReplicaId, folder: ReplicaFolder, spec: sessions.SessionSpec
     ) -> AsyncIterator[None]:
-        """Serve a replica's endpoint while the context lasts, from when its shim holds a listener."""
+        """Serve a replica's endpoint while the context lasts, once its shim has a listener."""
         if not streamed(spec):
             yield
             return
@@ -226,7 +226,7 @@ class Endpoints:
     async def _try_to_serve(
         self, replica: ReplicaId, folder: ReplicaFolder, spec: sessions.SessionSpec
     ) -> None:
-        """What fails here must not end the replica."""
+        """Serve; a failure must not end the replica."""
         try:
             await self._serve(replica, folder, spec)
         except Exception:
@@ -255,12 +255,12 @@ class Endpoints:
         raise AssertionError
 
     async def _listening(self, folder: ReplicaFolder) -> socket.socket:
-        """The listener of a replica, once there is one."""
+        """Return the listener of a replica, once there is one."""
         pause_s, longest_s = _AGAIN_S
         while True:
             try:
                 listener = await self._listener(folder)
-            except NotAdmitted:  # its program has not begun, or it has ended
+            except NotAdmitted:  # its program has not started, or has ended
                 await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, longest_s)
             else:
@@ -268,7 +268,7 @@ class Endpoints:
                 return listener
 
     async def _insist(self, replica: ReplicaId, digest: str) -> Index:
-        """The index of a dataset, which was here when the replica was prepared, and can be had again."""
+        """Return the index of a dataset, retrying without end: it was here when the replica was prepared."""
         while True:
             try:
                 return await self._index(digest)
@@ -277,7 +277,7 @@ class Endpoints:
                 await self._pause()
 
     async def _index(self, digest: str) -> Index:
-        """The index of a dataset, made once, whoever asks. Raises ClientError, ContentError, OSError."""
+        """Return the index of a dataset, built once for all. Raises ClientError, ContentError, OSError."""
         if not is_digest(digest):
             raise ContentError(f"not a digest: {digest[:80]!r}")
         path = self._indexes / digest
@@ -291,7 +291,7 @@ class Endpoints:
         try:
             return Index(path)
         except OSError:
-            path.unlink(missing_ok=True)  # it is made anew the next time
+            path.unlink(missing_ok=True)  # it is rebuilt the next time
             raise
 
     async def _make(self, digest: str, path: Path) -> None:
@@ -312,7 +312,7 @@ class Endpoints:
             staged.unlink(missing_ok=True)
 
     async def _fetched(self, digest: str, target: Path) -> bool:
-        """Whether the manifest is in `target`; False: the control plane is away."""
+        """Fetch the manifest to `target`; False: the control plane is unreachable."""
         with target.open("wb") as file:
             try:
                 await get_manifest(
@@ -325,8 +325,8 @@ class Endpoints:
         return True
 
     def _remove_old(self) -> None:
-        """Leave the indexes that were used last; one that is open stays readable."""
-        with suppress(FileNotFoundError):  # somebody else is doing the same
+        """Keep the indexes used last, and remove others; an open one stays readable."""
+        with suppress(FileNotFoundError):  # a concurrent call removed one
             found = [one for one in self._indexes.iterdir() if is_digest(one.name)]
             found.sort(key=lambda one: -one.stat().st_mtime)
             for one in found[_MOST_INDEXES:]:

@@ -1,10 +1,10 @@
-"""What the endpoint refuses, as S3 says it."""
+"""Errors of the endpoint, in S3's terms."""
 
 from __future__ import annotations
 
 
 class S3Error(Exception):
-    """An answer that is an error: HTTP status, S3's code for it, and a message for people."""
+    """An error response: HTTP status, S3's error code, and a message for people."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Where the files of a dataset version are: paths in order, and the chunks of each by position.
+"""An index of a dataset version: file paths in order, and the chunks of each by position.
 
 A manifest lists a million files; a request asks for one, or for some bytes of one. So a manifest is read once into
 an SQLite file, which answers both without reading the rest. Blocking; may be used by several threads.
@@ -48,7 +48,7 @@ class Chunk:
 
 
 class Index:
-    """The index in the file `path`, which `build_index` made. Raises OSError for one that is not there, or damaged."""
+    """The index in the file `path`, written by `build_index`. Raises OSError if it is missing or damaged."""
 
     def __init__(self, path: Path) -> None:
         self._turn = threading.Lock()
@@ -65,7 +65,7 @@ class Index:
             raise OSError(f"the index cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._turn:
             self._database.close()
 
@@ -76,12 +76,12 @@ class Index:
         self.close()
 
     def find(self, path: bytes) -> File | None:
-        """The file of that path."""
+        """Return the file with that path, or None."""
         rows = self._rows("SELECT path, number, size, etag FROM file WHERE path = ?", path)
         return File(*rows[0]) if rows else None
 
     def files_from(self, first: bytes, end: bytes | None, most: int) -> Sequence[File]:
-        """At most so many files, in order of their paths, from `first` on and before `end`."""
+        """Return at most `most` files, in order of their paths, from `first` on and before `end`."""
         columns = "SELECT path, number, size, etag FROM file WHERE path >= ?"
         if end is None:
             rows = self._rows(f"{columns} ORDER BY path LIMIT ?", first, most)
@@ -90,7 +90,7 @@ class Index:
         return [File(*row) for row in rows]
 
     def chunks(self, file: File, start: int, end: int) -> Sequence[Chunk]:
-        """The chunks that hold the bytes `start` to `end` (exclusive) of a file."""
+        """Return the chunks with the bytes `start` to `end` (exclusive) of a file."""
         rows = self._rows(
             "SELECT start, size, digest FROM chunk WHERE file = ?1 AND start < ?3 AND start >="
             " (SELECT max(start) FROM chunk WHERE file = ?1 AND start <= ?2) ORDER BY start",
@@ -111,10 +111,10 @@ class Index:
 def build_index(manifest: Path, target: Path, look: Callable[[], object] = lambda: None) -> None:
     """Write the index of a stored manifest to `target`; on disk when this returns.
 
-    `look` is called now and then, and may raise to end it.
+    `look` is called now and then, and may raise to abort.
 
     Raises:
-        ContentError: it is no manifest.
+        ContentError: it is not a manifest.
         OSError: the disk refused.
     """
     staged = target.with_name(f".{secrets.token_hex(8)}{_PARTIAL}")
@@ -153,7 +153,7 @@ def _fill(database: sqlite3.Connection, stored: StoredManifest, look: Callable[[
                 count += 1
 
         database.executemany("INSERT INTO chunk VALUES (?, ?, ?, ?)", rows())
-        # with a number of parts, as of a multipart upload: clients take others for the MD5 of the content
+        # with a part count, as after a multipart upload: clients take other ETags for the MD5 of the content
         etag = f"{content.hexdigest()[:32]}-{max(count, 1)}"
         database.execute(
             "INSERT INTO file VALUES (?, ?, ?, ?)", (entry.path.encode(), number, entry.size, etag)

@@ -1,7 +1,7 @@
-"""What S3 clients ask for, and what they are answered: buckets are the session's datasets, objects their files.
+"""Answers requests of S3 clients: buckets are the session's datasets, objects their files.
 
 GetObject with one range, HeadObject, ListObjectsV2 and ListObjects with prefix and delimiter, HeadBucket, ListBuckets,
-GetBucketLocation and GetBucketVersioning, path-style. All else is refused: nothing here changes anything. Blocking, by
+GetBucketLocation and GetBucketVersioning, path-style. All else is refused: the endpoint is read-only. Blocking, by
 the look-ups in an index.
 """
 
@@ -28,7 +28,7 @@ _NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 _HEAD: Final = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _LISTED: Final = "2000-01-01T00:00:00.000Z"
 _MODIFIED: Final = "Sat, 01 Jan 2000 00:00:00 GMT"
-"""Of each file: a version never changes, and the same one is to look the same on every node."""
+"""Of each file: a version never changes, and should look the same on every node."""
 _MOST_KEYS: Final = 1000
 _LOOKED_AT_ONCE: Final = 100
 _NUMBER: Final = re.compile("[0-9]{1,6}")
@@ -74,7 +74,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteRange:
-    """The bytes `start` to `end` (exclusive) of a file, to be sent as they come."""
+    """The bytes `start` to `end` (exclusive) of a file, to be streamed."""
 
     bucket: Bucket
     file: File
@@ -84,7 +84,7 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer: its body is here, or a part of a file; of HEAD neither is sent."""
+    """A response with a body, or a part of a file; for HEAD neither is sent."""
 
     status: int = 200
     headers: Sequence[tuple[str, str]] = ()
@@ -93,7 +93,7 @@ class Reply:
 
 
 def check_method(method: str) -> None:
-    """Raise S3Error for what would change something."""
+    """Raise S3Error for methods that would change something."""
     if method not in {"GET", "HEAD"}:
         raise S3Error(
             405, "MethodNotAllowed", "datasets are read-only: nsml dataset push makes a version"
@@ -101,7 +101,7 @@ def check_method(method: str) -> None:
 
 
 def answer(request: SignedRequest, buckets: Mapping[str, Bucket]) -> Reply:
-    """The answer to a request whose signature was checked. Raises S3Error, and OSError of an index."""
+    """Answer a request with a verified signature. Raises S3Error, and OSError from an index."""
     given = dict(request.parameters)
     name, _, key = request.path.removeprefix("/").partition("/")
     if not name:
@@ -125,7 +125,7 @@ def answer(request: SignedRequest, buckets: Mapping[str, Bucket]) -> Reply:
 
 
 def error_reply(error: S3Error) -> Reply:
-    """An error as S3 writes it."""
+    """Return an error in S3's format."""
     text = (
         f"<Error><Code>{escape(error.code)}</Code><Message>{escape(str(error))}</Message></Error>"
     )
@@ -187,7 +187,7 @@ def _names(header: str, etag: str) -> bool:
 
 
 def range_of(text: str, size: int) -> tuple[int, int]:
-    """The bytes that a header Range asks for, the second exclusive. Raises S3Error; several ranges are none."""
+    """Return the bytes of a Range header, the second exclusive. Raises S3Error, also for several ranges."""
     found = _RANGE.fullmatch(text.strip())
     if found is None or not any(found.groups()):
         raise invalid("a request has one range: bytes=FIRST-LAST, bytes=FIRST- or bytes=-COUNT")
@@ -255,7 +255,7 @@ def _listing(bucket: Bucket, name: str, given: Mapping[str, str]) -> str:
 def page_of(
     index: Index, prefix: bytes, delimiter: bytes, after: bytes, *, most: int
 ) -> tuple[list[File], list[bytes], bytes]:
-    """Files and common prefixes behind `after`, at most so many together, and the last one if there are more (else empty)."""
+    """Return at most `most` files and common prefixes after `after`, and the last one if more follow (else empty)."""
     files: list[File] = []
     prefixes: list[bytes] = []
     last = b""
@@ -288,13 +288,13 @@ def page_of(
 
 
 def _common(path: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """What a path is listed as with others: up to the first delimiter behind the prefix; empty: as itself."""
+    """Return the common prefix that lists a path, up to the first delimiter after `prefix`; empty: the path itself is listed."""
     at = path.find(delimiter, len(prefix)) if delimiter else -1
     return path[: at + len(delimiter)] if at >= 0 else b""
 
 
 def _behind(prefix: bytes) -> bytes | None:
-    """The first of all paths behind those with the prefix; None where nothing is behind."""
+    """Return the first possible path after all with the prefix; None if there is none."""
     rest = prefix.rstrip(b"\xff")
     return rest[:-1] + bytes([rest[-1] + 1]) if rest else None
 

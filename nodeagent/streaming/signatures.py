@@ -1,4 +1,4 @@
-"""AWS Signature Version 4: whether a request was signed with the keys of a session, lately.
+"""AWS Signature Version 4: checks that a request was signed recently, with the keys of a session.
 
 Pure. As Amazon describes it in "Authenticating Requests (AWS Signature Version 4)" of the S3 API reference: in the header
 `Authorization`, or in the query of a presigned URL. Signed bodies are not read, because no request that is served
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 MOST_SKEW_S: Final = 15 * 60.0
-"""How far from now a signature may be, as with S3."""
+"""Largest difference between the times of a signature and of its check, as with S3."""
 _MOST_EXPIRY_S: Final = 7 * 24 * 3600
 _UNSIGNED: Final = "UNSIGNED-PAYLOAD"
 _NOTHING: Final = hashlib.sha256(b"").hexdigest()
@@ -34,7 +34,7 @@ _UNRESERVED: Final = "-_.~"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """What a session signs with."""
+    """The key pair of a session."""
 
     access_key_id: str
     secret: str = field(repr=False)
@@ -42,7 +42,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRequest:
-    """A request as it came: `path` and `query` as they were sent, names of `headers` in lower case."""
+    """A request as received: `path` and `query` undecoded, names of `headers` in lower case."""
 
     method: str
     path: str
@@ -51,19 +51,19 @@ class SignedRequest:
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
-        """Names and values of the query, decoded; bytes that are not UTF-8 stand as surrogates."""
+        """Names and values of the query, decoded; bytes that are not UTF-8 become surrogates."""
         pairs = (one.partition("=") for one in self.query.split("&") if one)
         return [(_decoded(name), _decoded(value)) for name, _, value in pairs]
 
     def header(self, name: str) -> str | None:
-        """All values of a header, as one; None: it has none."""
+        """Return all values of a header, joined by commas; None: it is missing."""
         values = [value for one, value in self.headers if one == name]
         return ",".join(values) if values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Claim:
-    """What a request says of its signature; `lasts_s` is from `at` on."""
+    """The signature of a request, and its parameters; `lasts_s` counts from `at`."""
 
     credential: str
     signed_headers: str
@@ -143,7 +143,7 @@ def _check_time(claim: _Claim, date: str, now: float) -> None:
 
 
 def _check_signed(request: SignedRequest, names: Sequence[str]) -> None:
-    """Whatever an answer depends on is signed."""
+    """Raise S3Error unless everything that affects the answer is signed."""
     needed = {name for name, _ in request.headers if name.startswith("x-amz-")} | {"host"}
     if not needed <= set(names):
         raise denied("AccessDenied", "the host and each x-amz- header must be signed")
