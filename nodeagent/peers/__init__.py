@@ -1,1 +1,1 @@
-"""Datasets from peers, which are other nodes, and to them."""
+"""Exchange of datasets with peers, which are other nodes."""

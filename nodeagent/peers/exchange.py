@@ -1,4 +1,4 @@
-"""Datasets between this node and others: what it asks, and what it serves."""
+"""Exchange of datasets between this node and others, in both directions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ log = structlog.get_logger()
 
 
 class Exchange:
-    """Of one agent.
+    """The exchange of one agent.
 
     Args:
-        network: how peers are met; None: they are not, as by an agent without a certificate.
-        listen: HOST:PORT at which datasets are served; empty: nowhere.
-        host: under which peers reach this one.
-        bytes_per_s: at most, that it gives them.
-        asked: called when there is something to ask the control plane.
+        network: connects peers; None: there are none, as for an agent without a certificate.
+        listen: HOST:PORT to serve datasets at; empty: they are not served.
+        host: this node's host for peers.
+        bytes_per_s: limit of bytes sent to them.
+        asked: called when there is a question to the control plane.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Exchange:
         self.offer: pb.PeerOffer | None = None
         """Where this node serves datasets; None: it does not."""
         self.problem = ""
-        """Why it does not, though it should."""
+        """Why it does not, though configured."""
         self._network = network
         self._listen = listen
         self._host = host
@@ -62,17 +62,17 @@ class Exchange:
 
     @property
     def given_bytes(self) -> int:
-        """What peers got from here."""
+        """Bytes sent to peers."""
         return self._server.given_bytes if self._server is not None else 0
 
     @property
     def dropped(self) -> int:
-        """How often a peer was not asked any more."""
+        """How often a peer was dropped."""
         return self.peers.dropped if self.peers is not None else 0
 
     @asynccontextmanager
     async def serving(self, shelf: Shelf, run: Offload) -> AsyncIterator[None]:
-        """Serve what is on the shelf while the context lasts, where the settings say so."""
+        """Serve the shelf while the context lasts, if configured."""
         network = self._network
         if network is None or not self._listen:
             if self._listen:
@@ -85,7 +85,7 @@ class Exchange:
         try:
             server, port = network.server(own, self._listen)
         except RuntimeError:
-            # Its sessions need their agent more than others need its datasets.
+            # Sessions here need the agent more than others need its datasets.
             self.problem = f"listen_peers: it cannot listen on {self._listen}"
             log.warning("peers.not_served", listen=self._listen)
             yield

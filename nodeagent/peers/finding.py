@@ -1,4 +1,4 @@
-"""Asks the control plane which nodes have a dataset, by the Control stream: its leader alone knows."""
+"""Asks the control plane which nodes have a dataset, over the Control stream: only its leader knows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ANSWERED_WITHIN_S: Final = 3.0
 
 
 class PeerFinder:
-    """Questions and their answers.
+    """Questions to the control plane, and its answers.
 
     Args:
-        asked: called when there is a question to be sent.
+        asked: called when a question is to be sent.
     """
 
     def __init__(self, asked: Callable[[], object]) -> None:
@@ -32,7 +32,7 @@ class PeerFinder:
         """See `sources.Find`."""
         if not self.is_answered:
             return ()
-        # A fetch asks for itself: it is named those that fetch, too, and named to others.
+        # Fetches ask apart from streams: they get nodes that are fetching too, and are reported to others.
         question = (root, is_stream)
         answer = self._open.get(question)
         if answer is None:
@@ -49,12 +49,12 @@ class PeerFinder:
                 del self._open[question]
 
     def take_questions(self) -> list[tuple[str, bool]]:
-        """Those that were not sent: dataset versions, and whether each is for a stream."""
+        """Return unsent questions: dataset versions, and whether each is for a stream."""
         unsent, self._unsent = self._unsent, []
         return unsent
 
     def answered(self, answer: agents.FoundPeers) -> None:
-        """The control plane has answered, as it does in the order of the questions."""
+        """Process an answer of the control plane: they arrive in the order of the questions."""
         for (root, _), waiting in self._open.items():
             if root == answer.root and not waiting.done():
                 waiting.set_result(tuple(answer.peers))

@@ -1,7 +1,7 @@
 """Connections between agents: mutual TLS.
 
-Who asks shows the certificate of its node, which the platform's authority has signed. Who serves shows one of its own,
-which the control plane has told who asks: certificates of nodes are for clients alone.
+A client shows the certificate of its node, signed by the platform's authority. A server shows one of its own, which
+the control plane has sent to the client: certificates of nodes are for clients alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPTIONS: Final = (
 _SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 1 << 20),
-    # Programs of sessions may be able to connect, and say nothing: each connection is a descriptor of the agent's.
+    # Programs of sessions may connect, and send nothing: each connection is a descriptor of the agent's.
     ("grpc.max_allowed_incoming_connections", 256),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 300_000),
@@ -34,7 +34,7 @@ _SERVER_OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NodeProof:
-    """By which a node is known: PEM of the platform's authority, of the node's key and of its certificate."""
+    """Identity of a node: PEM of the platform's authority, of the node's key and of its certificate."""
 
     authority: bytes
     key: bytes
@@ -43,16 +43,16 @@ class NodeProof:
 
 @dataclass(frozen=True, slots=True)
 class PeerNetwork:
-    """How this node meets others.
+    """Connects this node to others.
 
     Attributes:
-        proof: reads what it is known by, for each connection: certificates are renewed.
+        proof: returns its identity, for each connection: certificates are renewed.
     """
 
     proof: Callable[[], NodeProof]
 
     def connect(self, address: str, certificate: bytes) -> grpc.aio.Channel:
-        """A channel to the agent there that shows this certificate (DER). ValueError: it is none."""
+        """Return a channel to the agent with this certificate (DER). ValueError: it is not one."""
         ours = self.proof()
         credentials = grpc.ssl_channel_credentials(
             ssl.DER_cert_to_PEM_cert(certificate).encode(), ours.key, ours.certificate
@@ -60,7 +60,7 @@ class PeerNetwork:
         return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
 
     def server(self, own: OwnCertificate, listen: str) -> tuple[grpc.aio.Server, int]:
-        """A server for nodes alone at HOST:PORT, and its port. RuntimeError: it cannot listen there."""
+        """Return a server for nodes alone at HOST:PORT, and its port. RuntimeError: it cannot listen there."""
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         credentials = grpc.ssl_server_credentials(
             [(own.key, own.certificate)],

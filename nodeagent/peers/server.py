@@ -1,8 +1,8 @@
-"""Gives chunks of the datasets that are here, or on their way, to peers.
+"""Serves chunks of datasets to peers: of cached ones, and of those being fetched.
 
-Who asks has proven to be a node of the platform (mutual TLS), and has a capability by which the control plane says that it
-may read this dataset version. Nothing but what lies in a dataset's own folder is read, and nothing is given but what is the
-chunk that was asked for. Memory, rate and the number of those who are served at once are bounded: sessions come first.
+A client has proven to be a node of the platform (mutual TLS), and shows a capability of the control plane for reading
+this dataset version. Only files in a dataset's own folder are read, and only requested chunks are sent. Memory, rate
+and the number of clients served at once are bounded: sessions come first.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ METHOD: Final = "GetChunks"
 MOST_CHUNKS: Final = 2_000
 MOST_BYTES: Final = 64 << 20
 UPLOADS: Final = 4
-"""So many calls read at a time;"""
+"""Calls that read at a time;"""
 MOST_CALLS: Final = 32
-"""the others wait for their turn, for what is fetched here, or for who takes what they sent;"""
+"""others wait for their turn, for a chunk being fetched here, or for their client;"""
 MOST_OF_ONE: Final = 8
-"""at most so many of one node."""
+"""and the most of one node."""
 COMES_WITHIN_S: Final = 10.0
-"""How long a chunk is waited for that is being fetched here."""
+"""How long to wait for a chunk that is being fetched here."""
 _LOOK_EVERY_S: Final = 0.05
 _LONGEST_CALL_S: Final = 120.0
-"""Who takes what it asked for more slowly is not served."""
+"""Timeout of a call: slower clients are not served."""
 _MESSAGE_BYTES: Final = 1 << 20
 _READ_AT_ONCE: Final = 256
 _BURST_S: Final = 0.25
@@ -57,14 +57,14 @@ class Shelf(Protocol):
     def read_first(
         self, root: str, wanted: Sequence[pb.WantedChunk], most_bytes: int
     ) -> list[bytes]:
-        """The first ones of these chunks of a version, as far as they are here: at least one, if it is. Blocking.
+        """Return the first of these chunks of a version, as far as they are here: at least one, if it is. Blocking.
 
-        Each is what its digest says.
+        Each matches its digest.
         """
         ...
 
     def is_fetching(self, root: str) -> bool:
-        """Whether more of that version is on its way."""
+        """Whether that version is being fetched."""
         ...
 
 
@@ -72,10 +72,10 @@ class ChunkServer:
     """Answers GetChunks.
 
     Args:
-        shelf: what is given.
-        key: by which capabilities are known.
-        bytes_per_s: at most, to all nodes together.
-        run: for the disk.
+        shelf: the served datasets.
+        key: verifies capabilities.
+        bytes_per_s: limit for all nodes together.
+        run: runs disk work in a thread.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ChunkServer:
     ) -> None:
         self.given_bytes = 0
         self.calls: Counter[str] = Counter()
-        """That are being answered, by the node that asks."""
+        """Calls in progress, by node."""
         self._shelf = shelf
         self._key = key
         self._clock = clock
@@ -92,7 +92,7 @@ class ChunkServer:
         self._turns = asyncio.Semaphore(UPLOADS)
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve there."""
+        """Register the service."""
         handler = grpc.unary_stream_rpc_method_handler(
             self.get_chunks,
             request_deserializer=pb.GetChunksRequest.FromString,
@@ -131,7 +131,7 @@ class ChunkServer:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "it took too long")
         finally:
             self.calls[node] -= 1
-            self.calls += Counter()  # without those that have none
+            self.calls += Counter()  # drop nodes without calls
 
     async def _answers(
         self, root: str, wanted: Iterable[pb.WantedChunk]
@@ -162,7 +162,7 @@ class ChunkServer:
 
 
 def _is_bounded(wanted: Sequence[pb.WantedChunk]) -> bool:
-    """Whether so much may be asked for at a time."""
+    """Return whether a request is within the limits."""
     return (
         len(wanted) <= MOST_CHUNKS
         and sum(one.size for one in wanted) <= MOST_BYTES
@@ -171,6 +171,6 @@ def _is_bounded(wanted: Sequence[pb.WantedChunk]) -> bool:
 
 
 def _node_of(context: Any) -> str:
-    """Which node asks: the name in the certificate that its connection was made with."""
+    """Return the calling node: the name in the certificate of its connection."""
     names = context.auth_context().get("x509_common_name", [])
     return names[0].decode(errors="replace") if names else ""

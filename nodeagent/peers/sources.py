@@ -1,7 +1,7 @@
-"""Chunks of a dataset from nodes that have it, or are fetching it themselves.
+"""Fetches chunks of a dataset from nodes that have it, or are fetching it themselves.
 
-Nothing that comes is trusted: each chunk is compared with its digest. A node that sends something else, is too slow, or
-goes away is not asked for a while; what it did not bring is fetched elsewhere.
+Nothing received is trusted: each chunk is compared with its digest. A node that sends something else, is too slow, or
+disconnects is avoided for a while; missing chunks are fetched elsewhere.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 
 PEERS: Final = "peers"
 _ASKED_AGAIN_S: Final = 60.0
-"""After this time the control plane is asked again: there are more nodes by then, and capabilities end."""
+"""The control plane is asked again after this time: there may be more nodes, and capabilities expire."""
 _ASKED_SOON_S: Final = 10.0
-"""The same where it knew no node, or none is left."""
+"""The same if it knew no node, or none is left."""
 _CONNECTED_WITHIN_S: Final = 3.0
 _PAUSE_S: Final = 15.0
-"""Longest time without a message: longer than a node waits for what it is fetching."""
+"""Longest time between messages: longer than a node waits for a chunk that it is fetching."""
 _CALL_S: Final = 30.0
-"""Longest time that is waited for one call's messages."""
+"""Longest total wait for one call's messages."""
 _LIED_FOR_S: Final = 3600.0
-"""How long a node is not asked that sent something else,"""
+"""How long a node is avoided after sending something else,"""
 _AWAY_FOR_S: Final = 60.0
-"""was too slow, or could not be reached,"""
+"""after being too slow or unreachable,"""
 _EMPTY_FOR_S: Final = 5.0
-"""or had less than half of what it was asked for."""
+"""or after having less than half of the requested chunks."""
 _BUSY = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 log = structlog.get_logger()
 
 
 class ChunkLocation(NamedTuple):
-    """A chunk, the path of a file that has it, and where it begins there."""
+    """A chunk, the path of a file with it, and its offset there."""
 
     ref: ChunkRef
     path: str
@@ -62,38 +62,38 @@ class ChunkLocation(NamedTuple):
 
 
 class Sources(Protocol):
-    """Where chunks of one dataset version can be had; `kind` is what is counted together."""
+    """A source of chunks of one dataset version; `kind` is its name in counts."""
 
     @property
     def kind(self) -> str:
-        """PEERS, say."""
+        """For example PEERS."""
         ...
 
     def bring(
         self, wanted: Sequence[ChunkLocation]
     ) -> AsyncGenerator[tuple[ChunkRef, bytes], None]:
-        """Those of the chunks that there are, in any order, each what its digest says; raises nothing."""
+        """Yield the available chunks, in any order, each matching its digest; raises nothing."""
         ...
 
 
 class PeerChannel(Protocol):
-    """Makes a channel to the agent at `address` that shows this certificate (DER)."""
+    """Creates a channel to the agent at `address` with this certificate (DER)."""
 
     def __call__(self, address: str, certificate: bytes) -> grpc.aio.Channel:
-        """ValueError: it is no certificate."""
+        """ValueError: it is not a certificate."""
         ...
 
 
 class Find(Protocol):
-    """Asks the control plane for nodes that have a dataset version, or, for a fetch, will have it soon."""
+    """Asks the control plane for nodes that have a dataset version or, for a fetch, will have it soon."""
 
     def __call__(self, root: str, is_stream: bool, /) -> Awaitable[Sequence[pb.Peer]]:
-        """None where nobody answers."""
+        """Return no nodes without an answer."""
         ...
 
 
 class _Dropped(Exception):
-    """A node is not to be asked for `for_s` seconds."""
+    """A node is to be avoided for `for_s` seconds."""
 
     def __init__(self, reason: str, for_s: float) -> None:
         super().__init__(reason)
@@ -103,7 +103,7 @@ class _Dropped(Exception):
 
 @dataclass(slots=True)
 class _Peer:
-    """A node that may be asked, and how many calls to it are under way."""
+    """A node to fetch from, and the number of calls in progress."""
 
     peer: pb.Peer
     channel: grpc.aio.Channel
@@ -114,8 +114,8 @@ class Peers:
     """The nodes that datasets are fetched from.
 
     Args:
-        find: asks the control plane for nodes that have a dataset version.
-        connect: makes channels to them.
+        find: asks the control plane for nodes with a dataset version.
+        connect: creates channels to them.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class Peers:
             await nodes.close()
 
     def is_avoided(self, node: str) -> bool:
-        """Whether a node is not asked now."""
+        """Return whether a node is not to be asked now."""
         return self._clock.monotonic() < self._avoided.get(node, 0.0)
 
     def avoid(self, node: str, for_s: float) -> None:
-        """Do not ask a node for a while."""
+        """Avoid a node for a while."""
         now = self._clock.monotonic()
         self._avoided = {one: until for one, until in self._avoided.items() if until > now}
         self._avoided[node] = max(self._avoided.get(node, 0.0), now + for_s)
@@ -196,13 +196,13 @@ class _Nodes:
     def _drop(self, known: _Peer, dropped: _Dropped) -> None:
         node = known.peer.node
         self.peers.avoid(node, dropped.for_s)
-        if self._known.get(node) is known:  # it may have been learned anew, or dropped, meanwhile
+        if self._known.get(node) is known:  # it may have been replaced or dropped meanwhile
             self.peers.dropped += 1
             self._left.append(self._known.pop(node).channel)
             log.warning("peer.dropped", node=node, digest=self.root[:16], reason=dropped.reason)
 
     async def _next(self, tried: set[str]) -> _Peer | None:
-        """The node to ask next: of those that are known the one with the fewest calls."""
+        """Return the node to ask next: the known one with the fewest calls."""
         async with self._asking:
             if self.clock.monotonic() >= self._ask_at:
                 await self._ask()
@@ -236,7 +236,7 @@ class _Nodes:
     async def _from(
         self, known: _Peer, wanted: Sequence[ChunkLocation]
     ) -> AsyncGenerator[tuple[ChunkRef, bytes], None]:
-        """What one node has of them. Raises _Dropped."""
+        """Yield the chunks that one node has. Raises _Dropped."""
         left = deque(wanted)
         try:
             async with aclosing(self._answers(known, wanted)) as answers:
@@ -255,7 +255,7 @@ class _Nodes:
     async def _answers(
         self, known: _Peer, wanted: Sequence[ChunkLocation]
     ) -> AsyncGenerator[pb.GetChunksResponse, None]:
-        """What a node answers. Raises _Dropped, TimeoutError, AioRpcError."""
+        """Yield the answers of a node. Raises _Dropped, TimeoutError, AioRpcError."""
         async with asyncio.timeout(_CONNECTED_WITHIN_S):
             await known.channel.channel_ready()
         call, waited_s = self._call(known, wanted), 0.0
@@ -294,7 +294,7 @@ class _Nodes:
 def _checked(
     answer: pb.GetChunksResponse, left: deque[ChunkLocation]
 ) -> Iterator[tuple[ChunkRef, bytes]]:
-    """The chunks of a message, which are taken from what is `left`. Raises _Dropped."""
+    """Yield the chunks of a message, and remove them from `left`. Raises _Dropped."""
     if not answer.chunks or len(answer.chunks) > len(left):
         raise _Dropped("it sent what nobody asked for", _LIED_FOR_S)
     for chunk in answer.chunks:
@@ -307,5 +307,5 @@ def _checked(
 
 
 def _is_same(one: pb.Peer, other: pb.Peer) -> bool:
-    """Whether it is the same agent, in the same life."""
+    """Return whether it is the same agent, without a restart."""
     return (one.address, one.certificate) == (other.address, other.certificate)
