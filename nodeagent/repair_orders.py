@@ -1,4 +1,4 @@
-"""Blobs that the object store has lost, sent again from what this node has of them. No order is stored."""
+"""Resends blobs that the object store has lost, if this node has them. No order is stored."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 MOST_BLOBS: Final = 128
 MOST_WAITING: Final = 16
-"""Orders that wait for their turn; more are refused."""
+"""Orders in the queue; more are refused."""
 WANTED_FOR_S: Final = 15.0
-"""How long the control plane waits: an order that has waited longer is not carried out."""
+"""How long the control plane waits: older orders are skipped."""
 
 _NOTHING: Final = "it has nothing of that"
 
@@ -40,13 +40,13 @@ log = structlog.get_logger()
 
 
 class RepairOrders:
-    """Carries out the orders, one after the other. A context manager: leaving it gives up what is not done.
+    """Executes the orders, one after the other. A context manager: leaving it drops the rest.
 
     Args:
-        trees: of this node.
+        trees: the caches of trees of this node.
         folders: of its replicas.
-        chunks: of datasets that are streamed here.
-        rpc: gives the connection of the moment.
+        chunks: cached chunks of streamed datasets.
+        rpc: returns the current connection.
         answered: called when there is an answer.
     """
 
@@ -74,16 +74,14 @@ class RepairOrders:
         self._working: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin."""
         await self._group.__aenter__()
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        """Give up."""
         await self._group.__aexit__(None, None, None)
 
     def obey(self, order: pb.RepairOrder) -> None:
-        """Begin to carry out an order; returns at once."""
+        """Queue an order; returns at once."""
         if len(self._waiting) >= MOST_WAITING:
             self._answer(pb.RepairReport(order_id=order.order_id, words="too many orders wait"))
             return
@@ -122,7 +120,7 @@ class RepairOrders:
             self._answer(report)
 
     async def _carried_out(self, order: pb.RepairOrder) -> int:
-        """How many blobs were sent, each verified."""
+        """Execute an order; return how many blobs were sent, each verified."""
         wanted = {one for one in order.digests[:MOST_BLOBS] if is_digest(one)}
         for trees in self._trees:
             if trees.get(order.root) is not None:
