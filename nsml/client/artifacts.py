@@ -1,4 +1,4 @@
-"""Artifacts into folders."""
+"""Download artifacts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def folder_of(artifact: Artifact, path: Path) -> Path:
-    """Where a version is fetched to: PATH/USER_DATASET_N/artifacts/NAME@VERSION."""
+    """Return the target folder of a version: PATH/USER_DATASET_N/artifacts/NAME@VERSION."""
     name = folder_name(f"{artifact.name}@{artifact.version}")
     return path / session_folder(artifact.session) / "artifacts" / name
 
 
 def files_of(session: str, path: Path) -> Path:
-    """Where what a session left in its working folder is fetched to: PATH/USER_DATASET_N/files."""
+    """Return the target of the files left in a working folder: PATH/USER_DATASET_N/files."""
     return path / session_folder(session) / "files"
 
 
 def live_files_of(session: str, path: Path) -> Path:
-    """Where the working folder of a running session is copied to: PATH/USER_DATASET_N/live."""
+    """Return the target of a running session's working folder: PATH/USER_DATASET_N/live."""
     return path / session_folder(session) / "live"
 
 
@@ -41,7 +41,7 @@ async def pull_files(
     below: str = "",
     progress: Callable[[Transfer], None] | None = None,
 ) -> Extent:
-    """Fetch the files that a session left, or one of them or a folder of them (`below`). Raises as `pull`, NotFound."""
+    """Download the files that a session left, or only the file or folder `below`. Raises as `pull`, and NotFound."""
     return await download(
         client,
         artifact.digest,
@@ -59,9 +59,9 @@ async def pull(
     *,
     progress: Callable[[Transfer], None] | None = None,
 ) -> Path:
-    """Fetch a version that is durable; whole or not at all.
+    """Download a durable version, completely or not at all.
 
-    Every file is held against its digest. Raises ClientError, ContentError (TargetExists where it is there), OSError.
+    Every file is checked by digest. Raises ClientError, ContentError (TargetExists if the folder exists), OSError.
     """
     target = folder_of(artifact, path)
     await download(

@@ -1,4 +1,4 @@
-"""A backup, from the control plane's streams into a folder of backups."""
+"""Write a backup from the control plane's streams to a folder of backups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOBS_A_CALL: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Blobs that are in the backup so far, how many of them were copied now, and their bytes."""
+    """Blobs in the backup so far, how many of them were copied now, and the bytes copied."""
 
     blobs: int = 0
     copied: int = 0
@@ -32,7 +32,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A finished backup, and what was copied for it."""
+    """A finished backup, and the blobs copied for it."""
 
     backup: Backup
     progress: Progress
@@ -47,11 +47,11 @@ async def take(
 ) -> Result:
     """Make a backup of the whole platform in `folder`.
 
-    `keys_of` gives private files of the platform with this id, and how it was set up; nothing where
-    they are out of reach.
+    `keys_of` returns the private files and the setup choices of the platform with this id; both
+    empty if out of reach.
 
     Raises:
-        ClientError, BackupError, OSError: nothing was added to the folder but blobs.
+        ClientError, BackupError, OSError: only blobs were added to the folder.
     """
     with ExitStack() as stack:
         async with aclosing(calls.create(without_objects=without_objects)) as answers:
@@ -72,7 +72,7 @@ async def take(
 
 
 def _read_header(header: pb.BackupHeader) -> tuple[Manifest, str]:
-    """What the backup is of, and its name."""
+    """Return the backup's manifest and name."""
     manifest = Manifest(
         cluster_id=header.cluster_id,
         version=header.version,
@@ -84,7 +84,7 @@ def _read_header(header: pb.BackupHeader) -> tuple[Manifest, str]:
 
 
 async def _receive(answers: AsyncGenerator[pb.CreateBackupResponse, None], draft: Draft) -> None:
-    """Write the parts; each is closed by its digest before the next one begins."""
+    """Write the parts; each ends with its digest before the next one begins."""
     async for answer in answers:
         part = answer.part
         with draft.writing(part.name) as writing:
@@ -100,7 +100,7 @@ async def _receive(answers: AsyncGenerator[pb.CreateBackupResponse, None], draft
 
 
 async def _copy_blobs(calls: Backups, draft: Draft) -> tuple[list[str], Progress]:
-    """Copy what the folder does not have yet; the digests of those that cannot be read."""
+    """Copy the blobs that the folder lacks; return the digests of the lost ones."""
     lost: list[str] = []
     progress = Progress()
     wanted = draft.digests

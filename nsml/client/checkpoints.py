@@ -1,4 +1,4 @@
-"""Checkpoints into folders."""
+"""Download checkpoints."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 _MOST_SIZED = 200
-"""Sessions with checkpoints whose sizes are added up: a call for each."""
+"""Most sessions whose checkpoints are listed: a call for each."""
 
 
 def folder_of(checkpoint: Checkpoint, path: Path) -> Path:
-    """Where it is fetched to: PATH/USER_DATASET_N/CHECKPOINT/model."""
+    """Return its target folder: PATH/USER_DATASET_N/CHECKPOINT/model."""
     return path / session_folder(checkpoint.session) / folder_name(checkpoint.name) / "model"
 
 
@@ -35,9 +35,9 @@ async def pull(
     *,
     progress: Callable[[Transfer], None] | None = None,
 ) -> Path:
-    """Fetch one that is durable; whole or not at all.
+    """Download a durable checkpoint, completely or not at all.
 
-    Every file is held against its digest. Raises ClientError, ContentError (TargetExists where it is there), OSError.
+    Every file is checked by digest. Raises ClientError, ContentError (TargetExists if the folder exists), OSError.
     """
     target = folder_of(checkpoint, path)
     await download(
@@ -51,7 +51,7 @@ async def pull(
 
 
 async def saved_in(client: Client, sessions: Sequence[Session]) -> list[Checkpoint] | None:
-    """All checkpoints of sessions; None where that would take too many calls, or one failed."""
+    """Return all checkpoints of sessions; None if that takes too many calls or one fails."""
     saving = [one.id for one in sessions if one.checkpoint_count]
     if len(saving) > _MOST_SIZED:
         return None

@@ -1,4 +1,4 @@
-"""The code of sessions as it was packed: their trees, and the bytes of files, of one and of two."""
+"""Read and download the packed code of sessions: trees and files, of one session or of a pair."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 _FOLDER = "code"
 _MOST_ROUNDS = 8
-"""In which files that others include are fetched: each may include further ones."""
+"""Most rounds of fetching included files: each file may include further ones."""
 
 Pair: TypeAlias = "tuple[Session, Session]"
 
 
 def folder_of(session: Session, path: Path) -> Path:
-    """Where its code is fetched to: PATH/USER_DATASET_N/code."""
+    """Return the target of its code: PATH/USER_DATASET_N/code."""
     return path / session_folder(session.name) / _FOLDER
 
 
@@ -48,10 +48,10 @@ async def pull(
     *,
     progress: Callable[[Transfer], None] | None = None,
 ) -> Extent:
-    """Fetch the code of a session to `folder_of`; whole or not at all. How much it is. Every file is held against its digest.
+    """Download the code of a session to `folder_of`, completely or not at all; return its extent.
 
-    Raises ClientError, NotFound where it has none, or it is not kept any more; ContentError (TargetExists where the folder is
-    there), OSError.
+    Every file is checked by digest. Raises ClientError, NotFound if it has no code or it is not kept any more; ContentError
+    (TargetExists if the folder exists), OSError.
     """
     root = session.spec.bundle_digest
     if not root:
@@ -66,9 +66,9 @@ async def pull(
 
 
 async def read_trees(client: Client, sessions: Pair) -> tuple[Manifest | None, Manifest | None]:
-    """The files of each one's code; None for one that was started without any.
+    """Return the code tree of each session; None for one started without code.
 
-    Raises ClientError, NotFound where neither has code, or it is not kept any more.
+    Raises ClientError, NotFound if neither has code, or it is not kept any more.
     """
     first, second = sessions
     if not (first.spec.bundle_digest or second.spec.bundle_digest):
@@ -79,9 +79,9 @@ async def read_trees(client: Client, sessions: Pair) -> tuple[Manifest | None, M
 async def read_both(
     client: Client, sessions: Pair, entries: Sequence[tuple[Entry | None, Entry | None]]
 ) -> list[tuple[bytes, bytes]]:
-    """The bytes of files of both, in one go for each session; none of one that is not there.
+    """Return the contents of pairs of files, read in one go per session; b"" for None.
 
-    Raises ClientError, NotFound where they are not kept any more.
+    Raises ClientError, NotFound if they are not kept any more.
     """
     first, second = sessions
     olds = await read_files(client, first, [old for old, _ in entries])
@@ -90,9 +90,9 @@ async def read_both(
 
 
 async def read_tree(client: Client, session: Session) -> Manifest | None:
-    """The files of its code; None where it was started without any.
+    """Return the tree of its code; None if it was started without code.
 
-    Raises ClientError, NotFound where it is not kept any more.
+    Raises ClientError, NotFound if it is not kept any more.
     """
     root = session.spec.bundle_digest
     if not root:
@@ -106,7 +106,7 @@ async def read_tree(client: Client, session: Session) -> Manifest | None:
 async def read_files(
     client: Client, session: Session, entries: Sequence[Entry | None]
 ) -> list[bytes]:
-    """The bytes of files of its code, in one go; none of one that is not there. Raises as `read_tree`."""
+    """Return the contents of files of its code, read in one go; b"" for None. Raises as `read_tree`."""
     refs = [ref for entry in entries if entry is not None for ref in entry.chunks]
     again = partial(client.sessions.get, session.id)
     blobs = checked_blobs(client, session.spec.bundle_digest, refs, shown_by=again)
@@ -121,7 +121,7 @@ async def read_files(
 
 
 async def read_python(client: Client, session: Session) -> list[str]:
-    """The texts of its Python files, its entry's first, as far as MOST_SOURCES and MOST_SOURCE_BYTES go. Raises as `read_tree`."""
+    """Return up to MOST_SOURCES Python files as text, the entry first, none over MOST_SOURCE_BYTES. Raises as `read_tree`."""
     tree = await read_tree(client, session)
     found = [
         one
@@ -136,11 +136,11 @@ async def read_python(client: Client, session: Session) -> list[str]:
 async def read_required(
     client: Client, session: Session, *, has_image: bool
 ) -> Requirements | None:
-    """What its code asks for of packages and images; nothing where it has no code, None where that cannot be read.
+    """Return the packages and images that its code requires; empty without code, None if they cannot be read.
 
     `has_image`: as for `read_requirements`.
 
-    Raises ClientError, NotFound where the code is not kept any more.
+    Raises ClientError, NotFound if the code is not kept any more.
     """
     tree = await read_tree(client, session)
     entry = "" if session.spec.argv else session.spec.entry

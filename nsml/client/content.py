@@ -1,4 +1,4 @@
-"""Folders from the platform, in bounded messages; `nsml.client.uploads` has the way there."""
+"""Download folders, in messages of bounded size; for uploads see `nsml.client.uploads`."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _FETCHED_AT_ONCE = 4_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """How far a transfer has come."""
+    """Progress of a transfer."""
 
     bytes: int
     bytes_total: int
     is_weighed: bool = False
-    """They are read to see whether what is new of them may be kept; nothing is sent yet."""
+    """The bytes are read to check the new ones against the quota; nothing is sent yet."""
     is_sent: bool = True
-    """Some of them had to be sent."""
+    """Some bytes had to be sent."""
 
 
 async def read_blobs(
@@ -58,10 +58,10 @@ async def read_blobs(
     *,
     shown_by: Callable[[], Awaitable[object]] | None = None,
 ) -> AsyncGenerator[tuple[str, bytes], None]:
-    """Whole blobs below `root`, in the order asked for; without digests the manifest alone.
+    """Yield whole blobs below `root`, in the order of `digests`; without digests the manifest alone.
 
-    `shown_by` is the call that gave `root`. Each control plane knows by itself whom it has shown what:
-    one that answers NotFound is asked for that first.
+    `shown_by` is the call that returned `root`. Each control plane has its own record of who may read
+    what: after NotFound, `shown_by` is called before a retry.
     """
     came = 0
     breaks_left = len(client.rpc.ways.addresses) - 1
@@ -107,7 +107,7 @@ async def _read_blobs(
 async def read_manifest(
     client: Client, root: str, *, shown_by: Callable[[], Awaitable[object]] | None = None
 ) -> Manifest:
-    """The tree that `root` names, in memory and checked in full; `shown_by` as for `read_blobs`."""
+    """Load the tree named `root` into memory, fully checked; `shown_by` as for `read_blobs`."""
     async with open_tree(client, root, shown_by=shown_by) as tree:
         return await in_thread(tree.read)
 
@@ -116,7 +116,7 @@ async def read_manifest(
 async def open_tree(
     client: Client, root: str, *, shown_by: Callable[[], Awaitable[object]] | None = None
 ) -> AsyncIterator[StoredManifest]:
-    """The tree that `root` names, checked in full: that of one in pages is in a file while the context lasts, not in memory.
+    """Open the tree named `root`, fully checked; a paged one is in a temporary file, not in memory.
 
     `shown_by` as for `read_blobs`.
     """
@@ -153,7 +153,7 @@ async def checked_blobs(
     *,
     shown_by: Callable[[], Awaitable[object]] | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """The bytes of each chunk, held against its digest and size; nothing is asked for none; `shown_by` as for `read_blobs`."""
+    """Yield the bytes of each chunk, checked by digest and size; no call for no chunks; `shown_by` as for `read_blobs`."""
     from nsml.content.digests import verify
 
     for some in _batched(refs, _FETCHED_AT_ONCE):
@@ -182,11 +182,11 @@ async def download(
     below: Sequence[str] = (),
     absent: Callable[[str], None] = lambda _: None,
 ) -> Extent:
-    """Lay out the tree that `root` names as the new folder `target`: whole or not at all. How much it has.
+    """Extract the tree named `root` to the new folder `target`, completely or not at all; return its extent.
 
-    `below`: only these files and folders of it. `absent` is told those that are not there; NotFound where none is there. Every chunk is held against its digest; `shown_by`
-    as for `read_blobs`. Raises ClientError and ContentError (TargetExists when the folder is there, ExtractRefused when the disk
-    has no room for all of it).
+    `below`: only these files and folders. `absent` is called with each missing one; NotFound if all are missing.
+    Every chunk is checked by digest; `shown_by` as for `read_blobs`. Raises ClientError and ContentError
+    (TargetExists if the folder exists, ExtractRefused if the disk has too little space).
     """
     from nsml.content.extract import extract_stream
 
@@ -204,7 +204,7 @@ async def download(
 def _part_of(
     tree: StoredManifest, below: Sequence[str], absent: Callable[[str], None]
 ) -> Iterator[StoredManifest]:
-    """Some files of a tree, and the files of some folders; of a large tree they are in a file while the context lasts."""
+    """Select the files and folders `below` of a tree, in a temporary file, since they may be many."""
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
@@ -231,7 +231,7 @@ def _part_of(
 
 @contextmanager
 def _nothing_left_over(target: Path) -> Iterator[None]:
-    """Around what makes a folder: when that fails, those above it that were made for it go as well."""
+    """If the block fails, remove the parent folders of `target` that did not exist before."""
     made = [folder for folder in target.absolute().parents if not folder.exists()]
     try:
         yield
@@ -243,7 +243,7 @@ def _nothing_left_over(target: Path) -> Iterator[None]:
 
 
 def _refuse_without_room(size: int, target: Path) -> None:
-    """Raise ExtractRefused before the first byte: a few kilobytes of somebody else's may be laid out as terabytes."""
+    """Raise ExtractRefused before the first byte: a stranger's few kilobytes may expand to terabytes."""
     from shutil import disk_usage
 
     from nsml.common.units import size_text
@@ -265,7 +265,7 @@ async def tree_chunks(
     progress: Callable[[Transfer], None] | None = None,
     shown_by: Callable[[], Awaitable[object]] | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks of all files in order, repeats included, few thousand a call; not held against their digests."""
+    """Yield the chunks of all files in order, with repeats, a few thousand per call; digests are not checked."""
     refs = tree.refs()
     received, total = 0, tree.size
     while asked := [ref.digest for ref in islice(refs, _FETCHED_AT_ONCE)]:

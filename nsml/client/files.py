@@ -1,9 +1,9 @@
-"""Copies of files out of and into running sessions, through the control plane.
+"""Copy files out of and into running sessions, through the control plane.
 
 report = await client.sessions.copy_out("@last", "checkpoints", "here")
 report = await client.sessions.copy_in("@last", "data.csv", "data.csv")
 
-Both go on where an earlier copy was broken off, and leave out what is there already: same size, same time.
+Both resume an interrupted copy, and skip files that are there already: same size, same time.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from nsml.copying.messages import Report
 
     Progress = Callable[[int, int], None]
-    """Is told how many bytes of how many are there; 0 where it is not known how many."""
+    """Called with the bytes done and the bytes in total; 0 in total if unknown."""
 
 
 FILES: Final = "FILES"
-"""The reason of an error that the session's side tells of."""
+"""The reason of errors reported by the session's side."""
 
 
 async def copy_out(
@@ -61,9 +61,9 @@ async def copy_out(
     """Copy a file or folder of a replica to `target`, or into it if that is a folder.
 
     Raises:
-        NotFound, Denied, StateConflict: it cannot be read there.
-        OSError: it cannot be written here.
-        ConnectionLost: the connection broke; another call goes on.
+        NotFound, Denied, StateConflict: the source cannot be read.
+        OSError: the target cannot be written.
+        ConnectionLost: the connection broke; another call resumes.
         ClientError: as `nsml.client.tunnels.open_tunnel`.
     """
     if os.open not in os.supports_dir_fd:
@@ -92,13 +92,13 @@ async def copy_in(
 
 
 def opened(rpc: Rpc, reference: str, rank: int) -> AbstractAsyncContextManager[Tunnel]:
-    """A tunnel to the service."""
+    """Open a tunnel to the file service."""
     what = "files of sessions"
     return open_agent_service(rpc, reference, agent_services.FILES, rank=rank, what=what)
 
 
 def own_name(path: bytes) -> bytes:
-    """What a copy of it is called in a folder; empty where only what is in it is meant, as of "." and "a/."."""
+    """Return the name of its copy in a folder; empty for "." and "a/.", which mean only the contents."""
     name = os.path.basename(path.rstrip(b"/"))  # noqa: PTH119 - of bytes
     return b"" if name in {b".", b".."} else name
 
@@ -116,12 +116,12 @@ async def _copied(
         raise _refusal(error, start) from error
     if side.report is None:
         raise ConnectionLost("the connection to the session broke")
-    # The other side has left, or does: no end is said to it, which might not be passed on any more.
+    # Send no end of stream: the other side has closed or is closing, and might not receive it.
     return side.report
 
 
 async def begun(tunnel: Tunnel) -> tuple[pb.FilesResponse, bytes]:
-    """The word that it begins, and bytes that came with it. Raises ClientError, NotUnderstood."""
+    """Return the start response and the bytes after it. Raises ClientError, NotUnderstood."""
     held = b""
     try:
         while (found := first_of(held)) is None:
@@ -139,7 +139,7 @@ async def begun(tunnel: Tunnel) -> tuple[pb.FilesResponse, bytes]:
 async def _carry_out(
     tunnel: Tunnel, side: Receiver | Sender, came: bytes, progress: Progress | None
 ) -> None:
-    """Do this side's part. Raises NotUnderstood, Refused, OSError, ClientError."""
+    """Run this side of the copy. Raises NotUnderstood, Refused, OSError, ClientError."""
     steps = _Steps(side.steps())
     said = await asyncio.to_thread(steps.next, b"")
     try:
@@ -157,14 +157,14 @@ async def _carry_out(
 
 
 class _Steps:
-    """Steps that may be left in the middle of one."""
+    """Steps that may be closed while one runs."""
 
     def __init__(self, steps: Generator[bytes, bytes, None]) -> None:
         self._steps = steps
         self._turn = threading.Lock()
 
     def next(self, came: bytes) -> bytes | None:
-        """What is to be sent; empty: more is to be read; None: it is over."""
+        """Return the bytes to send; empty: read more first; None: the end."""
         with self._turn:
             try:
                 return self._steps.send(came) if came else next(self._steps)
@@ -172,13 +172,13 @@ class _Steps:
                 return None
 
     def close(self) -> None:
-        """Leave them: what is open is closed."""
+        """Close the generator and its files."""
         with self._turn:
             self._steps.close()
 
 
 async def read_from(tunnel: Tunnel) -> bytes:
-    """Some bytes of the other side. Raises ConnectionLost."""
+    """Read some bytes. Raises ConnectionLost, also at the end."""
     try:
         data = await tunnel.read()
     except Unavailable as error:
@@ -189,7 +189,7 @@ async def read_from(tunnel: Tunnel) -> bytes:
 
 
 async def write_to(tunnel: Tunnel, data: bytes) -> None:
-    """Send it. Raises Refused: the other side has left, and said why."""
+    """Send it. Raises Refused with the other side's reason, else ConnectionLost."""
     try:
         await tunnel.write(data)
     except Unavailable as error:
@@ -207,7 +207,7 @@ def _broken(error: Unavailable) -> ConnectionLost:
 
 
 def _refusal(error: Refused, start: pb.FilesRequest) -> ClientError:
-    """The error of the session's side, by what the system calls it."""
+    """Convert an error of the session's side, by its errno name."""
     kinds = {"ENOENT": NotFound, "EACCES": Denied, "EPERM": Denied}
     kind = kinds.get(error.name, ClientError)
     what = "copied" if start.sends else "written"

@@ -1,4 +1,4 @@
-"""What is about to be sent, held against what may be kept still: a push that does not fit is refused before it begins."""
+"""Check the size of an upload against the quota left: a push that does not fit is refused before it begins."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class KeptRoom:
-    """The bytes that may be kept for whoever sends, and how many of them are wanted so far, as they count.
+    """The quota left to the sender, and the bytes counted against it so far (`wanted`).
 
     Args:
-        room: what the platform has told.
-        session_id: for which an agent sends.
-        project: for which a user does.
+        room: bytes left, as reported by the platform.
+        session_id: the session, if an agent sends.
+        project: the project, if a user sends.
     """
 
     def __init__(self, rpc: Rpc, room: int, *, session_id: str = "", project: str = "") -> None:
@@ -27,7 +27,7 @@ class KeptRoom:
         self.wanted = 0
 
     async def add(self, size: int) -> None:
-        """Want so many more; raises NotEnough where the platform keeps no more than it has told."""
+        """Count `size` bytes; beyond the room, ask again: raises NotEnough if they do not fit."""
         self.wanted += size
         if self._room is None or self.wanted <= self._room:
             return
@@ -41,5 +41,5 @@ class KeptRoom:
 
 
 def room_in(answer: pb.FindMissingBlobsResponse) -> int | None:
-    """How many bytes more may be kept; None: without a limit, or the control plane is too old to say."""
+    """Return the quota left, in bytes; None: no limit, or the control plane is too old to report it."""
     return answer.room if answer.HasField("room") else None

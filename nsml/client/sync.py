@@ -1,10 +1,10 @@
-"""A folder in a running replica that is kept in step with one here: what is there, and files put and removed.
+"""Synchronize a folder in a running replica with a local one: read states, put and remove files.
 
 async with client.sessions.open_folder("@last") as folder:
     states = await folder.states([b"train.py"])
     results = await folder.carry_out([Remove(b"old.py", there)], read)
 
-What is to be done is the caller's to decide. Nothing is replaced or removed there but what the caller names.
+The caller decides what to do. Only files that the caller names are replaced or removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsml.client.tunnels import Tunnel
 
     Reader = Callable[[s.Put], Iterator[s.Piece]]
-    """The content of a file; raises OSError, and ValueError where it is not what was to be sent any more."""
+    """Reads the content of a file; raises OSError, and ValueError if the file has changed."""
 
 _MOST_HELD = 256 << 10
 
@@ -36,10 +36,10 @@ _MOST_HELD = 256 << 10
 async def open_folder(
     rpc: Rpc, reference: str, path: str, *, rank: int = 0
 ) -> AsyncIterator[SessionFolder]:
-    """The folder at `path` in a replica, relative to where its program was started.
+    """Open the folder `path` in a replica, relative to where its program was started.
 
     Raises:
-        NotFound, Denied, StateConflict: it cannot be worked in.
+        NotFound, Denied, StateConflict: the folder cannot be used.
         ConnectionLost: the connection broke.
         Unsupported: the node's agent is too old.
         ClientError: as `nsml.client.tunnels.open_tunnel`.
@@ -59,7 +59,7 @@ async def open_folder(
 
 
 class SessionFolder:
-    """An open one. One method at a time; raises ClientError, ConnectionLost, once that, of no use any more."""
+    """An open folder. Call one method at a time. Raises ClientError; unusable after ConnectionLost."""
 
     def __init__(self, tunnel: Tunnel, came: bytes) -> None:
         self._tunnel = tunnel
@@ -67,12 +67,12 @@ class SessionFolder:
         self._came = came
 
     async def greet(self) -> None:
-        """What is said first."""
+        """Send the version and wait for the start."""
         await self._say(m.message(m.BEGIN, s.VERSION))
         await self._expected(m.GO)
 
     async def states(self, paths: Sequence[bytes]) -> list[s.State]:
-        """What is at these paths."""
+        """Return the state of each path."""
         states: list[s.State] = []
         for part in s.parts(paths, most=m.MOST_ENTRIES, most_bytes=m.MOST_NAME_BYTES):
             await self._say(s.ask_message(part))
@@ -80,7 +80,7 @@ class SessionFolder:
         return states
 
     async def carry_out(self, orders: Sequence[s.Order], read: Reader) -> list[s.Result]:
-        """What came of each, in this order."""
+        """Carry out all orders; return their results in order."""
         results: list[s.Result] = []
         for start in range(0, len(orders), s.MOST_ORDERS):
             part = orders[start : start + s.MOST_ORDERS]
@@ -122,7 +122,7 @@ def _unclear() -> Unavailable:
 
 
 def _pieces(orders: Sequence[s.Order], read: Reader) -> Generator[bytes, None, None]:
-    """The orders with their content, in pieces of some size."""
+    """Encode the orders and their content, in bounded pieces."""
     held = bytearray()
     for order in orders:
         held += s.order_message(order)

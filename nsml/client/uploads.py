@@ -1,7 +1,7 @@
-"""Folders to the platform: read once, and only what the platform lacks travels, in bounded messages.
+"""Upload folders: files are read once, and only missing chunks are sent, in messages of bounded size.
 
-Chunks are asked for a window at a time and sent from memory, while further ones are read, cut and hashed. What is in memory
-does not depend on the size of the folder: a window that is asked for, calls that are on their way, and what is read ahead.
+Missing chunks are queried a window at a time and sent from memory, while further ones are read, cut and hashed. Memory use
+does not depend on the size of the folder: one queried window, the calls in flight, and the read-ahead.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ T = TypeVar("T")
 PART_BYTES: Final = 1 << 20
 """Most bytes of one blob in one message, by contract."""
 _MESSAGE_BYTES: Final = (2 << 20) - (64 << 10)
-"""Of blobs in one message. Each message costs both ends processor time, however small it is."""
+"""Most bytes of blobs in one message. A message costs both ends processor time, however small."""
 _ASKED_AT_ONCE: Final = 10_000
 _WINDOW_BYTES: Final = 16 << 20
-"""Bytes in memory about which the platform is asked together."""
+"""Bytes read into memory per query for missing blobs."""
 _CALL_BYTES: Final = 16 << 20
-"""Bytes that a call sends at least, but for the last one: each call is durable when it ends."""
+"""Fewest bytes of a call, except the last one: each call is durable when it ends."""
 _CALLS_AT_ONCE: Final = 3
-"""While one is flushed to the disk and one is checked, a third is on its way."""
+"""While one is flushed to disk and one is checked, a third is being sent."""
 _READERS: Final = 4
-"""Threads that read, cut and hash: of a network file system each file takes several round trips."""
+"""Threads that read, cut and hash: on a network file system each file takes several round trips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """What an upload made, and what of it really travelled."""
+    """The result of an upload, and how much was really sent."""
 
     packed: Packed
     digest: str
-    """Of the manifest: names the content from now on."""
+    """Digest of the manifest, which names the content."""
     files_sent: int = 0
-    """Files of which the platform lacked a part."""
+    """Files with chunks that were missing."""
     bytes_sent: int = 0
 
 
 async def find_missing(
     client: Client, digests: Sequence[str], *, root: str = "", bases: Sequence[str] = ()
 ) -> set[str]:
-    """Which of these blobs would have to be sent, for something to be made of the manifest `root`.
+    """Return the digests of blobs that the user must send before the manifest `root` can be used.
 
-    What `bases` list, manifests that the user may read, is not sent again.
+    Blobs listed by `bases`, manifests that the user may read, are not missing.
     """
     missing, _ = await _find_missing(client, digests, root=root, bases=bases)
     return missing
@@ -84,7 +84,7 @@ async def _find_missing(
     bases: Sequence[str] = (),
     project: str = "",
 ) -> tuple[set[str], int | None]:
-    """As `find_missing`, and how much more may be kept: None without a limit."""
+    """As `find_missing`, and the quota left, in bytes: None without a limit."""
     missing: set[str] = set()
     room = None
     for start in range(0, len(digests), _ASKED_AT_ONCE):
@@ -109,12 +109,12 @@ async def push(
     progress: Callable[[Transfer], None] | None = None,
     run: Offload = in_thread,
 ) -> Uploaded:
-    """Read listed files once, and send what the user has to send of them; `bases` as for `find_missing`.
+    """Read the listed files once and send their missing chunks; `bases` as for `find_missing`.
 
-    What `cache` knows is not read unless the platform lacks it. The manifest goes last, so a broken upload leaves nothing
-    that looks whole. Where not all may be kept, of the user or of `project` ("" for the user's own), the files are read once
-    before, and nothing is sent unless what is new of them may be. Raises ClientError, and PackRefused when a file changes
-    meanwhile, or there is too much.
+    Files in `cache` are read only if the platform lacks them. The manifest is sent last, so an interrupted upload leaves
+    nothing that looks complete. If the files may exceed the quota of the user or of `project` ("" for the user's own), they
+    are read an extra time before, and nothing is sent unless the new content fits. Raises ClientError, and PackRefused if a
+    file changes meanwhile or there is too much.
     """
     from nsml.content.packing import described
     from nsml.content.reading import FolderReader
@@ -134,7 +134,7 @@ async def push(
             async with _Sending(to, listed, most=_most_bytes(listed)) as sending:
                 return await sending.uploaded(await _read_through(reader, sending, run))
         except _MayNotFit as found:
-            # What was read by now is known.
+            # The cache has the files read so far.
             reader = await run(partial(FolderReader, listed, cache=cache))
             async with _Weighing(to, listed, room=found.room) as weighing:
                 packed = await _read_through(reader, weighing, run)
@@ -142,7 +142,7 @@ async def push(
 
 
 async def _read_through(reader: FolderReader, sending: _Sending, run: Offload) -> Packed:
-    """Give what is read to what sends it, to its end."""
+    """Pass all chunks, then the root, to `sending`."""
     from nsml.content.packing import packed_of
 
     with closing(reader.groups(_READERS)) as groups:
@@ -157,7 +157,7 @@ async def _read_through(reader: FolderReader, sending: _Sending, run: Offload) -
 async def _forgotten_if_changed(
     listed: FolderFiles, cache: StatCache | None, run: Offload
 ) -> AsyncIterator[None]:
-    """Around what sends files: one that is not what the cache says is read the next time."""
+    """Drop a file from the cache if it changed during the upload: the next one reads it."""
     from nsml.content.errors import ChangedWhilePacking
 
     try:
@@ -179,10 +179,10 @@ async def upload(
     run: Offload = in_thread,
     is_unheard: bool = False,
 ) -> Uploaded:
-    """Send what the user has to send of a packed folder, which is read again; `bases` and `project` as for `push`.
+    """Read a packed folder again and send its missing chunks; `bases` and `project` as for `push`.
 
-    The manifest goes last, and with `is_unheard` in any case. Raises ClientError, and PackRefused when a file changed since
-    it was packed.
+    The manifest is sent last, with `is_unheard` even if it is not missing. Raises ClientError, and PackRefused if a file
+    changed since it was packed.
     """
     to = _Target(client=client, bases=bases, project=project, progress=progress, run=run)
     try:
@@ -212,7 +212,7 @@ async def _pass_through(packed: Packed, sending: _Sending, run: Offload) -> None
 
 
 def _most_bytes(listed: FolderFiles) -> int:
-    """What listed files count for at most, where all of them are new and none can be compressed."""
+    """The most quota that the files can use, in bytes: if all are new and none can be compressed."""
     return listed.size + LEAST_BLOB_BYTES * len(listed.files)
 
 
@@ -227,10 +227,10 @@ async def made_of(
     progress: Callable[[Transfer], None] | None = None,
     run: Offload = in_thread,
 ) -> Made:
-    """What `make` makes of content that was sent, such as a session or a version of a dataset.
+    """Return the result of `make`, such as a session or a dataset version, for uploaded content.
 
-    Content that the platform does not have, or not of this user, is sent again, and `make` called
-    again. `cache`: as for `push`, which packed it. Raises what `make` and `upload` raise.
+    If the platform lacks the content, or has it from other users only, it is sent again and `make`
+    retried. `cache`: as for `push`, which packed it. Raises what `make` and `upload` raise.
     """
     for _ in client.rpc.ways.addresses:
         try:
@@ -251,7 +251,7 @@ async def made_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """Where folders are sent, and how; see `push`."""
+    """Destination and options of an upload; see `push`."""
 
     client: Client
     bases: Sequence[str]
@@ -261,7 +261,7 @@ class _Target:
 
 
 class _MayNotFit(Exception):
-    """Before anything is sent: all of a folder, were it new, is more than may be kept."""
+    """Raised before anything is sent: the folder would exceed the quota if all were new."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -269,14 +269,14 @@ class _MayNotFit(Exception):
 
 
 class _Sending:
-    """The chunks of one folder on their way: asked for in windows, and sent in calls of bounded size.
+    """Sends the missing chunks of one folder: queries them in windows, in calls of bounded size.
 
     Attributes:
-        root: digest of the manifest, once it is known: what the user may read is not sent again.
+        root: digest of the manifest, "" until known; if the user may read it, nothing is missing.
 
     Args:
-        total: bytes of which progress is shown; those of the listed files unless said.
-        most: what may be kept is held against so much, before anything is sent; 0: against nothing.
+        total: total bytes for progress; by default the size of the listed files.
+        most: raise _MayNotFit if the quota left is less, before anything is sent; 0: do not check.
     """
 
     is_weighed: ClassVar = False
@@ -295,9 +295,9 @@ class _Sending:
         self._done = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._is_missing: dict[str, bool] = {}
-        """Of each chunk that was asked for; what the platform answers are other strings, which would stay in memory."""
+        """By the digest of each queried chunk; the strings of the responses would stay in memory beside them."""
         self._missing_names: set[str] = set()
-        """Of the blobs that name the tree."""
+        """Missing blobs of the manifest."""
         self._bytes_sent = 0
         self._window: list[Piece] = []
         self._window_bytes = 0
@@ -313,7 +313,7 @@ class _Sending:
         await asyncio.gather(*self._calls, return_exceptions=True)
 
     async def add(self, pieces: Sequence[Piece]) -> None:
-        """Take further chunks; waits while enough is on its way."""
+        """Add chunks; waits while enough calls are in flight."""
         for piece in pieces:
             if piece.ref.digest in self._is_missing:
                 self._count(piece.ref.size)
@@ -325,7 +325,7 @@ class _Sending:
                 await self._ask()
 
     async def end(self, root: Root) -> None:
-        """There are no more: return when all is sent that is missing. Of the manifest it is asked, too."""
+        """Query the rest and the manifest, and wait until all missing chunks are sent."""
         self.root = root.digest
         await self._ask(*(page.digest for page in root.pages), self.root)
         if self._outbox:
@@ -334,7 +334,7 @@ class _Sending:
             await self._wait()
 
     async def uploaded(self, packed: Packed, *, is_unheard: bool = False) -> Uploaded:
-        """Send the manifest, after all else, its root last; what came of it all."""
+        """Send the manifest after `end`, its root last; return the result."""
         wanted = self._missing_names | {self.root} if is_unheard else self._missing_names
         calls = _calls(packed.manifest.naming_blobs(wanted))
         while blobs := await self._run(partial(next, calls, ())):
@@ -371,21 +371,21 @@ class _Sending:
                 await self._send()
 
     async def _send(self) -> None:
-        """Begin a call with what is to be sent, when there is room for one."""
+        """Start a call with the outbox, once fewer are in flight."""
         pieces, self._outbox, self._outbox_bytes = self._outbox, [], 0
         while len(self._calls) >= _CALLS_AT_ONCE:
             await self._wait()
         self._calls.add(asyncio.create_task(self._put(lambda: self._requests(pieces))))
 
     async def _wait(self) -> None:
-        """Until a call has ended; raises what it raised."""
+        """Wait until a call ends; raises its error."""
         ended, self._calls = await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
         for error in [call.exception() for call in ended]:
             if error is not None:
                 raise error
 
     async def _put(self, requests: Callable[[], AsyncIterator[PutBlobsRequest]]) -> None:
-        """One call, once more to each further control plane while the last one is away."""
+        """Make a call, and retry it on each other control plane if it is unavailable."""
         rpc = self._client.rpc
         for further in reversed(range(len(rpc.ways.addresses))):
             try:
@@ -408,7 +408,7 @@ class _Sending:
     def _count(self, size: int) -> None:
         self._done += size
         if self._progress is not None:
-            # Of a call that broke, some counts twice.
+            # A retry counts some bytes twice.
             done = min(self._done, self._total)
             self._progress(
                 Transfer(
@@ -421,7 +421,7 @@ class _Sending:
 
 
 class _Weighing(_Sending):
-    """Sends nothing: what is missing of a folder is held against what may be kept, as it counts once it is stored."""
+    """Sends nothing: checks the missing chunks of a folder, as they count once stored, against the quota."""
 
     is_weighed: ClassVar = True
 
@@ -430,7 +430,7 @@ class _Weighing(_Sending):
         self._room = KeptRoom(to.client.rpc, room, project=to.project)
 
     async def _send(self) -> None:
-        """Weigh what would be sent; raises NotEnough as soon as it is too much."""
+        """Count the outbox; raises NotEnough as soon as it exceeds the quota."""
         pieces, self._outbox, self._outbox_bytes = self._outbox, [], 0
         with closing(batches_of(self._folder, pieces, max_bytes=_MESSAGE_BYTES)) as batches:
             while batch := await self._run(partial(next, batches, ())):
@@ -454,7 +454,7 @@ class _Weighing(_Sending):
 
 
 def _calls(blobs: Iterable[tuple[str, bytes]]) -> Iterator[Batch]:
-    """Blobs in their order, as many together as one call sends."""
+    """Group blobs, in order, into calls of _CALL_BYTES."""
     some: list[tuple[str, bytes]] = []
     held = 0
     for digest, data in blobs:
