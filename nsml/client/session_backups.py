@@ -1,4 +1,4 @@
-"""Sessions into an archive: their records, what they reported and printed, and their files, as a stream."""
+"""Stream sessions into an archive: their records, reported metrics and output, and their files."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 LOST: Final = "nsml.lost"
-"""Kind of the line that stands for records that are lost: `first` and `last` are their positions."""
+"""Kind of the line in place of lost records: `first` and `last` are their positions."""
 _PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
 class Backed:
-    """What of one session is in an archive. `left_out`: what is not, and why, a line each."""
+    """Contents of a session in an archive. `left_out`: missing contents and why, a line each."""
 
     session: str
     bytes: int = 0
@@ -57,11 +57,11 @@ class SessionBackup:
     """Writes sessions into one archive, one after the other.
 
     Args:
-        client: of the platform that has them.
-        archive: what is written.
-        with_checkpoints: with the files of checkpoints; else only what is said of them.
-        with_datasets: with the files of the datasets that they used.
-        progress: is told how many bytes of files and records are in it.
+        client: of the sessions' platform.
+        archive: the archive to write.
+        with_checkpoints: include the files of checkpoints; else only their records.
+        with_datasets: include the files of the datasets used.
+        progress: called with the bytes of files and records in the archive.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class SessionBackup:
         self._progress = progress
         self._folders: set[str] = set()
         self._trees: dict[str, str] = {}
-        """Folders of the archive by the digests of what they have: the same code is in it once."""
+        """Folders of the archive by the digests of their trees: equal trees are stored once."""
         self._empty: set[str] = set()
-        """Those of them without files, which are not in the archive."""
+        """Folders of trees without files, which are not in the archive."""
         self._no_datasets: dict[str, str] = {}
         """Why a dataset is not in the archive, by its digest."""
 
     async def size_of(self, session: Session) -> int:
-        """About how many bytes of files it has: checkpoints and artifacts."""
+        """Estimate the bytes of its files: checkpoints and artifacts."""
         checkpoints = await self._client.checkpoints.every(session.id)
         artifacts = await self._client.artifacts.every(session.id)
         sizes = {one.digest: one.size_bytes for one in artifacts}
@@ -97,10 +97,10 @@ class SessionBackup:
         return sum(sizes.values())
 
     async def add_datasets(self, sessions: Sequence[Session]) -> int:
-        """Add the datasets that sessions used, if they are wanted; how many files these have.
+        """Add the datasets that sessions used, if `with_datasets`; return the number of files added.
 
-        Before the sessions, and the versions of a name in their order: so they are made again in that order. Raises as
-        `add` does.
+        Call it before `add`. Versions of a name are added in order, so that they are restored in that order. Raises as
+        `add`.
         """
         if not self._with_datasets:
             return 0
@@ -117,7 +117,7 @@ class SessionBackup:
         return adding.files
 
     async def add(self, session: Session) -> Backed:
-        """Add one that has ended. Raises ClientError, ContentError, OSError: the archive cannot be finished then."""
+        """Add an ended session. Raises ClientError, ContentError, OSError: the archive cannot be finished then."""
         backed = Backed(session.name)
         before = self._archive.bytes
         for reference in session.spec.datasets:
@@ -149,7 +149,7 @@ class SessionBackup:
         return backed
 
     def _new_folder(self, above: str, name: str) -> str:
-        """A folder that nothing else in the archive has."""
+        """Return a folder not yet used in the archive."""
         folder, number = f"{above}/{name}", 1
         while folder in self._folders:
             number += 1
@@ -165,10 +165,10 @@ class SessionBackup:
         backed: Backed,
         shown_by: Callable[[], Awaitable[object]],
     ) -> str | None:
-        """The folder of the archive that has a tree, which is added unless it is there.
+        """Add a tree unless it is in the archive; return its folder there.
 
-        None: the platform does not have it any more, and `what` is left out. Raises NotFound, as other errors, for one that
-        goes while it is written.
+        None: the platform has no such tree any more, and `what` is left out. Raises NotFound, among other errors, if the
+        tree disappears while it is written.
         """
         if root in self._trees:
             return self._trees[root]
@@ -179,7 +179,7 @@ class SessionBackup:
                 chunks = await stack.enter_async_context(
                     aclosing(tree_chunks(client, root, tree, shown_by=shown_by))
                 )
-                # Before the first file is begun: an archive cannot take one back.
+                # Before the first file begins: an archive cannot undo one.
                 data = await anext(chunks, b"")
             except NotFound as error:
                 backed.left_out.append(_gone(what, error))
@@ -230,7 +230,7 @@ class SessionBackup:
         what = f"checkpoint {one.name}"
         shown_by = partial(self._client.checkpoints.get, session.id, one.name)
         try:
-            # A checkpoint's content may be read once it was asked for by its name.
+            # A checkpoint's content may be read only after a request by its name.
             found = await shown_by()
         except NotFound as error:
             backed.left_out.append(_gone(what, error))
@@ -239,9 +239,9 @@ class SessionBackup:
         return await self._add_tree(place, found.digest, what, backed, shown_by)
 
     async def _add_initial(self, session: Session, folder: str, backed: Backed) -> str | None:
-        """The folder with the checkpoint that it began with: mostly one of its own, unless it saved another one of that name.
+        """Return the folder with its initial checkpoint: mostly one of its own, unless that name was saved again.
 
-        "": it has no files. None: it is not in the archive.
+        "": the checkpoint has no files. None: it is not in the archive.
         """
         if not session.spec.HasField("initial_checkpoint"):
             return None
@@ -261,7 +261,7 @@ class SessionBackup:
         if found.digest != initial.digest:
             backed.left_out.append(f"{what}: its name was saved again")
             return None
-        # No name of a checkpoint is this one: see `folder_name`.
+        # No checkpoint has this folder name: see `folder_name`.
         place = f"{folder}/checkpoints/%start"
         path = await self._add_tree(place, found.digest, what, backed, shown_by)
         return "" if path in self._empty else path
@@ -301,7 +301,7 @@ class SessionBackup:
                 async with aclosing(_media_files(self._client, page, backed)) as files:
                     async for one, data in files:
                         if not tree or replica != (one.attempt, one.rank):
-                            # A tree is over where another one begins, and never goes on.
+                            # A tree ends where another one begins, and never continues.
                             replica = one.attempt, one.rank
                             tree = self._new_folder(f"{folder}/media", "{}-{}".format(*replica))
                         self._archive.add(f"{tree}/{one.file}", data)
@@ -342,7 +342,7 @@ class SessionBackup:
             stream.add_to(self._archive, folder)
 
     async def _add_dataset(self, name: str, version: int, digest: str, adding: Backed) -> str:
-        """Add a version that sessions used, where it can be read; else why it is not in the archive."""
+        """Add a dataset version if it can be read; return why it is not in the archive, or ""."""
         label = f"dataset {name}@{version}"
         shown_by = partial(self._client.datasets.get, name, version)
         try:
@@ -366,7 +366,7 @@ class SessionBackup:
 
 
 class _Stream:
-    """One stream on its way: in a temporary file, since a member of an archive begins with its size."""
+    """Buffers a stream in a temporary file, since a member of an archive begins with its size."""
 
     def __init__(self, key: tuple[bool, int, int, int]) -> None:
         self.key = key
@@ -375,7 +375,7 @@ class _Stream:
         self._index = tempfile.TemporaryFile()  # noqa: SIM115 - as above
 
     def take(self, part: pb.StreamPart) -> None:
-        """The next part."""
+        """Add the next part."""
         if self._is_log:
             line: dict[str, Any] = {"first": part.first, "last": part.last}
             line |= (
@@ -388,7 +388,7 @@ class _Stream:
         elif part.is_lost:
             self._file.write(_line({"kind": LOST, "first": part.first, "last": part.last}))
         else:
-            # A line end in JSON stands between its words, and means nothing.
+            # A line end in JSON is only whitespace between tokens.
             self._file.writelines(record.replace(b"\n", b" ") + b"\n" for record in part.records)
 
     def add_to(self, archive: ArchiveWriter, folder: str) -> None:
@@ -420,7 +420,7 @@ def _gone(what: str, error: NotFound) -> str:
 async def _media_files(
     client: Client, page: Page, backed: Backed
 ) -> AsyncGenerator[tuple[Media, bytes], None]:
-    """The files of a page that are durable, replica after replica; what the platform does not have any more is left out."""
+    """Yield the durable files of a page, replica by replica; those that the platform no longer has are left out."""
     from nsml.client.media import contents
 
     wanted = sorted((one for one in page.media if one.root), key=_replica)

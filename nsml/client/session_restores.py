@@ -1,4 +1,4 @@
-"""Sessions from an archive: all of it is checked before the first byte is sent, then one session after the other."""
+"""Restore sessions from an archive: it is checked completely before the first byte is sent, then session by session."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 
 MOST_SESSIONS: Final = 100_000
 MOST_HELD_BYTES: Final = 256 << 20
-"""Of an archive: records of its sessions, and names of their trees, which stay in memory."""
+"""Most bytes in memory of an archive: records of its sessions, and names of their trees."""
 MOST_RECORD_BYTES: Final = 2 << 20
-"""Of a line of records: what programs write has a MiB at most, and a message has to carry it."""
+"""Longest line of records: programs write a MiB at most, and a line must fit in a message."""
 _MOST_BYTES: Final = 1 << 62
 _PIECE_BYTES: Final = 1 << 20
 _PART_RECORDS: Final = 1_000
 _MOST_DEPTH: Final = 50
 _DATASET: Final = "dataset.json"
-"""What the record of a dataset is called here; in the archive it is FOLDER.json."""
+"""Name of a dataset's record in this module; in the archive it is FOLDER.json."""
 _LARGEST: Final = 1 << 53
 _TRIES: Final = 3
-"""Of a session whose files the platform has removed again before it was there."""
+"""Tries to restore a session if the platform removes its files before it exists."""
 _STREAM: Final = re.compile(
     r"(?P<folder>sessions/[^/]+)/(?:records/(?P<record>[0-9]+-[0-9]+-[0-9]+)\.jsonl"
     r"|logs/(?P<log>[0-9]+-[0-9]+)\.(?P<kind>log|jsonl))"
@@ -77,11 +77,11 @@ class Inside:
     """A session of an archive.
 
     Attributes:
-        folder: its folder there.
-        code: the folder with its code; "": it is not in the archive.
-        initial: that of the checkpoint that it began with, which has files unless `is_initial_empty`; "": it is not in it.
-        trees: the folders with its files, its code among them.
-        left_out: what is not in the archive, a line each.
+        folder: its folder in the archive.
+        code: the folder with its code; "": not in the archive.
+        initial: the folder with its initial checkpoint; "": not in the archive, or without files if `is_initial_empty`.
+        trees: the folders with its files, including its code.
+        left_out: contents missing in the archive, a line each.
     """
 
     folder: str
@@ -95,7 +95,7 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an archive has, checked. `bytes`: of all its files together; `datasets`: versions with their files, as OWNER/NAME@N."""
+    """Checked contents of an archive. `bytes`: total size of its files; `datasets`: versions with files, as OWNER/NAME@N."""
 
     header: Header
     sessions: dict[str, Inside]
@@ -105,14 +105,14 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A session that is there. `was`: its name in the archive."""
+    """A restored session. `was`: its name in the archive."""
 
     session: sessions_pb2.Session
     was: str
     was_there: bool
     left_out: tuple[str, ...] = ()
     datasets: tuple[tuple[str, str], ...] = ()
-    """Those that are another version, or have another name, than in the archive: there, and here."""
+    """Datasets with another name or version than in the archive: the old and the new NAME@N."""
 
 
 def read_contents(file: Path, progress: Callable[[int], None] = lambda _: None) -> Contents:
@@ -124,7 +124,7 @@ def read_contents(file: Path, progress: Callable[[int], None] = lambda _: None) 
 
 
 class _Looking:
-    """Reads what is said of each session, and which trees there are."""
+    """The first pass over an archive: collects session records and trees."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         self._progress = progress
@@ -134,7 +134,7 @@ class _Looking:
         self.datasets: list[str] = []
         self._referring: dict[str, set[str]] = {}
         self._began: dict[str, _Began] = {}
-        """Checkpoints of no attempt, by the folder of their session: older versions say in no other way what it began with."""
+        """Checkpoints of no attempt, by session folder: older versions record the initial checkpoint in no other way."""
         self._held = 0
         self.bytes = 0
 
@@ -176,7 +176,7 @@ class _Looking:
 
     def _look_at_dataset(self, folder: str, member: Member) -> None:
         found = _dataset(member)
-        if folder in self._trees:  # else there is nothing to make it of
+        if folder in self._trees:  # else its files are missing
             self._hold(len(found.owner) + len(found.name))
             self.datasets.append(f"{found.owner}/{found.name}@{found.version}")
 
@@ -199,7 +199,7 @@ class _Looking:
             raise ArchiveRefused(f"records of sessions have more than {MOST_HELD_BYTES:,} bytes")
 
     def check(self) -> None:
-        """Raise ArchiveRefused where something is named that is not there."""
+        """Raise ArchiveRefused if a named tree or record is missing."""
         if self._referring:
             raise ArchiveRefused(f"{next(iter(self._referring))!r} has no record of a session")
         for inside in self.sessions.values():
@@ -209,7 +209,7 @@ class _Looking:
 
 
 def _check_size(name: str, member: Member) -> None:
-    """Raise ArchiveRefused for what cannot be read later, or what a message cannot carry."""
+    """Raise ArchiveRefused for a file too large to read later, or to fit in a message."""
     if name == "environment.lock":
         member.read(MOST_LOCK_BYTES)
     elif name.endswith(".jsonl"):
@@ -225,9 +225,9 @@ async def restore(
     progress: Callable[[int], None] = lambda _: None,
     restored: Callable[[Restored], None] = lambda _: None,
 ) -> None:
-    """Have the sessions of an archive on a platform; `restored` is told of each. What was restored before is not sent again.
+    """Restore the sessions of an archive; `restored` is called with each. Sessions restored before are not sent again.
 
-    Raises ClientError, ContentError, OSError: the sessions before are there, and the same again goes on behind them.
+    Raises ClientError, ContentError, OSError: earlier sessions stay restored, and another call continues after them.
     """
     with tempfile.TemporaryDirectory(prefix="nsml-restore-") as scratch:
         restoring = _Restoring(client, contents, Path(scratch), restored)
@@ -249,7 +249,7 @@ class _Row:
 
 
 class _Began(NamedTuple):
-    """What is kept of a checkpoint until the record of its session says whether that began with it."""
+    """A checkpoint that may be the initial one, until the record of its session is read."""
 
     path: str
     digest: str
@@ -265,7 +265,7 @@ _ROWS: Final = {
 
 
 class _Restoring:
-    """The second reading of an archive, in which everything is sent."""
+    """The second pass over an archive: sends everything."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class _Restoring:
         self._left: dict[str, Inside] = {}
         self._roots: dict[str, str] = {}
         self._datasets: dict[str, tuple[str, int, str]] = {}
-        """Name, version and digest here by the digest there."""
+        """Restored name, version and digest, by the digest in the archive."""
         self._made_here: set[str] = set()
         """Names of the datasets that this restore made."""
         self._empty_root = ""
@@ -293,7 +293,7 @@ class _Restoring:
         self._done = 0
 
     async def look(self) -> bool:
-        """Ask what is there already; whether anything is left to do."""
+        """Query the sessions that exist already; return whether any is left to send."""
         for folder, inside in self._contents.sessions.items():
             request = pb.RestoreSessionRequest(session=self._session(inside, is_check=True))
             answer = await self._call([request])
@@ -305,7 +305,7 @@ class _Restoring:
         return bool(self._left)
 
     async def send(self, file: Path, progress: Callable[[int], None]) -> None:
-        """Send the rest; `progress` is told half of the bytes as they are read, and half as they are sent."""
+        """Send the rest; `progress` counts half of the bytes when they are read, and half when they are sent."""
         self._progress = progress
         self._file = file
         try:
@@ -325,7 +325,7 @@ class _Restoring:
         self._progress(self._done // 2)
 
     async def _send(self, member: Member) -> bool:
-        """Take the next file; whether it is a file of a tree, which is sent as a whole."""
+        """Process the next file; return whether it belongs to a tree, which is sent as a whole."""
         if self._tree is not None and member.tree != self._tree.path:
             tree, self._tree = self._tree, None
             await self._push(tree)
@@ -340,7 +340,7 @@ class _Restoring:
         return False
 
     async def _push(self, tree: _Tree) -> None:
-        """Send what the platform lacks of a tree, and note its digest."""
+        """Send the missing chunks of a tree, and record its digest."""
         try:
             before = self._done
             self._roots[tree.path] = await self._pushed(tree.folder, tree.names)
@@ -349,7 +349,7 @@ class _Restoring:
             tree.remove()
 
     async def _send_again(self, trees: set[str]) -> None:
-        """Send what the platform lacks of trees that were sent before: it keeps nothing for long to which nothing refers."""
+        """Send missing chunks of trees sent before: the platform soon removes content that nothing refers to."""
         tree: _Tree | None = None
         try:
             async for member in _members(self._file):
@@ -388,7 +388,7 @@ class _Restoring:
         return root
 
     async def _root(self, row: _Row) -> str:
-        """The digest of its files here; "": they are not in the archive."""
+        """Return the digest of its restored files; "": not in the archive."""
         if not row.path:
             return ""
         if row.path not in self._roots and row.is_empty:
@@ -398,7 +398,7 @@ class _Restoring:
         return self._roots[row.path]
 
     async def _take(self, member: Member) -> None:
-        """A file that is no file of a tree: kept until the record of its session, or of its dataset, comes."""
+        """Process a file outside of trees: keep it until the record of its session or dataset is read."""
         folder, name = _placed(member.path)
         if folder.startswith("datasets/"):
             await self._make_dataset(folder, member)
@@ -411,7 +411,7 @@ class _Restoring:
             await to_its_end(in_thread(partial(kept.add, name, member)))
 
     async def _make_dataset(self, folder: str, member: Member) -> None:
-        """Have the version among the user's own datasets; under another name where theirs has other content."""
+        """Restore a version to the user's own datasets; under another name if theirs has other content."""
         found = _dataset(member)
         if folder not in self._roots:
             return
@@ -460,7 +460,7 @@ class _Restoring:
             except MissingBlobs:
                 await self._send_again(inside.trees)
             except Unavailable:
-                # To a call that is still sending a refusal may look like a broken connection.
+                # A refusal during sending may look like a broken connection.
                 roots = [self._roots[one] for one in inside.trees if one in self._roots]
                 if not await find_missing(self._client, roots):
                     raise
@@ -484,7 +484,7 @@ class _Restoring:
             spec.initial_checkpoint.digest = "" if is_check else root
         for one in spec.datasets:
             if one.digest in self._datasets:
-                # Its program reads it where it did.
+                # Its program reads it from the same folder as before.
                 one.folder = one.folder or one.name.rpartition("/")[2]
                 one.name, one.version, one.digest = self._datasets[one.digest]
                 if one.folder == one.name:
@@ -492,7 +492,7 @@ class _Restoring:
         return made
 
     def _renamed(self, inside: Inside) -> tuple[tuple[str, str], ...]:
-        """Datasets of a session that are another version here, or have another name."""
+        """Return the old and new NAME@N of datasets whose name or version changed."""
         pairs = []
         for one in inside.session.spec.datasets:
             if one.digest in self._datasets:
@@ -531,7 +531,7 @@ class _Restoring:
 
 
 async def _members(file: Path) -> AsyncIterator[Member]:
-    """The members of an archive, decompressed in threads: also those of which nothing is read."""
+    """Yield the members of an archive, decompressed in threads, even if they are not read."""
     with closing(members(file)) as found:
         while (member := await to_its_end(in_thread(partial(next, found, None)))) is not None:
             yield member
@@ -545,7 +545,7 @@ async def _each(
 
 
 class _Tree:
-    """A tree of the archive, laid out in a folder of its own that nobody else can write in."""
+    """A tree of the archive, extracted to its own folder, writable only by this user."""
 
     def __init__(self, path: str, scratch: Path) -> None:
         self.path = path
@@ -558,7 +558,7 @@ class _Tree:
         self._root = self._stack.enter_context(beneath(self.folder))
 
     def add(self, member: Member) -> None:
-        """Write a file. Raises ExtractRefused where this file system has no such name."""
+        """Write a file. Raises ExtractRefused if this file system cannot have its name."""
         parts = native_parts(member.name)
         with naming(member.name):
             for depth in range(1, len(parts)):
@@ -578,27 +578,27 @@ class _Tree:
         self.bytes += member.size
 
     def remove(self) -> None:
-        """Remove it; harmless when it is."""
+        """Remove its folder; idempotent."""
         self._stack.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class _Kept:
-    """Small files and streams of a session, one behind the other in a temporary file, until its record comes."""
+    """Small files and streams of a session, concatenated in a temporary file until its record is read."""
 
     def __init__(self, scratch: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 - closed by `close`
         self._places: dict[str, tuple[int, int]] = {}
 
     def add(self, name: str, member: Member) -> None:
-        """Keep one."""
+        """Append a file."""
         start = self._file.seek(0, os.SEEK_END)
         self._file.writelines(member.pieces)
         self._places[name] = start, self._file.tell()
         self._file.flush()
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close the file."""
         self._file.close()
 
     def _opened(self, name: str) -> IO[bytes]:
@@ -606,7 +606,7 @@ class _Kept:
         return io.BufferedReader(_Slice(self._file.fileno(), start, end))
 
     def text(self, name: str, most: int) -> str:
-        """A small one; "": there is none. Raises ArchiveRefused for more than `most` bytes, or no UTF-8."""
+        """Read a small file; "": none. Raises ArchiveRefused for more than `most` bytes, or no UTF-8."""
         data = self._opened(name).read(most + 1)
         if len(data) > most:
             raise ArchiveRefused(f"{name!r} has more than {most:,} bytes")
@@ -616,7 +616,7 @@ class _Kept:
             raise ArchiveRefused(f"{name!r} is no text") from error
 
     def lines(self, name: str) -> Iterator[bytes]:
-        """The lines of one, without their ends; none of one that is not there."""
+        """Yield the lines of a file, without line ends; none if it is missing."""
         file = self._opened(name)
         while line := file.readline(MOST_JSON_BYTES + 1):
             if len(line) > MOST_JSON_BYTES:
@@ -624,7 +624,7 @@ class _Kept:
             yield line.removesuffix(b"\n")
 
     def parts(self, folder: str) -> Iterator[pb.StreamPart]:
-        """All streams, each in its order."""
+        """Yield the parts of all streams, in order."""
         for name in sorted(self._places):
             found = _STREAM.fullmatch(f"{folder}/{name}")
             if found is None:
@@ -641,7 +641,7 @@ class _Kept:
 
 
 class _Slice(io.RawIOBase):
-    """The bytes [start, end) of a file, which is read at other places meanwhile."""
+    """The bytes [start, end) of a file that has other readers."""
 
     def __init__(self, file: int, start: int, end: int) -> None:
         self._file = file
@@ -666,7 +666,7 @@ def _stream(attempt: int, rank: int, writer: int = 0, *, is_log: bool = False) -
 
 
 def _record_parts(lines: Iterator[bytes], stream: pb.StreamPart) -> Iterator[pb.StreamPart]:
-    """Records by their places; a line may stand for those that are lost."""
+    """Yield parts of records with their positions; a line may mark lost records."""
     first = 1
     batch: list[bytes] = []
     size = 0
@@ -692,7 +692,7 @@ def _record_parts(lines: Iterator[bytes], stream: pb.StreamPart) -> Iterator[pb.
 
 
 def _lost(line: bytes, first: int) -> int:
-    """The last position of those that are lost from `first` on; 0: the line is a record."""
+    """Return the last position of records lost from `first` on; 0: the line is a record."""
     if LOST.encode() not in line:
         return 0
     try:
@@ -707,7 +707,7 @@ def _lost(line: bytes, first: int) -> int:
 def _log_parts(
     file: IO[bytes], index: Iterator[bytes], stream: pb.StreamPart
 ) -> Iterator[pb.StreamPart]:
-    """Bytes of a log with the times at which they came."""
+    """Yield the bytes of a log with their receive times."""
     wanted = 0
     for line in index:
         found = json_of(line, "the index of a log")
@@ -738,7 +738,7 @@ def _log_parts(
 
 
 def _placed(path: str) -> tuple[str, str]:
-    """The folder of the session, or of the dataset, that a file belongs to, and its name there."""
+    """Return the folder of a file's session or dataset, and the file's name there."""
     kind, _, rest = path.partition("/")
     if kind == "datasets":
         return path.removesuffix(".json"), _DATASET
@@ -774,7 +774,7 @@ def _inside(folder: str, member: Member) -> Inside:
 
 
 def _set_began(inside: Inside, began: _Began) -> None:
-    """Have a checkpoint of the session as what it began with, if it is that."""
+    """Set the session's initial checkpoint to `began` if the digests match."""
     if began.path and began.digest == inside.session.spec.initial_checkpoint.digest:
         inside.is_initial_empty = began.is_empty
         inside.initial = "" if began.is_empty else began.path
@@ -794,7 +794,7 @@ def _row(line: bytes, what: str, kind: str, message: type[Any]) -> _Row:
 
 
 def _parsed(value: Any, message: type[M], member: Member | str) -> M:
-    """A message of the contract from JSON; fields that are not known here are of a newer version, and left out."""
+    """Parse a message of the contract from JSON; unknown fields, of newer versions, are ignored."""
     from google.protobuf.json_format import ParseDict, ParseError
 
     path = member if isinstance(member, str) else member.path
