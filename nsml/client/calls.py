@@ -1,7 +1,7 @@
-"""The calls of the contract, one class a service.
+"""The calls of the contract, one class per service.
 
-Answers are the contract's own messages. Every method raises `nsml.client.errors.ClientError`.
-Long-lived streams that survive reconnects are in `streams`, content in `content`.
+Responses are the contract's own messages. Every method raises `nsml.client.errors.ClientError`.
+For streams that survive reconnects see `streams`, for content `content`.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ if TYPE_CHECKING:
         artifacts.ListArtifactsResponse,
     )
 
-# The messages of a service are imported by its first call: a command pays for what it calls.
+# The messages of a service are imported by its first call, so that commands start fast.
 
 _CREATE_RETRIES_S = (0.2, 0.5, 1.0)
 _PAGE = 1000
 
 
 def in_project(found: Sequence[sessions.Session], project: str) -> Sequence[sessions.Session]:
-    """Those that count for a project; "": all.
+    """Return the sessions that count for a project; "": all.
 
-    Control planes of the version before know no project in a filter, and answer with all.
+    Control planes of the version before ignore the project of a filter and return all.
     """
     if not project:
         return found
@@ -76,7 +76,7 @@ def in_project(found: Sequence[sessions.Session], project: str) -> Sequence[sess
 class Client:
     """One user's view of one platform, over any channels with gRPC's four kinds of call.
 
-    `rng` is the jitter of streams that connect again.
+    `rng`: for the jitter of reconnecting streams.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class Client:
         self.telemetry = Telemetry(self.rpc, self.clock)
 
     def verify_storage(self) -> AsyncGenerator[content.VerifyStorageResponse, None]:
-        """Have everything read that is stored, for administrators: how far that has come, then what is broken."""
+        """Administrators: verify all stored content; yields progress, then damaged content."""
         from nsml.v1 import content_pb2 as pb
 
         request = pb.VerifyStorageRequest()
         return self.rpc.stream("ContentService/VerifyStorage", request, pb.VerifyStorageResponse)
 
     def repair_storage(self) -> AsyncGenerator[content.RepairStorageResponse, None]:
-        """As `verify_storage`, and what other packs have is put again."""
+        """As `verify_storage`, and repair damage from copies in other packs."""
         from nsml.v1 import content_pb2 as pb
 
         request = pb.RepairStorageRequest()
@@ -125,7 +125,7 @@ class Client:
     async def repair_content(
         self, digest: str, *, is_from_start: bool
     ) -> content.RepairContentResponse:
-        """Have nodes put again what they have of some content, for some seconds; `is_from_start`: the first of several calls."""
+        """Repair some content from copies on nodes, for some seconds; `is_from_start`: the first of several calls."""
         from nsml.v1 import content_pb2 as pb
 
         request = pb.RepairContentRequest(digest=digest, is_from_start=is_from_start)
@@ -151,7 +151,7 @@ class Sessions:
         await self._create(checked, pb.CreateSessionResponse)
 
     async def create(self, request: sessions.CreateSessionRequest) -> sessions.Session:
-        """Submit. Repeats the request when nobody answers: its request id makes that safe."""
+        """Submit. Retries if nobody answers: the request id makes that safe."""
         from nsml.v1 import sessions_pb2 as pb
 
         for delay_s in _CREATE_RETRIES_S:
@@ -159,7 +159,7 @@ class Sessions:
                 return (await self._create(request, pb.CreateSessionResponse)).session
             except Unavailable as error:
                 if error.retry_after_s is not None:
-                    raise  # somebody did answer, and says when to come again
+                    raise  # the server answered with a time to retry
                 await self._clock.sleep(delay_s)
         return (await self._create(request, pb.CreateSessionResponse)).session
 
@@ -195,11 +195,11 @@ class Sessions:
         short: bool = False,
         on_missing: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[sessions.Session, None]:
-        """Sessions newest first, page after page; at most `limit`.
+        """Yield sessions newest first, page by page; at most `limit`.
 
         Their summaries have the first values, and those of `summary_names`. `short`: long commands and environments
-        lack their end (`nsml.view.complete_sessions`). `on_missing` is called for each page that lacks the ended ones, since the
-        history is away.
+        are truncated (`nsml.view.complete_sessions`). `on_missing` is called for each page without ended sessions, if the
+        history is unavailable.
         """
         from nsml.v1 import sessions_pb2 as pb
 
@@ -229,7 +229,7 @@ class Sessions:
     async def explain(
         self, reference: str, what_if: sessions.WhatIf | None = None
     ) -> sessions.ExplainSessionResponse:
-        """Why it waits; with `what_if` also what would come of it. NotWaiting where that makes no sense."""
+        """Explain why it waits; with `what_if` also the effect of a change: StateConflict if it does not wait."""
         from nsml.v1 import sessions_pb2 as pb
 
         request = pb.ExplainSessionRequest(session=reference, what_if=what_if)
@@ -240,7 +240,7 @@ class Sessions:
     async def queue(
         self, *, owners: Sequence[str] = (), project: str = "", limit: int | None = None
     ) -> list[sessions.ListQueueResponse]:
-        """The queue in its order, page after page; at least one, of at most `limit` sessions in all."""
+        """Return the queue in order, as pages: at least one, with at most `limit` sessions in all."""
         from nsml.v1 import sessions_pb2 as pb
 
         request = pb.ListQueueRequest(owners=owners, project=project)
@@ -258,7 +258,7 @@ class Sessions:
     async def stop(
         self, reference: str, *, grace_s: float | None = None, reason: str = ""
     ) -> sessions.Session:
-        """Record the request that it stop; AlreadyEnded when there is nothing to stop."""
+        """Record a request to stop it; AlreadyEnded if it has ended."""
         from google.protobuf.duration_pb2 import Duration
 
         from nsml.v1 import sessions_pb2 as pb
@@ -274,7 +274,7 @@ class Sessions:
     async def requeue(
         self, reference: str, *, reason: str = "", force: bool = False
     ) -> sessions.Session:
-        """Have it save and wait for room again, or release it where it is held; StateConflict when it does neither, or could not go on."""
+        """Checkpoint and requeue a running session, or release a held one; StateConflict if it is neither, or not resumable."""
         from nsml.v1 import sessions_pb2 as pb
 
         request = pb.RequeueSessionRequest(session=reference, reason=reason, force=force)
@@ -295,10 +295,10 @@ class Sessions:
         at: int | None = None,
         wait_s: float | None = None,
     ) -> sessions.Session:
-        """Ask for a change of its running programs: the last of the session's `changes`. `values` are JSON by knob.
+        """Request a change of its running programs, added to the session's `changes`. `values`: JSON by knob.
 
         Raises:
-            StateConflict: it does not run, or another change is not over.
+            StateConflict: it does not run, or another change is pending.
         """
         from nsml.v1 import sessions_pb2 as pb
 
@@ -317,7 +317,7 @@ class Sessions:
         return await self._changed(request)
 
     async def withdraw_change(self, reference: str) -> sessions.Session:
-        """Withdraw the change that is not decided yet; StateConflict: there is none."""
+        """Withdraw the undecided change; StateConflict: there is none."""
         from nsml.v1 import sessions_pb2 as pb
 
         return await self._changed(pb.ChangeProgramRequest(session=reference, withdraw=True))
@@ -331,7 +331,7 @@ class Sessions:
         return answer.session
 
     async def remove(self, reference: str) -> str:
-        """Remove an ended session and all that it left; its full name. StillLive before its end."""
+        """Remove an ended session and its data; return its full name. StillLive before its end."""
         from nsml.v1 import sessions_pb2 as pb
 
         request = pb.RemoveSessionRequest(session=reference)
@@ -347,7 +347,7 @@ class Sessions:
         memo: str | None = None,
         visibility: resources.Visibility | None = None,
     ) -> sessions.Session:
-        """Change what is given."""
+        """Update a session; None: unchanged."""
         from nsml.v1 import sessions_pb2 as pb
 
         request = pb.UpdateSessionRequest(session=reference, memo=memo)
@@ -359,7 +359,7 @@ class Sessions:
         return answer.session
 
     async def metrics(self, reference: str) -> list[sessions.Metric]:
-        """Its metrics by name, with the number of their points."""
+        """Return its metrics by name, with their numbers of points."""
         from nsml.v1 import sessions_pb2 as pb
 
         request = pb.ListMetricsRequest(session=reference)
@@ -367,7 +367,7 @@ class Sessions:
         return [metric async for page in pages for metric in page.metrics]
 
     async def let_go(self, reference: str) -> Timestamp:
-        """When points of it were let go last, of which columns are left; 0 where none were."""
+        """Return when its points were last removed, leaving their columns; 0 if never."""
         from nsml.v1 import sessions_pb2 as pb
 
         request = pb.ListMetricsRequest(session=reference)
@@ -379,19 +379,19 @@ class Sessions:
     def open_tunnel(
         self, reference: str, service: str, *, rank: int = 0
     ) -> AbstractAsyncContextManager[Tunnel]:
-        """A byte stream to what a replica's program serves; see `nsml.client.tunnels`."""
+        """Open a byte stream to a service of a replica; see `nsml.client.tunnels`."""
         from nsml.client.tunnels import open_tunnel
 
         return open_tunnel(self._rpc, reference, service, rank=rank)
 
     async def check_service(self, reference: str, service: str, *, rank: int = 0) -> None:
-        """Raise NoSuchService unless something listens there; nothing connects to a TCP port."""
+        """Raise NoSuchService unless something listens there; makes no connection to a TCP port."""
         from nsml.client.tunnels import check_service
 
         await check_service(self._rpc, reference, service, rank=rank)
 
     async def processes(self, reference: str, *, rank: int = 0) -> sessions.ReplicaProcesses:
-        """The processes of a replica now; raises as `nsml.client.tunnels.processes`."""
+        """Return a replica's current processes; raises as `nsml.client.tunnels.processes`."""
         from nsml.client.tunnels import processes
 
         return await processes(self._rpc, reference, rank=rank)
@@ -405,7 +405,7 @@ class Sessions:
         environment: Mapping[str, str] | None = None,
         terminal: tuple[int, int] | None = None,
     ) -> AbstractAsyncContextManager[RemoteProgram]:
-        """A program in a running replica; see `nsml.client.programs`."""
+        """Start a program in a running replica; see `nsml.client.programs`."""
         from nsml.client.programs import open_program
 
         return open_program(
@@ -443,13 +443,13 @@ class Sessions:
     def open_folder(
         self, reference: str, *, path: str = ".", rank: int = 0
     ) -> AbstractAsyncContextManager[SessionFolder]:
-        """A folder in a running replica that is kept in step with one here; see `nsml.client.sync`."""
+        """Open a folder in a running replica to synchronize with a local one; see `nsml.client.sync`."""
         from nsml.client.sync import open_folder
 
         return open_folder(self._rpc, reference, path, rank=rank)
 
     def open_ssh(self, reference: str, *, rank: int = 0) -> AbstractAsyncContextManager[SshServer]:
-        """An ssh server in a running replica; see `nsml.client.ssh`."""
+        """Start an ssh server in a running replica; see `nsml.client.ssh`."""
         from nsml.client.ssh import open_ssh
 
         return open_ssh(self._rpc, reference, rank=rank)
@@ -465,7 +465,7 @@ class Sessions:
         wait_s: float = USUAL_WAIT_S,
         told: Callable[[sessions.EvaluateResponse], None] | None = None,
     ) -> sessions.Evaluated:
-        """What a replica's program makes of code; see `nsml.client.expressions`."""
+        """Evaluate code in a replica's program; see `nsml.client.expressions`."""
         from nsml.client.expressions import evaluate
 
         return await evaluate(
@@ -482,7 +482,7 @@ class Sessions:
     async def stacks(
         self, reference: str, *, rank: int = 0, with_locals: bool = False
     ) -> sessions.ReplicaStacks:
-        """What a replica's Python programs do now; raises as `nsml.client.tunnels.stacks`."""
+        """Return the stacks of a replica's Python programs; raises as `nsml.client.tunnels.stacks`."""
         from nsml.client.tunnels import stacks
 
         return await stacks(self._rpc, reference, rank=rank, with_locals=with_locals)
@@ -506,7 +506,7 @@ class Datasets:
     async def create_version(
         self, request: datasets.CreateDatasetVersionRequest
     ) -> datasets.CreateDatasetVersionResponse:
-        """Make content that was sent the newest version."""
+        """Create the newest version from uploaded content."""
         from nsml.v1 import datasets_pb2 as pb
 
         return await self._rpc.unary(
@@ -516,7 +516,7 @@ class Datasets:
     async def every(
         self, name_glob: str = "", *, words: Sequence[str] = ()
     ) -> list[datasets.Dataset]:
-        """Datasets that the caller may see, by name; those with all of the words."""
+        """Return the datasets visible to the caller, by name; all `words` must match."""
         from nsml.v1 import datasets_pb2 as pb
 
         request = pb.ListDatasetsRequest(name_glob=name_glob, words=words, page_size=_PAGE)
@@ -529,19 +529,19 @@ class Datasets:
 
         request = pb.ListDatasetsRequest(name_glob=name_glob, removed=True, page_size=_PAGE)
         pages = _pages(self._rpc, "DatasetService/ListDatasets", request, pb.ListDatasetsResponse)
-        # Control planes of the version before list the datasets that are there.
+        # Control planes of the version before list existing datasets instead.
         return [one async for page in pages for one in page.datasets if one.HasField("removed_at")]
 
     async def get(self, name: str, version: int = 0, tag: str = "") -> datasets.Dataset:
-        """NAME or OWNER/NAME; version 0 without a tag is the newest."""
+        """Return a version of NAME or OWNER/NAME; 0 without a tag: the newest."""
         found = (await self.look(name, version, tag)).dataset
         if tag and tag not in found.tags:
-            # Control planes of the version before know no tags, and answer with the newest version.
+            # Control planes of the version before ignore tags and return the newest version.
             raise NotFound(f"{name} has no tag {tag!r}", reason="NOT_FOUND")
         return found
 
     async def look(self, name: str, version: int = 0, tag: str = "") -> datasets.GetDatasetResponse:
-        """The same with the sessions that use it, where the caller may know."""
+        """As `get`, with the sessions that use it, if visible to the caller."""
         from nsml.v1 import datasets_pb2 as pb
 
         request = pb.GetDatasetRequest(name=name, version=version, tag=tag)
@@ -550,7 +550,7 @@ class Datasets:
     async def versions(
         self, name: str, *, with_removed: bool = False, limit: int | None = None
     ) -> list[datasets.Dataset]:
-        """The versions of a dataset, the newest first; at most `limit`."""
+        """Return the versions of a dataset, newest first; at most `limit`."""
         from nsml.v1 import datasets_pb2 as pb
 
         size = _PAGE if limit is None else min(limit, _PAGE)
@@ -573,7 +573,7 @@ class Datasets:
         description: str | None = None,
         parts: Sequence[datasets.DatasetPart] = (),
     ) -> datasets.Dataset:
-        """Change who sees a dataset, or its parts, or its description; None: as it is."""
+        """Update a dataset's visibility, description or parts; None: unchanged."""
         from nsml.v1 import datasets_pb2 as pb
 
         request = pb.UpdateDatasetRequest(
@@ -587,7 +587,7 @@ class Datasets:
     async def tag(
         self, name: str, new_tag: str, version: int = 0, tag: str = ""
     ) -> datasets.TagDatasetVersionResponse:
-        """Have a tag name a version."""
+        """Set a tag on a version."""
         from nsml.v1 import datasets_pb2 as pb
 
         request = pb.TagDatasetVersionRequest(name=name, version=version, tag=tag, new_tag=new_tag)
@@ -596,7 +596,7 @@ class Datasets:
         )
 
     async def untag(self, name: str, tag: str) -> int:
-        """Remove a tag; the version that it named."""
+        """Remove a tag; return its version."""
         from nsml.v1 import datasets_pb2 as pb
 
         request = pb.UntagDatasetVersionRequest(name=name, tag=tag)
@@ -608,7 +608,7 @@ class Datasets:
     async def remove(
         self, name: str, version: int = 0, tag: str = ""
     ) -> datasets.RemoveDatasetResponse:
-        """Remove a version; 0 without a tag: the dataset."""
+        """Remove a version; 0 without a tag: the whole dataset."""
         from nsml.v1 import datasets_pb2 as pb
 
         request = pb.RemoveDatasetRequest(name=name, version=version, tag=tag)
@@ -617,7 +617,7 @@ class Datasets:
         )
 
     async def restore(self, name: str, version: int = 0) -> datasets.RestoreDatasetResponse:
-        """Restore a removed version; 0: what was removed last at once."""
+        """Restore a removed version; 0: all versions of the last removal."""
         from nsml.v1 import datasets_pb2 as pb
 
         request = pb.RestoreDatasetRequest(name=name, version=version)
@@ -627,17 +627,17 @@ class Datasets:
 
 
 class Checkpoints:
-    """CheckpointService, as far as users call it."""
+    """CheckpointService: the calls for users."""
 
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
 
     async def every(self, reference: str) -> list[checkpoints.Checkpoint]:
-        """The checkpoints of a session, oldest first."""
+        """Return the checkpoints of a session, oldest first."""
         return list((await self.listing(reference)).checkpoints)
 
     async def listing(self, reference: str) -> checkpoints.ListCheckpointsResponse:
-        """All of them as one page, with what is kept and what was removed."""
+        """Return all as one page, with retention and removals."""
         from nsml.v1 import checkpoints_pb2 as pb
 
         request = pb.ListCheckpointsRequest(session=reference)
@@ -650,7 +650,7 @@ class Checkpoints:
         return whole
 
     async def get(self, reference: str, name: str) -> checkpoints.Checkpoint:
-        """One checkpoint."""
+        """Return one checkpoint."""
         from nsml.v1 import checkpoints_pb2 as pb
 
         request = pb.GetCheckpointRequest(session=reference, name=name)
@@ -660,7 +660,7 @@ class Checkpoints:
         return answer.checkpoint
 
     async def tag(self, reference: str, name: str, tag: str) -> checkpoints.TagCheckpointResponse:
-        """Give a checkpoint a tag."""
+        """Tag a checkpoint."""
         from nsml.v1 import checkpoints_pb2 as pb
 
         request = pb.TagCheckpointRequest(session=reference, name=name, tag=tag)
@@ -669,7 +669,7 @@ class Checkpoints:
         )
 
     async def untag(self, reference: str, tag: str) -> str:
-        """Take a tag away; the name of the checkpoint that had it."""
+        """Remove a tag; return the name of its checkpoint."""
         from nsml.v1 import checkpoints_pb2 as pb
 
         request = pb.UntagCheckpointRequest(session=reference, tag=tag)
@@ -681,7 +681,7 @@ class Checkpoints:
     async def remove(
         self, reference: str, names: Sequence[str], *, including_tagged: bool = False
     ) -> list[str]:
-        """Remove checkpoints; the names of those that are gone. Each call removes _PAGE of them, all or none."""
+        """Remove checkpoints; return the removed names. Each call removes _PAGE of them, all or none."""
         from nsml.v1 import checkpoints_pb2 as pb
 
         removed: list[str] = []
@@ -699,13 +699,13 @@ class Checkpoints:
 
 
 class Environments:
-    """EnvironmentService, as far as users call it."""
+    """EnvironmentService: the calls for users."""
 
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
 
     async def lock(self, reference: str) -> sessions.EnvironmentLock:
-        """The packages that a session ran with; NotFound where no lock of it is kept."""
+        """Return the locked packages of a session; NotFound if no lock is kept."""
         from nsml.v1 import environments_pb2 as pb
 
         request = pb.GetEnvironmentLockRequest(session=reference)
@@ -715,7 +715,7 @@ class Environments:
         return answer.lock
 
     async def on_node(self, node: str) -> Sequence[resources.NodeEnvironment]:
-        """Those that a node has for sessions, as far as the caller sees them; the one used last first."""
+        """Return a node's environments visible to the caller, most recently used first."""
         from nsml.v1 import environments_pb2 as pb
 
         request = pb.ListEnvironmentsRequest(node=node)
@@ -727,7 +727,7 @@ class Environments:
     async def build(
         self, node: str, files: resources.EnvironmentFiles
     ) -> resources.EnvironmentBuild:
-        """Begin to build one on a node."""
+        """Start building one on a node."""
         from nsml.v1 import environments_pb2 as pb
 
         request = pb.BuildEnvironmentRequest(node=node, files=files)
@@ -739,7 +739,7 @@ class Environments:
     async def build_state(
         self, node: str, build_id: str, log_offset: int, *, cancel: bool = False
     ) -> resources.EnvironmentBuild:
-        """How a build stands, which is to end if `cancel`, with what it said from `log_offset` on."""
+        """Return the state of a build, with its log from `log_offset` on; `cancel`: end it."""
         from nsml.v1 import environments_pb2 as pb
 
         request = pb.GetEnvironmentBuildRequest(
@@ -751,7 +751,7 @@ class Environments:
         return answer.build
 
     async def remove(self, node: str, key: str) -> None:
-        """Remove one from a node, unless something uses it."""
+        """Remove one from a node, unless it is in use."""
         from nsml.v1 import environments_pb2 as pb
 
         request = pb.RemoveEnvironmentRequest(node=node, key=key)
@@ -761,13 +761,13 @@ class Environments:
 
 
 class Artifacts:
-    """ArtifactService, as far as users call it."""
+    """ArtifactService: the calls for users."""
 
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
 
     async def every(self, reference: str, name: str = "") -> list[artifacts.Artifact]:
-        """The artifacts of a session, oldest first; their content may be read from who answers. With `name` its versions."""
+        """Return the artifacts of a session, oldest first, or the versions of `name`. The same control plane then serves their content."""
         from nsml.v1 import artifacts_pb2 as pb
 
         request = pb.ListArtifactsRequest(session=reference, name=name)
@@ -777,7 +777,7 @@ class Artifacts:
         return [one async for page in pages for one in page.artifacts]
 
     async def count_removed(self, reference: str, name: str) -> tuple[int, int]:
-        """How many versions of an artifact were removed, and how many of these since they had expired."""
+        """Return how many versions of an artifact were removed, and how many of them on expiry."""
         from nsml.v1 import artifacts_pb2 as pb
 
         request = pb.ListArtifactsRequest(session=reference, name=name, page_size=1)
@@ -800,13 +800,13 @@ class Artifacts:
 
 
 class Media:
-    """MediaService, as far as users call it."""
+    """MediaService: the calls for users."""
 
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
 
     async def page(self, request: media.ListMediaRequest) -> media.ListMediaResponse:
-        """A page of what a session showed; its content may be read from who answers."""
+        """Return a page of a session's media. The same control plane then serves their content."""
         from nsml.v1 import media_pb2 as pb
 
         return await self._rpc.unary("MediaService/ListMedia", request, pb.ListMediaResponse)
@@ -827,7 +827,7 @@ class Nodes:
         return [node async for page in pages for node in page.nodes]
 
     async def get(self, name: str) -> nodes.GetNodeResponse:
-        """One node, with the sessions that it has."""
+        """Return one node, with its sessions."""
         from nsml.v1 import nodes_pb2 as pb
 
         request = pb.GetNodeRequest(name=name)
@@ -836,7 +836,7 @@ class Nodes:
     async def drain(
         self, name: str, *, move_after_s: float | None = None, reason: str = ""
     ) -> nodes.Node:
-        """Administrators: nothing new; what runs is moved after a time, or never (None)."""
+        """Administrators: drain a node; move its sessions after a time, or never (None)."""
         from nsml.v1 import nodes_pb2 as pb
 
         request = pb.DrainNodeRequest(name=name, reason=reason)
@@ -846,7 +846,7 @@ class Nodes:
         return answer.node
 
     async def resume(self, name: str) -> nodes.Node:
-        """Administrators: take sessions again; StateConflict for a fenced node."""
+        """Administrators: accept sessions again; StateConflict for a fenced node."""
         from nsml.v1 import nodes_pb2 as pb
 
         request = pb.ResumeNodeRequest(name=name)
@@ -856,14 +856,14 @@ class Nodes:
     async def fence(
         self, name: str, *, reason: str = "", force: bool = False
     ) -> nodes.FenceNodeResponse:
-        """Administrators: what ran there is gone; StateConflict for a node that is heard."""
+        """Administrators: declare its sessions lost; StateConflict for a responsive node, unless `force`."""
         from nsml.v1 import nodes_pb2 as pb
 
         request = pb.FenceNodeRequest(name=name, reason=reason, force=force)
         return await self._rpc.unary("NodeService/FenceNode", request, pb.FenceNodeResponse)
 
     async def remove(self, name: str, *, revoke: bool = False) -> None:
-        """Administrators: forget a node that holds nothing; with `revoke` bar its key, and cut it off."""
+        """Administrators: remove a node without sessions; `revoke`: disconnect it and revoke its key."""
         from nsml.v1 import nodes_pb2 as pb
 
         request = pb.RemoveNodeRequest(name=name, revoke=revoke)
@@ -877,13 +877,13 @@ class Nodes:
         environment: Mapping[str, str] | None = None,
         terminal: tuple[int, int] | None = None,
     ) -> AbstractAsyncContextManager[RemoteProgram]:
-        """Administrators: a program on a node itself; see `nsml.client.programs`."""
+        """Administrators: start a program on a node; see `nsml.client.programs`."""
         from nsml.client.programs import open_node_program
 
         return open_node_program(self._rpc, name, argv, environment=environment, terminal=terminal)
 
     async def pull_image(self, name: str, image: str) -> resources.ImageStatus:
-        """Have a node fetch an image; `image_pull` says how far it is, and keeps it going."""
+        """Pull an image to a node; `image_pull` returns the progress, and keeps the pull alive."""
         from nsml.v1 import nodes_pb2 as pb
 
         request = pb.PullImageRequest(node=name, image=image)
@@ -891,7 +891,7 @@ class Nodes:
         return answer.status
 
     async def image_pull(self, name: str, image: str) -> resources.ImageStatus:
-        """How a pull of one's own stands."""
+        """Return the state of the caller's pull."""
         from nsml.v1 import nodes_pb2 as pb
 
         request = pb.GetImagePullRequest(node=name, image=image)
@@ -907,7 +907,7 @@ class Nodes:
         return answer.status
 
     async def cluster(self) -> nodes.GetClusterResponse:
-        """The platform in one answer."""
+        """Return the state of the platform."""
         from nsml.v1 import nodes_pb2 as pb
 
         return await self._rpc.unary(
@@ -922,7 +922,7 @@ class Accounts:
         self._rpc = rpc
 
     async def caller(self) -> accounts.GetCallerResponse:
-        """Who the token says one is."""
+        """Return the identity of the token."""
         from nsml.v1 import accounts_pb2 as pb
 
         return await self._rpc.unary(
@@ -932,7 +932,7 @@ class Accounts:
     async def create_user(
         self, name: str, *, is_admin: bool = False, team: str = "", restore: bool = False
     ) -> accounts.User:
-        """Administrators: a new user, or with `restore` a removed one again."""
+        """Administrators: create a user, or with `restore` a removed one."""
         from nsml.v1 import accounts_pb2 as pb
 
         role = pb.ROLE_ADMIN if is_admin else pb.ROLE_MEMBER
@@ -950,7 +950,7 @@ class Accounts:
         return list(answer.users)
 
     async def limit_kept(self, name: str, kept_bytes: int | None) -> None:
-        """Administrators: what the object store may keep for a user; 0: no limit, None: as for all."""
+        """Administrators: set a user's object store quota; 0: no limit, None: the default."""
         from nsml.v1 import accounts_pb2 as pb
 
         request = pb.UpdateUserRequest(name=name)
@@ -961,7 +961,7 @@ class Accounts:
         await self._rpc.unary("AccountService/UpdateUser", request, pb.UpdateUserResponse)
 
     async def usage(self, user: str = "") -> accounts.Usage:
-        """What the object store keeps for a user, by default the caller."""
+        """Return the object store usage of a user, by default the caller."""
         from nsml.v1 import accounts_pb2 as pb
 
         request = pb.GetUsageRequest(user=user)
@@ -970,7 +970,7 @@ class Accounts:
         ).usage
 
     async def every_usage(self) -> list[accounts.Usage]:
-        """Administrators: the same of all users, the most first."""
+        """Administrators: return the usage of all users, largest first."""
         from nsml.v1 import accounts_pb2 as pb
 
         answer = await self._rpc.unary(
@@ -988,7 +988,7 @@ class Accounts:
     async def create_token(
         self, user: str = "", *, valid_for_s: float | None = None
     ) -> accounts.CreateTokenResponse:
-        """A new token; by default the caller's own, for 30 days."""
+        """Create a token; by default the caller's own, for 30 days."""
         from google.protobuf.duration_pb2 import Duration
 
         from nsml.v1 import accounts_pb2 as pb
@@ -999,7 +999,7 @@ class Accounts:
         return await self._rpc.unary("AccountService/CreateToken", request, pb.CreateTokenResponse)
 
     async def revoke_token(self, user: str = "") -> int:
-        """Make this call's token invalid, or all of a user's; how many were."""
+        """Revoke this call's token, or all of a user's; return how many."""
         from nsml.v1 import accounts_pb2 as pb
 
         request = pb.RevokeTokenRequest(user=user)
@@ -1011,7 +1011,7 @@ class Accounts:
     async def create_join_token(
         self, *, valid_for_s: float | None = None
     ) -> accounts.CreateJoinTokenResponse:
-        """Administrators: a secret with which machines become nodes; for an hour by default."""
+        """Administrators: create a token for joining nodes; valid for an hour by default."""
         from google.protobuf.duration_pb2 import Duration
 
         from nsml.v1 import accounts_pb2 as pb
@@ -1024,7 +1024,7 @@ class Accounts:
         )
 
     async def join_node(self, request: accounts.JoinNodeRequest) -> accounts.JoinNodeResponse:
-        """Trade a join token's secret and a signing request for a node's certificate."""
+        """Exchange a join token's secret and a signing request for a node's certificate."""
         from nsml.v1 import accounts_pb2 as pb
 
         return await self._rpc.unary("AccountService/JoinNode", request, pb.JoinNodeResponse)
@@ -1037,14 +1037,14 @@ class Views:
         self._rpc = rpc
 
     async def open(self, references: Sequence[str], kind: views.ViewKind) -> views.OpenViewResponse:
-        """Have a program show sessions: the view, and an address for one visit."""
+        """Open a view of sessions; returns it and an address for one visit."""
         from nsml.v1 import views_pb2 as pb
 
         request = pb.OpenViewRequest(sessions=references, kind=kind)
         return await self._rpc.unary("ViewService/OpenView", request, pb.OpenViewResponse)
 
     async def every(self) -> list[views.View]:
-        """One's own; administrators: everybody's."""
+        """Return the caller's views; administrators: all."""
         from nsml.v1 import views_pb2 as pb
 
         request = pb.ListViewsRequest()
@@ -1052,7 +1052,7 @@ class Views:
         return list(answer.views)
 
     async def stop(self, view_id: str) -> None:
-        """End one of one's own; administrators: anybody's."""
+        """Stop one of the caller's views; administrators: any."""
         from nsml.v1 import views_pb2 as pb
 
         request = pb.StopViewRequest(id=view_id)
@@ -1075,9 +1075,9 @@ class Audit:
         since: float = 0.0,
         without: Iterable[str] = (),
     ) -> list[audit.AuditRow]:
-        """What was changed and refused, the newest first; for administrators.
+        """Administrators: return changes and refusals, newest first.
 
-        `without`: methods whose calls that ended with OK are left out.
+        `without`: methods of which calls that ended with OK are left out.
         """
         from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -1109,7 +1109,7 @@ class Secrets:
         self._rpc = rpc
 
     async def put(self, name: str, value: bytes) -> secrets.Secret:
-        """Make a secret of one's own, or give it another value."""
+        """Create or update one of the caller's secrets."""
         from nsml.v1 import secrets_pb2 as pb
 
         request = pb.SetSecretRequest(name=name, value=value)
@@ -1117,7 +1117,7 @@ class Secrets:
         return answer.secret
 
     async def every(self, user: str = "") -> list[secrets.Secret]:
-        """One's own secrets by name; administrators: a user's."""
+        """Return the caller's secrets by name; administrators: a user's."""
         from nsml.v1 import secrets_pb2 as pb
 
         request = pb.ListSecretsRequest(user=user)
@@ -1125,7 +1125,7 @@ class Secrets:
         return list(answer.secrets)
 
     async def remove(self, name: str, user: str = "") -> None:
-        """Remove a secret of one's own; administrators: a user's."""
+        """Remove one of the caller's secrets; administrators: a user's."""
         from nsml.v1 import secrets_pb2 as pb
 
         request = pb.RemoveSecretRequest(name=name, user=user)
@@ -1134,7 +1134,7 @@ class Secrets:
     async def put_login(
         self, registry: str, registry_user: str, password: bytes
     ) -> secrets.RegistryAccess:
-        """Set one's own login at a registry of images."""
+        """Set the caller's login at an image registry."""
         from nsml.v1 import secrets_pb2 as pb
 
         request = pb.SetRegistryLoginRequest(
@@ -1146,7 +1146,7 @@ class Secrets:
         return answer.login
 
     async def logins(self, user: str = "") -> list[secrets.RegistryAccess]:
-        """One's own logins by registry; administrators: a user's."""
+        """Return the caller's logins by registry; administrators: a user's."""
         from nsml.v1 import secrets_pb2 as pb
 
         request = pb.ListRegistryLoginsRequest(user=user)
@@ -1156,7 +1156,7 @@ class Secrets:
         return list(answer.logins)
 
     async def remove_login(self, registry: str, user: str = "") -> None:
-        """Remove a login of one's own; administrators: a user's."""
+        """Remove one of the caller's logins; administrators: a user's."""
         from nsml.v1 import secrets_pb2 as pb
 
         request = pb.RemoveRegistryLoginRequest(registry=registry, user=user)
@@ -1172,7 +1172,7 @@ class SshKeys:
         self._rpc = rpc
 
     async def add(self, public_key: str, name: str = "") -> ssh_keys.SshKey:
-        """Add a public key to one's own; "": a name made of it."""
+        """Add a public key to the caller's; "": named after the key."""
         from nsml.v1 import ssh_keys_pb2 as pb
 
         request = pb.AddSshKeyRequest(public_key=public_key, name=name)
@@ -1180,7 +1180,7 @@ class SshKeys:
         return answer.key
 
     async def every(self, user: str = "") -> list[ssh_keys.SshKey]:
-        """One's own keys by name; administrators: a user's."""
+        """Return the caller's keys by name; administrators: a user's."""
         from nsml.v1 import ssh_keys_pb2 as pb
 
         request = pb.ListSshKeysRequest(user=user)
@@ -1195,7 +1195,7 @@ class SshKeys:
         await self._rpc.unary("SshKeyService/RemoveSshKey", request, pb.RemoveSshKeyResponse)
 
     async def jump_host(self) -> ssh_keys.GetJumpHostResponse:
-        """Where ssh of machines without nsml goes; StateConflict: the platform has none."""
+        """Return the jump host for machines without nsml; StateConflict: there is none."""
         from nsml.v1 import ssh_keys_pb2 as pb
 
         return await self._rpc.unary(
@@ -1212,7 +1212,7 @@ class Webhooks:
     async def put(
         self, url: str, events: Sequence[webhooks.WebhookEvent | str] = ()
     ) -> webhooks.Webhook:
-        """Set it, in place of what was set; without events it is called for what the platform chooses."""
+        """Set or replace the webhook; without events the platform chooses them."""
         from nsml.v1 import webhooks_pb2 as pb
 
         request = pb.SetWebhookRequest(url=url, events=events)
@@ -1220,7 +1220,7 @@ class Webhooks:
         return answer.webhook
 
     async def get(self) -> webhooks.Webhook | None:
-        """What is told of it; None: none is set."""
+        """Return the webhook; None: none is set."""
         from nsml.v1 import webhooks_pb2 as pb
 
         request = pb.GetWebhookRequest()
@@ -1235,7 +1235,7 @@ class Webhooks:
         await self._rpc.unary("WebhookService/RemoveWebhook", request, pb.RemoveWebhookResponse)
 
     async def test(self) -> int:
-        """Send something there; the HTTP status that was answered."""
+        """Send a test message; return the HTTP status."""
         from nsml.v1 import webhooks_pb2 as pb
 
         request = pb.TestWebhookRequest()
@@ -1254,7 +1254,7 @@ class Projects:
     async def create(
         self, name: str, settings: projects.ProjectSettings, members: Sequence[str] = ()
     ) -> projects.Project:
-        """Administrators: a new project."""
+        """Administrators: create a project."""
         from nsml.v1 import projects_pb2 as pb
 
         request = pb.CreateProjectRequest(name=name, settings=settings, members=members)
@@ -1264,14 +1264,14 @@ class Projects:
         return answer.project
 
     async def get(self, name: str) -> projects.GetProjectResponse:
-        """One project with who holds what of it."""
+        """Return a project, with its use by user."""
         from nsml.v1 import projects_pb2 as pb
 
         request = pb.GetProjectRequest(name=name)
         return await self._rpc.unary("ProjectService/GetProject", request, pb.GetProjectResponse)
 
     async def every(self) -> list[projects.Project]:
-        """One's own projects by name, without their members; administrators: all."""
+        """Return the caller's projects by name, without members; administrators: all."""
         from nsml.v1 import projects_pb2 as pb
 
         answer = await self._rpc.unary(
@@ -1280,7 +1280,7 @@ class Projects:
         return list(answer.projects)
 
     async def storage(self, name: str) -> projects.ProjectStorage:
-        """What the object store keeps for one project, and for whom in it."""
+        """Return the object store usage of a project, by user."""
         from nsml.v1 import projects_pb2 as pb
 
         request = pb.GetProjectStorageRequest(name=name)
@@ -1290,7 +1290,7 @@ class Projects:
         return answer.storage
 
     async def every_storage(self) -> list[projects.ProjectStorage]:
-        """The same of one's own projects, the most first, without users; administrators: all."""
+        """Return the usage of the caller's projects, largest first, without users; administrators: all."""
         from nsml.v1 import projects_pb2 as pb
 
         answer = await self._rpc.unary(
@@ -1303,7 +1303,7 @@ class Projects:
     async def update(
         self, name: str, settings: projects.ProjectSettings, *, without_budget: bool = False
     ) -> projects.Project:
-        """Administrators: other settings; what is not set in them stays."""
+        """Administrators: update the settings; unset fields are unchanged."""
         from nsml.v1 import projects_pb2 as pb
 
         request = pb.UpdateProjectRequest(
@@ -1349,10 +1349,10 @@ class Telemetry:
         until: float | None = None,
         width: int = 0,
     ) -> telemetry.ReadTelemetryResponse:
-        """What a session's devices, a node, or without either the platform did, in so many seconds before `until`.
+        """Return the telemetry of a session's devices, a node, or by default the platform.
 
-        `until`: Unix seconds; None: now. `window_s` None: of a session all since it was placed first, else
-        an hour. NotFound: no such session or node.
+        The range is the `window_s` seconds before `until` (Unix seconds; None: now). `window_s` None: for a session since
+        its first placement, else an hour. NotFound: no such session or node.
         """
         from nsml.v1 import telemetry_pb2 as pb
 
@@ -1373,7 +1373,7 @@ class Telemetry:
 
 
 class Backups:
-    """BackupService, for administrators; `nsml.client.backups` writes what these tell."""
+    """BackupService, for administrators; `nsml.client.backups` writes the backups."""
 
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
@@ -1381,14 +1381,14 @@ class Backups:
     def create(
         self, *, without_objects: bool = False
     ) -> AsyncGenerator[backups.CreateBackupResponse, None]:
-        """The platform but for its blobs: a header, then parts."""
+        """Back up all but the blobs: yields a header, then parts."""
         from nsml.v1 import backups_pb2 as pb
 
         request = pb.CreateBackupRequest(without_objects=without_objects)
         return self._rpc.stream("BackupService/CreateBackup", request, pb.CreateBackupResponse)
 
     def blobs(self, digests: Sequence[str]) -> AsyncGenerator[backups.GetBackupBlobsResponse, None]:
-        """Blobs in pieces; at most 1,000."""
+        """Yield blobs in pieces; at most 1,000 blobs."""
         from nsml.v1 import backups_pb2 as pb
 
         request = pb.GetBackupBlobsRequest(digests=digests)
@@ -1406,7 +1406,7 @@ async def _pages(
     | artifacts.ListArtifactsRequest,
     response: type[Listed],
 ) -> AsyncGenerator[Listed, None]:
-    """Every page of a list, from where `request` begins."""
+    """Yield the pages of a list, starting at `request`."""
     while True:
         page = await rpc.unary(method, request, response)
         yield page

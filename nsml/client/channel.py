@@ -1,4 +1,4 @@
-"""What the client uses of a gRPC channel."""
+"""Interface of a gRPC channel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Channel(Protocol):
-    """The part of grpc.aio.Channel that is used; the simulation brings its own."""
+    """The part of grpc.aio.Channel used by the client; the simulation has its own."""
 
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """A callable for one request and one response."""

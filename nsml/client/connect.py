@@ -1,4 +1,4 @@
-"""From a context to a client: the channel, its security, its token."""
+"""Create a client from a context: channel, security and token."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from nsml.common.resolving import RESOLVED_WITHIN_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-# A connection that died without a word (a closed laptop, a dropped NAT entry) is noticed by pings;
-# a lost one is tried again soon, so that screens are back within seconds of a change of leader.
+# Pings detect connections that died silently (a closed laptop, a dropped NAT entry); reconnects
+# are fast, so that screens recover within seconds after a failover.
 _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Platforms are private: a proxy of the environment is never meant for them.
     ("grpc.enable_http_proxy", 0),
-    # A resolver that says nothing is waited for no longer; by itself gRPC would ask it for two minutes.
+    # Timeout of a resolver that does not answer; gRPC's default is two minutes.
     ("grpc.dns_ares_query_timeout", round(RESOLVED_WITHIN_S * 1000)),
 )
 _ALONE = pinging(every_s=20, within_s=10)
 
 
 def open_channel(context: Context, server: str = "") -> grpc.aio.Channel:
-    """A channel to one of the context's servers, by default the first, not connected yet.
+    """Create a channel, not connected yet, to a server of the context, by default the first.
 
-    TLS, checked against the context's authority or the system's, for the context's name of the
-    server or its host; plaintext only to Unix sockets and, without an authority, to loopback. Raises
-    ContextError when the authority's file cannot be read.
+    Uses TLS, verified against the context's authority or the system's, for the context's
+    `server_name` or the host; plaintext only to Unix sockets and, without an authority, to loopback.
+    Raises ContextError if the authority's file cannot be read.
     """
     server = server or context.server
-    # Those of a version without others refuse to be asked so often, and gRPC then asks more seldom itself.
+    # Servers of versions without `others` reject such frequent pings, and gRPC then slows down itself.
     options = (*_OPTIONS, *(HASTY if context.others else _ALONE))
     if server.startswith("unix:") or is_plaintext(context, server):
         return grpc.aio.insecure_channel(_target(server), options=options)
@@ -64,12 +64,12 @@ def open_channel(context: Context, server: str = "") -> grpc.aio.Channel:
 
 
 def is_plaintext(context: Context, server: str) -> bool:
-    """Whether a token goes to this TCP server unencrypted: on the loopback alone."""
+    """Whether a token is sent to this TCP server unencrypted: on loopback only."""
     return not context.ca and not server.startswith("unix:") and is_local(server)
 
 
 def listening_uids(server: str) -> set[int]:
-    """The accounts of this machine that listen at a loopback HOST:PORT; none: nobody, or that is not known."""
+    """Return the uids of accounts that listen at a loopback HOST:PORT; empty: none, or unknown."""
     if not sys.platform.startswith("linux") or not hasattr(os, "getuid"):
         return set()
     from nsml.common.local_peers import uids_listening
@@ -78,9 +78,9 @@ def listening_uids(server: str) -> set[int]:
 
 
 def check_listener(context: Context, server: str) -> None:
-    """Raise UntrustedServer where a token would go unencrypted to a program of another account.
+    """Raise UntrustedServer if a token would be sent unencrypted to a program of another account.
 
-    While the control plane is away its port is anybody's, and sessions of gangs use the machine's network.
+    While the control plane is down, anybody can use its port, and gangs use the machine's network.
     """
     if is_plaintext(context, server):
         advice = f"nsml login {server}    if this account runs the platform"
@@ -93,7 +93,7 @@ def check_listener(context: Context, server: str) -> None:
 
 
 def check_own_listener(server: str) -> None:
-    """Raise UntrustedServer where a node's token would go unencrypted to a program of neither root nor our account."""
+    """Raise UntrustedServer if a node's token would go unencrypted to a program neither of root nor of our account."""
     if not server.startswith("unix:") and is_local(server):
         _check(
             server,
@@ -113,7 +113,7 @@ def _check(server: str, *trusted: int | None, why: str, advice: str) -> None:
 
 
 def account(uid: int) -> str:
-    """An account of this machine, for people."""
+    """Format an account of this machine."""
     import pwd
 
     try:
@@ -126,16 +126,16 @@ def account(uid: int) -> str:
 async def connect(
     context: Context, *, token: str | None = None, deadline_s: float = DEADLINE_S
 ) -> AsyncIterator[Client]:
-    """A client of the context's platform; connections are made as calls need them.
+    """Create a client of the context's platform; it connects on demand.
 
-    `token` is taken in place of the context's own, `deadline_s` is the longest wait for one answer.
+    `token` replaces the context's own, `deadline_s` is the timeout of one response.
     Raises ContextError.
     """
     token = token or context.token()
     ways = Endpoints(
         partial(open_channel, context), context.servers, partial(check_listener, context)
     )
-    ways.channel(ways.now)  # what is wrong with the context shows before the first call
+    ways.channel(ways.now)  # errors of the context show before the first call
     try:
         yield Client(ways, token=token, deadline_s=deadline_s)
     finally:
@@ -143,7 +143,7 @@ async def connect(
 
 
 def _target(server: str) -> str:
-    """The server as gRPC names it: an address in digits is never looked up by name."""
+    """Return the gRPC target of a server: an IPv4 address is never looked up by name."""
     if re.fullmatch(r"\d{1,3}(\.\d{1,3}){3}:\d+", server):
         return f"ipv4:{server}"
     return server

@@ -1,8 +1,8 @@
-"""The bytes of a tunnel between two programs of one machine, past the control plane, over a Unix socket.
+"""Tunnels between two programs of one machine, past the control plane, over a Unix socket.
 
-Both ends have a key from the control plane, which has decided that they may speak, and prove to each other that they
-have it. Either end looks like a gRPC call of frames: `write`, `read`, `done_writing`. What ended well and what broke is
-told apart as there: each side says that nothing follows, and is told once the other one has taken all of it.
+Both ends have a key from the control plane, which has authorized them, and prove to each other that they have it.
+Either end has the interface of a gRPC call of frames: `write`, `read`, `done_writing`. As in gRPC, a clean end differs
+from a break: each side sends an end of stream, and gets a confirmation once the other one has read all data.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from nsml.client.errors import ClientError, Unavailable
 from nsml.common.tunnel_keys import NotProven, prove
 
 MOST_BYTES: Final = 256 << 10
-"""Of data in one frame."""
+"""Most data in one frame."""
 _HEADER: Final = struct.Struct(">BQ")
 _DATA, _END, _TAKEN, _CLOSED, _ADMITTED = range(5)
-"""Data of so many bytes; nothing follows; all was taken that the other side had to say; so many bytes were taken, and no
-more will be; first of all: this is the client, and its tunnel begins."""
+"""Frame types: data, with its size; end of stream; all data of the other side was read; reading stopped, with the number
+of bytes read; first frame to a client: the tunnel begins."""
 _CONNECTED_WITHIN_S: Final = 2.0
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-"""By which machines are told apart."""
+"""Identifies the machine."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
@@ -37,11 +37,11 @@ class Connection(Protocol):
     """A connected socket."""
 
     async def receive(self, most: int) -> bytes:
-        """Some of what comes, at most so many bytes; empty when nothing comes any more. Raises OSError."""
+        """Receive some bytes, at most `most`; empty at the end. Raises OSError."""
         ...
 
     async def send(self, *parts: bytes) -> None:
-        """Send all of them. Raises OSError."""
+        """Send all parts. Raises OSError."""
         ...
 
     def shut(self, way: int) -> None:
@@ -50,7 +50,7 @@ class Connection(Protocol):
 
 
 class Frame(Protocol):
-    """What is sent."""
+    """A frame to send."""
 
     @property
     def data(self) -> bytes:
@@ -65,7 +65,7 @@ class Frame(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Came:
-    """What comes: as the frames of a call."""
+    """A received frame, as of a gRPC call."""
 
     data: bytes = b""
     end: bool = False
@@ -73,7 +73,7 @@ class Came:
 
 
 def boot_id() -> str:
-    """Of this machine and all its containers; empty where it cannot be read."""
+    """Return the boot id of this machine, same in containers; "" if unreadable."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -87,7 +87,7 @@ class Reader:
         self._connection = connection
 
     async def exactly(self, size: int) -> bytes:
-        """So many bytes. EOFError: it ended before."""
+        """Read `size` bytes. EOFError: it ended before."""
         pieces, missing = [], size
         while missing:
             try:
@@ -102,7 +102,7 @@ class Reader:
 
 
 class DirectCall:
-    """One end of the bytes of a tunnel; methods raise ClientError. One may read while others write."""
+    """One end of a tunnel; methods raise ClientError. One task may read while others write."""
 
     def __init__(self, connection: Connection, reader: Reader) -> None:
         self._connection = connection
@@ -113,16 +113,16 @@ class DirectCall:
         self._has_ended = False
         self._has_closed = False
         self._is_owed = False
-        """That all was taken, which is said when who reads comes back for more."""
+        """Whether the next `read` must send _TAKEN."""
         self._has_heard_end = False
         self._is_settled = False
-        """Whether the other end has taken all that was sent, and its end."""
+        """Whether the other end has read all sent data and its end."""
         self._left_at: int | None = None
-        """How many bytes the other end took before it closed its stream."""
+        """How many bytes the other end read before it closed its stream."""
         self._broken: ClientError | None = None
 
     async def write(self, frame: Frame) -> None:
-        """Send a frame; waits while the other end does not read. An empty one tells whether it is there."""
+        """Send a frame; blocks until the other end reads. An empty one only checks for a break."""
         data = frame.data
         async with self._writes:
             if self._broken is not None:
@@ -135,19 +135,19 @@ class DirectCall:
                 await self._send(_END, 0)
 
     async def done_writing(self) -> None:
-        """Close our stream: what comes from now on is not taken."""
+        """Close our stream: later data does not count as read."""
         if not self._has_closed:
             self._has_closed = True
             await self._say_taken()
             async with self._writes:
-                with suppress(ClientError):  # `read` tells what that means
+                with suppress(ClientError):  # `read` reports it
                     await self._send(_CLOSED, self._taken)
 
     async def read(self) -> Any:
-        """The next frame (Came); EOF at the end, when all was taken that either side sent.
+        """Return the next frame (Came); EOF once both sides have read all data.
 
         Raises:
-            ClientError: it broke, or something was not taken.
+            ClientError: the tunnel broke, or data was not read.
         """
         await self._say_taken()
         while not (self._has_heard_end and self._is_settled):
@@ -159,7 +159,7 @@ class DirectCall:
                 frame = await self._next()
             except EOFError as gone:
                 if self._has_closed and self._has_ended:
-                    return _EOF  # who left needs nothing of us
+                    return _EOF  # nothing is due to the other end
                 raise self._broken or Unavailable("the tunnel broke") from gone
             if frame is not None:
                 return frame
@@ -169,7 +169,7 @@ class DirectCall:
         if self._is_owed:
             self._is_owed = False
             async with self._writes:
-                with suppress(ClientError):  # an end that is gone needs it no more
+                with suppress(ClientError):  # the other end may be gone
                     await self._send(_TAKEN, 0)
 
     async def _next(self) -> Came | None:
@@ -192,12 +192,12 @@ class DirectCall:
         return None
 
     async def admit(self) -> None:
-        """Tell a client that it has come to its tunnel. Raises Unavailable: it is gone."""
+        """Tell a client that its tunnel begins. Raises Unavailable: the client is gone."""
         async with self._writes:
             await self._send(_ADMITTED, 0)
 
     def break_off(self, error: ClientError) -> None:
-        """Nothing passes any more; what has come already is still read, and then `error` raised."""
+        """Break the tunnel; data already received can be read, then `error` is raised."""
         self._broken = self._broken or error
         self._connection.shut(socket.SHUT_RDWR)
 
@@ -209,10 +209,10 @@ class DirectCall:
 
 
 async def proven(connection: Connection, key: bytes) -> DirectCall:
-    """The client's end, once both have proven themselves and the tunnel has begun.
+    """Return the client's end, after mutual proof and the start of the tunnel.
 
     Raises:
-        NotProven, OSError, EOFError: this is no agent that knows the key.
+        NotProven, OSError, EOFError: the peer is no agent with this key.
     """
     reader = Reader(connection)
     await prove(reader.exactly, connection.send, key)
@@ -222,7 +222,7 @@ async def proven(connection: Connection, key: bytes) -> DirectCall:
 
 
 async def send_all(to: socket.socket, parts: Sequence[bytes]) -> None:
-    """Send all of them by a socket that never blocks, uncopied where it has room. Raises OSError."""
+    """Send all parts over a non-blocking socket, uncopied if it has room. Raises OSError."""
     try:
         sent = to.sendmsg(parts)
     except BlockingIOError:
@@ -233,7 +233,7 @@ async def send_all(to: socket.socket, parts: Sequence[bytes]) -> None:
 
 
 class LoopConnection:
-    """A connection of ours, which the event loop reads."""
+    """A `Connection` over a socket, on the event loop."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -257,7 +257,7 @@ class LoopConnection:
 
 
 async def connected(name: str, key: bytes) -> tuple[DirectCall, LoopConnection] | None:
-    """The direct way to an agent; None where it cannot be gone."""
+    """Connect directly to an agent; None if that fails."""
     program = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     program.settimeout(0)
     connection = LoopConnection(program)

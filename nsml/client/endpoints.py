@@ -1,8 +1,8 @@
-"""Which of a platform's control planes a call goes to, and when it goes to another one.
+"""Choose the control plane for each call, and fail over to others.
 
-A call that failed because nobody was there goes on at the next address, if that can do no harm: if it is
-idempotent (`nsml.client.idempotency`). All others go elsewhere only where they surely were not sent, or
-were refused before anything was done.
+A call that fails because nobody answers is retried at the next address if it is idempotent
+(`nsml.client.idempotency`). Other calls are retried only if they were certainly not sent, or were refused
+before anything was done.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE_S = 1.0
-"""Of a call that may be repeated, before another control plane is asked as well; and for a connection."""
+"""Wait for an idempotent call before another control plane is asked as well; and for a connection."""
 
 
 class Endpoints:
     """Channels to the control planes of one platform, made as they are needed.
 
-    `now` is the one that calls take first: it stays until it fails.
+    `now`: the address that calls try first, until it fails.
 
     Args:
         open_channel: makes a channel to an address, not connected yet.
@@ -37,7 +37,7 @@ class Endpoints:
         check: raises ClientError for an address to which no token may be sent now.
 
     Attributes:
-        avoids_relay_until: tunnels take no relay before this time of the loop, in seconds: one was out of reach.
+        avoids_relay_until: tunnels use no relay before this time of the loop, in seconds: one was unreachable.
     """
 
     def __init__(
@@ -55,40 +55,40 @@ class Endpoints:
 
     @classmethod
     def alone(cls, channel: Channel) -> Endpoints:
-        """The one way there is."""
+        """Wrap a single channel."""
         return cls(lambda _: channel, [""])
 
     def channel(self, address: str) -> Channel:
-        """The channel to one of the addresses."""
+        """Return the channel to an address."""
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self._open_channel(address)
         return channel
 
     def round(self) -> Iterator[str]:
-        """Each address once, from the one that is used now."""
+        """Yield each address once, starting at `now`."""
         place = self.addresses.index(self.now)
         yield from self.addresses[place:]
         yield from self.addresses[:place]
 
     def failed(self, address: str) -> None:
-        """Nobody is there: calls take the next one from now on."""
+        """If `now` is this address, move it to the next one."""
         if address == self.now:
             place = self.addresses.index(address) + 1
             self.now = self.addresses[place % len(self.addresses)]
 
     def worked(self, address: str) -> None:
-        """Calls take this one from now on."""
+        """Set `now` to this address."""
         self.now = address
 
     def warm(self) -> None:
-        """Connect to the one that would be next, so that moving there takes no time."""
+        """Connect to the next address in advance, so that a failover takes no time."""
         if len(self.addresses) > 1:
             spare = list(self.round())[1]
             self.channel(spare).get_state(try_to_connect=True)  # type: ignore[attr-defined]
 
     async def is_connected(self, address: str) -> bool:
-        """Wait for the connection to an address; False as soon as there cannot be one."""
+        """Wait for the connection to an address; False as soon as it has failed."""
         channel: Any = self.channel(address)
         state = channel.get_state(try_to_connect=True)
         while state is not grpc.ChannelConnectivity.READY:
@@ -109,11 +109,11 @@ class Endpoints:
 
 
 Ask = Callable[[str, float], Awaitable[T]]
-"""Asks the control plane at an address, within so many seconds. Raises ClientError."""
+"""Calls the control plane at an address, with a timeout in seconds. Raises ClientError."""
 
 
 async def asked_of_any(ways: Endpoints, ask: Ask[T], within_s: float) -> T:
-    """The first answer that there is; who says nothing for a while is not waited for alone."""
+    """Return the first response; after PATIENCE_S of silence the next address is asked too."""
     now = asyncio.get_running_loop().time
     deadline = now() + within_s
     untried = list(ways.round())
@@ -135,7 +135,7 @@ async def asked_of_any(ways: Endpoints, ask: Ask[T], within_s: float) -> T:
                     answer = one.result()
                 except StillWorking:
                     ways.worked(address)
-                    raise  # others would begin anew
+                    raise  # others would start over
                 except Unavailable as error:
                     ways.failed(address)
                     if failure is None or _tells(error) >= _tells(failure):
@@ -151,12 +151,12 @@ async def asked_of_any(ways: Endpoints, ask: Ask[T], within_s: float) -> T:
 
 
 def _tells(failure: Unavailable) -> tuple[bool, bool]:
-    """How much a failure tells: most who says when to come again, least who was not there."""
+    """Rank a failure: highest with a time to retry, lowest if the call had no effect."""
     return failure.retry_after_s is not None, not failure.is_undone
 
 
 async def asked_once(ways: Endpoints, ask: Ask[T], within_s: float) -> T:
-    """The answer of the first that is there; nobody else is asked once it may have heard."""
+    """Return the response of the first reachable address; no retry once it may have the call."""
     now = asyncio.get_running_loop().time
     deadline = now() + within_s
     failure = Unavailable("there is no connection")

@@ -1,24 +1,24 @@
-"""What a call can end in, by name: the control plane's errors translated back.
+"""Named errors of calls, translated from the control plane's errors.
 
     ClientError
-      Unavailable            nobody answers, or not in time: safe to try again
-        NodeUnavailable      the control plane does, and a session's node does not
+      Unavailable            nobody answers, or not in time: safe to retry
+        NodeUnavailable      the control plane answers, a session's node does not
       NotSignedIn            no token, or one that is not valid
       UntrustedServer        another account of this machine listens at the server's port
       Denied                 the caller's role does not allow it
-      NotFound               not there, or not visible to the caller
+      NotFound               does not exist, or not visible to the caller
       InvalidRequest         the request itself is wrong
-        AmbiguousReference   fits several sessions: `candidates`
-      StateConflict          not in the state that the request needs
+        AmbiguousReference   matches several sessions: `candidates`
+      StateConflict          not in the state required by the request
         AlreadyEnded  StillLive  AlreadyExists  MissingBlobs  NoSuchService
-      NotEnough              the means are missing
+      NotEnough              capacity, quota or credit
         CannotEverFit  NoCapacity  OverQuota  NoCredit
       TooLarge               a message over its limit
       Unsupported            the control plane does not know the call
       PlatformFault          a defect of the platform
 
 A control plane states the reason in google.rpc.ErrorInfo (domain "nsml"); without one the gRPC
-status decides. Nothing here imports gRPC, so that a program may name the errors at no cost.
+status decides. Nothing here imports gRPC, so that importing the errors is cheap.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _OVERSIZE = "larger than max", "exceeds maximum size"
 
 
 class ClientError(Exception):
-    """The root. `str()` is one sentence; `why` and `advice` are further lines, possibly empty.
+    """The base class. `str()` is one sentence; `why` and `advice` are further lines, possibly empty.
 
-    `retry_after_s` is set where a control plane says that it passes by itself, and when to try again.
+    `retry_after_s` is set if the control plane reports a temporary error and when to retry.
     """
 
     def __init__(
@@ -62,23 +62,23 @@ class ClientError(Exception):
 class Unavailable(ClientError):
     """Nobody answers, or not in time.
 
-    `is_undone` when the call surely had no effect: it was not sent, or refused at the door. Else it may
-    have been carried out.
+    `is_undone`: the call certainly had no effect: it was not sent, or was refused at once. Otherwise it
+    may have been executed.
     """
 
     is_undone = False
 
 
 class StillWorking(Unavailable):
-    """The control plane does what has to come first, and goes on; nothing was changed yet, and the same call joins in."""
+    """The control plane is working on a prerequisite; nothing was changed yet, and a retry joins that work."""
 
 
 class NodeUnavailable(Unavailable):
-    """The control plane answers, and the node of a session does not, or not so that it can be understood."""
+    """The control plane answers, but the node of a session does not, or not intelligibly."""
 
 
 class ConnectionLost(NodeUnavailable):
-    """That to a program in a session, which may have been started: what became of it is unknown."""
+    """The connection to a program in a session broke: whether it was started or runs is unknown."""
 
 
 class NotSignedIn(ClientError):
@@ -94,7 +94,7 @@ class Denied(ClientError):
 
 
 class NotFound(ClientError):
-    """What was named is not there, or the caller may not see it."""
+    """It does not exist, or the caller may not see it."""
 
 
 class InvalidRequest(ClientError):
@@ -102,16 +102,16 @@ class InvalidRequest(ClientError):
 
 
 class AmbiguousReference(InvalidRequest):
-    """A session reference that fits several sessions."""
+    """A session reference matches several sessions."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Full names of the sessions that it fits."""
+        """Full names of the matching sessions."""
         return tuple(filter(None, self.metadata.get("candidates", "").split(",")))
 
 
 class StateConflict(ClientError):
-    """The thing is not in the state that the request needs."""
+    """The resource is not in the state required by the request."""
 
 
 class AlreadyEnded(StateConflict):
@@ -131,7 +131,7 @@ class MissingBlobs(StateConflict):
 
 
 class NoSuchService(StateConflict):
-    """The session's program does not serve what a tunnel was to lead to."""
+    """The session's program does not offer the service of a tunnel."""
 
 
 class NotEnough(ClientError):
@@ -139,15 +139,15 @@ class NotEnough(ClientError):
 
 
 class CannotEverFit(NotEnough):
-    """No node is large enough, however long one waits."""
+    """No node is large enough: waiting does not help."""
 
 
 class NoCapacity(NotEnough):
-    """Nothing is free now, and the request would not queue."""
+    """Nothing is free now, and the request must not queue."""
 
 
 class OverQuota(NotEnough):
-    """More at once than the caller may hold."""
+    """More at once than the caller's quota."""
 
 
 class NoCredit(NotEnough):
@@ -167,7 +167,7 @@ class PlatformFault(ClientError):
 
 
 class ContentDamaged(PlatformFault):
-    """A part of the content is damaged, or lost, in the object store: the same answer until somebody repairs it."""
+    """A part of the content is damaged or lost in the object store: retries fail until it is repaired."""
 
 
 BY_REASON: Mapping[str, type[ClientError]] = {
@@ -207,34 +207,34 @@ _UNREACHED = (
     r"failed to connect to all addresses; last error: \w+: \S+: "
     r"(Failed to connect to remote host: |connect failed: addr: \S+ error: )?"
 )
-"""What gRPC says before the reason why nobody could be reached."""
+"""gRPC's text before the reason of a failed connection."""
 _UNRESOLVED = (
     r"errors resolving \S+: \[field:hostname lookup error:"
     r"address lookup failed for (?P<host>\S+):\d+: (?P<why>.*)\]"
 )
-"""What gRPC says of a name that it has no address for."""
+"""gRPC's message for a host name without addresses."""
 _NO_NAME = "Domain name not found"
 _UNSENT = "failed to connect to all addresses"
-"""What gRPC says of a call that it had no connection for."""
+"""gRPC's message for a call without a connection."""
 _BROKEN = r"Stream removed|Socket closed|Connection reset|GOAWAY received"
-"""What gRPC says of a call whose connection broke; the other control plane's, too, to which it was passed on."""
+"""gRPC's messages for a broken connection; also for that between control planes, if the call was forwarded."""
 _SILENT = r"(?i)(ping|keepalive) timeout"
-"""What it says besides where the other end hangs."""
+"""gRPC's additional text if the other end hangs."""
 _CUT_IN_A_MESSAGE = "Internal error from Core"
-"""What gRPC says, as INTERNAL, of a call whose connection broke while a message was being sent."""
+"""gRPC's message, with status INTERNAL, for a connection that broke while a message was sent."""
 NOT_LEADER = "NOT_LEADER"
-"""The reason of a control plane that has done nothing."""
+"""Reason of a refused call: nothing was done."""
 
 
 class FailedCall(Protocol):
-    """What gRPC raises, as far as it is looked at."""
+    """The part of gRPC's errors used here."""
 
     def code(self) -> Any:
         """A grpc.StatusCode."""
         ...
 
     def details(self) -> str | None:
-        """The server's sentence."""
+        """The server's message."""
         ...
 
     def trailing_metadata(self) -> Any:
@@ -249,7 +249,7 @@ def _why_unresolved(found: re.Match[str]) -> str:
 
 
 def translate(failed: FailedCall) -> ClientError:
-    """The named error of a failed call."""
+    """Convert a failed call to a named error."""
     status = str(failed.code().name)
     message = re.sub(_UNREACHED, "", failed.details() or status)
     message = re.sub(_UNRESOLVED, _why_unresolved, message)
@@ -288,7 +288,7 @@ def _of_connection(message: str) -> str:
 
 
 def _error_info(trailing: Any) -> tuple[str, dict[str, str], float | None]:
-    """Reason and metadata of nsml's ErrorInfo, and RetryInfo's delay; empty where none is sound."""
+    """Return reason and metadata of nsml's ErrorInfo, and RetryInfo's delay; empty if invalid."""
     packed = next((value for key, value in trailing or () if key == _DETAILS_KEY), None)
     if packed is None:
         return "", {}, None

@@ -1,7 +1,7 @@
-"""The way of a tunnel by a relay, where a client and an agent of different machines meet, past the control plane.
+"""Tunnels through a relay: connect a client and an agent on different machines, past the control plane.
 
 Each end proves to the relay that it has a key. Then they speak TLS with each other, with the agent as the server, and
-in it what `nsml.client.direct_tunnels` has: the relay sees what it passes on encrypted.
+inside it the protocol of `nsml.client.direct_tunnels`: the relay sees only encrypted data.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _MET_WITHIN_S: Final = 5.0
 _CONNECTED_WITHIN_S: Final = 1.0
-"""There is another way: a firewall that answers nothing must not hold everything up for long."""
+"""Short, since there is a fallback: a firewall that drops packets must not cause a long delay."""
 
 
 async def at_relay(way: pb.RelayWay) -> LoopConnection:
-    """A connection to what the other end says to us at a relay, which knows now that we have its key.
+    """Connect to the other end through a relay, and prove to the relay that we have the key.
 
     Raises:
-        OSError, ValueError: nobody can be reached there.
-        NotProven: it knows no such key.
+        OSError, ValueError: the relay is unreachable.
+        NotProven: it has no such key.
     """
     dialled = await _dialled(*split_server(way.address))
     try:
@@ -64,7 +64,7 @@ async def _dialled(host: str, port: int) -> socket.socket:
 
 
 async def met(way: pb.DirectWay) -> tuple[DirectCall, TlsConnection] | None:
-    """The client's end of a tunnel by a relay; None where that cannot be gone."""
+    """Open the client's end of a tunnel through a relay; None if that fails."""
     try:
         async with asyncio.timeout(_MET_WITHIN_S):
             connection = await at_relay(way.relay)

@@ -1,4 +1,4 @@
-"""One door to the wire: every call gets the token, a deadline, and errors by name."""
+"""The layer over gRPC: every call gets the token, a deadline, and named errors."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from nsml.client.errors import ClientError
 
 MESSAGE_LIMIT = 4 << 20
-"""Bytes; gRPC's default, which the control plane keeps."""
+"""Bytes; gRPC's default, also of the control plane."""
 DEADLINE_S = 30.0
-"""For one answer, where the caller names no other."""
+"""Default timeout of one response."""
 
 
 class Encoded(Protocol):
     """A message of protobuf, or one that encodes itself."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - named by protobuf
-        """The message as it is sent."""
+        """Encode the message."""
         ...
 
     @classmethod
     def FromString(cls, message: bytes, /) -> Self:  # noqa: N802 - named by protobuf
-        """The message that was received."""
+        """Decode a message."""
         ...
 
 
@@ -45,44 +45,44 @@ R = TypeVar("R", bound=Encoded)
 
 
 def pinging(*, every_s: float, within_s: float) -> tuple[tuple[str, int], ...]:
-    """Options of a channel that breaks when the other end does not answer a ping in time."""
+    """Return options of a channel that breaks if a ping is not answered in time."""
     return (
         ("grpc.keepalive_time_ms", round(every_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(within_s * 1000)),
-        # The one that counts, against a connection that takes what is sent and says nothing; by itself
-        # it is a minute.
+        # This one detects a connection that accepts data but never answers; its default
+        # is a minute.
         ("grpc.http2.ping_timeout_ms", round(within_s * 1000)),
         ("grpc.http2.max_pings_without_data", 0),
     )
 
 
 HASTY = pinging(every_s=0.6, within_s=1.2)
-"""For where there is another control plane to go to: one that hangs is left within two seconds, which is
-about as long as it leads (its lease)."""
+"""For platforms with several control planes: one that hangs is left within two seconds, about as long as
+its leader lease."""
 
 
 class Patience(Protocol):
-    """Waits until a refused call is tried again."""
+    """Waits before retries of a refused call."""
 
     async def wait(self, error: Unavailable) -> None:
-        """Return when it is time; raises the error itself when patience is at its end."""
+        """Wait before the next try; raises `error` itself if there is none."""
         ...
 
     def close(self) -> None:
-        """It was answered, or given up."""
+        """End it: no more retries."""
         ...
 
 
 class Rpc:
-    """Calls of package nsml.v1, to whichever control plane is there; `nsml.client.endpoints` says which.
+    """Calls of package nsml.v1, to the control plane that `nsml.client.endpoints` chooses.
 
     `method` is "Service/Method". All methods raise `nsml.client.errors.ClientError`.
 
-    `ssh_key`: of jump hosts, for whose user they call (`nsml.spec.metadata`).
+    `ssh_key`: from jump hosts, the key of the user they call for (`nsml.spec.metadata`).
 
     Attributes:
-        seen: the newest revision of the store that an answer was made from: no later answer is older.
-        patience: makes the patience of one call that only reads, `is_retried` or meets StillWorking; None: each is tried once.
+        seen: the newest store revision of any response: no later response is older.
+        patience: creates the Patience of a call that only reads, `is_retried` or gets StillWorking; None: no retries.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Rpc:
         self.patience: Callable[[], Patience] | None = None
 
     def has_seen(self, revision: int) -> None:
-        """Something that was made from this revision of the store was answered."""
+        """Record the store revision of a response."""
         self.seen = max(self.seen, revision)
 
     async def unary(
@@ -110,7 +110,7 @@ class Rpc:
     ) -> R:
         """Send one request and return its response.
 
-        `is_retried`: it has patience like a call that only reads, since the second time it changes nothing more.
+        `is_retried`: retry it like a call that only reads, since a repetition changes nothing more.
         """
         size = request.ByteSize()
         if size > MESSAGE_LIMIT:
@@ -146,7 +146,7 @@ class Rpc:
     async def _ask(
         self, method: str, request: Message, response: type[R], address: str, within_s: float
     ) -> R:
-        """Ask one control plane."""
+        """Call one control plane."""
         asked = self.ways.channel(address).unary_unary(
             f"/nsml.v1.{method}",
             request_serializer=type(request).SerializeToString,
@@ -203,8 +203,8 @@ class Rpc:
     async def upload(self, method: str, requests: AsyncIterable[Encoded], response: type[R]) -> R:
         """Send many requests, with no deadline of their own, and return the one response.
 
-        What `requests` raises ends the call and is raised here. (Given to gRPC, an iterator that
-        fails shows as a call that was cancelled.)
+        Errors of `requests` end the call and are raised here. (gRPC would report a failing iterator
+        as a cancelled call.)
         """
         address = self.ways.now
         opened = self.ways.channel(address).stream_unary(
@@ -214,7 +214,7 @@ class Rpc:
         )
         call = opened(metadata=self._metadata_for(address))
         try:
-            # where the call has ended before its requests have, its status says why
+            # if the call has ended before its requests, its status has the reason
             with suppress(asyncio.InvalidStateError):
                 async for request in requests:
                     await call.write(request)
@@ -229,7 +229,7 @@ class Rpc:
     def duplex(
         self, method: str, request: type[Message], response: type[Message], *, address: str
     ) -> Any:
-        """A stream both ways, to be used by `read` and `write`, which raise gRPC's own errors."""
+        """Open a bidirectional stream; its `read` and `write` raise gRPC's own errors."""
         opened = self.ways.channel(address).stream_stream(
             f"/nsml.v1.{method}",
             request_serializer=request.SerializeToString,

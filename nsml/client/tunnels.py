@@ -1,4 +1,4 @@
-"""Byte streams to what programs of sessions serve, through the control plane.
+"""Byte streams to services of programs in sessions, through the control plane.
 
 async with client.sessions.open_tunnel("@last", "web") as tunnel:
     await tunnel.write(b"question")
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from nsml.client.rpc import Rpc
 
 FRAME_BYTES = 256 << 10
-"""Of data in one message."""
+"""Most data in one message."""
 _MOST_ANSWER_BYTES = 32 << 20
-"""Of a service of the agent: a list of processes takes 3 MB at most, stacks 24."""
+"""For services of the agent: a list of processes takes 3 MB at most, stacks 24."""
 _REFUSED_WITHIN_S: Final = 0.5
-"""So long it is waited for a refusal of a call, where one like it was refused while it was written to."""
+"""Longest wait for the refusal of a retried call, if the first one was refused during a write."""
 _LOOK_S: Final = 0.01
 _RELAY_AVOIDED_FOR_S: Final = 60.0
-"""How long a relay that was out of reach is not tried again: each try holds a tunnel up."""
+"""How long an unreachable relay is not retried: each try delays a tunnel."""
 MessageT = TypeVar("MessageT", bound=Message)
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
@@ -78,36 +78,36 @@ class Tunnel:
         """gRPC does not say why a call ended while something was written to it."""
 
     async def read(self) -> bytes:
-        """Some bytes of the program; empty once it has said all. Unavailable when that is not sure."""
+        """Read some bytes; empty at the program's end of stream. Unavailable if the tunnel broke."""
         while not self._has_heard_all:
             frame = await self._next()
             if frame is None:
                 raise Unavailable("the tunnel broke")
             self._has_heard_all = frame.end
-            data: bytes = frame.data  # each look is a copy
+            data: bytes = frame.data  # each access copies
             if data:
                 return data
         return b""
 
     async def write(self, data: bytes) -> None:
-        """Send to the program; waits while it does not read. Unavailable when it is gone."""
+        """Send to the program; blocks until it reads. Unavailable if it is gone."""
         for start in range(0, len(data), FRAME_BYTES):
             await self._send(self._request(data=data[start : start + FRAME_BYTES]))
 
     async def end(self) -> None:
-        """Say that nothing follows; the program may go on."""
+        """Send end of stream; the program may continue."""
         if not self._has_said_all and not self._is_gone:
             await self._send(self._request(end=True))
         self._has_said_all = True
 
     async def wait_gone(self) -> None:
-        """Return, after `read` gave nothing, when the program takes nothing more either."""
+        """After `read` returned the end, wait until the program reads no more either."""
         while not self._is_gone:
             frame = await self._next()
             self._is_gone = frame is None or frame.gone
 
     async def close(self) -> None:
-        """After `end`: wait until everything was passed on; Unavailable when something was not."""
+        """After `end`: wait until all data is delivered; Unavailable if some is not."""
         if self._has_said_all and not self._is_closed:
             self._is_closed = True
             await self._call.done_writing()
@@ -115,14 +115,14 @@ class Tunnel:
                 pass
 
     async def refused_at_once(self) -> None:
-        """Return once the call is over, or that has been waited for."""
+        """Wait, at most _REFUSED_WITHIN_S, until the call is over."""
         time = asyncio.get_running_loop().time
         give_up_at = time() + _REFUSED_WITHIN_S
         while not self._call.done() and time() < give_up_at:  # noqa: ASYNC110 - a call tells nobody
             await asyncio.sleep(_LOOK_S)
 
     async def begin(self, target: Message) -> pb.DirectWay | None:
-        """Open it: the first call. Where its bytes pass, if not there."""
+        """Open the tunnel; call it first. Return the direct way for its bytes, if any."""
         await self._send(self._request(target=target))
         first = await self._next()
         if first is None:
@@ -130,12 +130,12 @@ class Tunnel:
         return first.direct if first.HasField("direct") else None
 
     async def held(self) -> None:
-        """Return when a call through which nothing passes is over."""
+        """Wait for the end of a call that transfers no data."""
         while await self._next() is not None:
             pass
 
     async def _next(self) -> Any:
-        """The next message; None at the end of the call."""
+        """Read the next message; None at the end of the call."""
         try:
             frame = await self._call.read()
         except grpc.RpcError as error:
@@ -148,7 +148,7 @@ class Tunnel:
         try:
             await self._call.write(request)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.INTERNAL:  # gRPC's word for it
+            if error.code() is grpc.StatusCode.INTERNAL:  # the call ended during a write
                 self.ended_under_write = True
                 raise Unavailable("the tunnel broke") from error
             raise translate(error) from error
@@ -162,16 +162,16 @@ class Tunnel:
 async def open_tunnel(
     rpc: Rpc, reference: str, service: str, *, rank: int = 0, ssh_host: str = ""
 ) -> AsyncIterator[Tunnel]:
-    """A tunnel to `service` of one replica, while the context lasts. `ssh_host`: as in TunnelTarget, of jump hosts.
+    """Open a tunnel to `service` of one replica. `ssh_host`: for jump hosts, as in TunnelTarget.
 
-    When it is left without an error and after `end`, everything that was written has been passed
-    on. Otherwise the tunnel is broken off.
+    On exit after `end` and without an error, all written data has been delivered. Otherwise the
+    tunnel is cut.
 
     Raises:
         Denied, NotFound: somebody else's session.
-        StateConflict: it does not run, or (NoSuchService) its program does not serve this.
+        StateConflict: it does not run, or (NoSuchService) its program has no such service.
         NotEnough: too many tunnels.
-        Unavailable: the node does not answer; or the tunnel broke.
+        Unavailable: the node does not answer, or the tunnel broke.
     """
     target = pb.TunnelTarget(session=reference, rank=rank, service=service, ssh_host=ssh_host)
     async with _open(rpc, _TO_SESSION, target) as tunnel:
@@ -182,7 +182,7 @@ async def open_tunnel(
 async def open_node_service(
     rpc: Rpc, node: str, service: str, *, what: str
 ) -> AsyncIterator[Tunnel]:
-    """As `open_tunnel`, to what a node's agent serves for the node itself; for administrators.
+    """As `open_tunnel`, to a service of the node itself by its agent; for administrators.
 
     Raises:
         Denied: the caller is no administrator.
@@ -207,14 +207,14 @@ async def open_node_service(
 
 
 async def check_service(rpc: Rpc, reference: str, service: str, *, rank: int = 0) -> None:
-    """Raise NoSuchService unless something listens there; else as `open_tunnel`."""
+    """Raise NoSuchService unless something listens there; otherwise as `open_tunnel`."""
     target = pb.TunnelTarget(session=reference, rank=rank, service=service, only_checks=True)
     async with _open(rpc, _TO_SESSION, target):
         pass
 
 
 async def processes(rpc: Rpc, reference: str, *, rank: int = 0) -> pb.ReplicaProcesses:
-    """The processes of one replica now. Raises as `open_tunnel`; Unsupported: the control plane is too old."""
+    """Return a replica's current processes. Raises as `open_tunnel`; Unsupported: the control plane is too old."""
     said = await _asked_agent(
         rpc, reference, rank, agent_services.PROCESSES, b"", what="the processes of sessions"
     )
@@ -224,7 +224,7 @@ async def processes(rpc: Rpc, reference: str, *, rank: int = 0) -> pb.ReplicaPro
 async def stacks(
     rpc: Rpc, reference: str, *, rank: int = 0, with_locals: bool = False
 ) -> pb.ReplicaStacks:
-    """The stacks of one replica's Python programs now. Raises as `processes`."""
+    """Return the stacks of a replica's Python programs. Raises as `processes`."""
     request = pb.StacksRequest(with_locals=with_locals).SerializeToString()
     said = await _asked_agent(
         rpc, reference, rank, agent_services.STACKS, request, what="the stacks of sessions"
@@ -235,7 +235,7 @@ async def stacks(
 async def _asked_agent(
     rpc: Rpc, reference: str, rank: int, service: str, request: bytes, *, what: str
 ) -> bytes:
-    """What a service of the agent answers."""
+    """Return the response of an agent's service."""
     said = bytearray()
     try:
         async with (
@@ -258,7 +258,7 @@ async def _asked_agent(
 async def open_agent_service(
     rpc: Rpc, reference: str, service: str, *, rank: int, what: str, ssh_host: str = ""
 ) -> AsyncIterator[Tunnel]:
-    """As `open_tunnel`, to what the agent itself serves. Raises Unsupported, too: the control plane is too old."""
+    """As `open_tunnel`, to a service of the agent itself. Also raises Unsupported: the control plane is too old."""
     try:
         async with open_tunnel(rpc, reference, service, rank=rank, ssh_host=ssh_host) as tunnel:
             yield tunnel
@@ -267,7 +267,7 @@ async def open_agent_service(
             raise _too_old(what) from error
         raise
     except InvalidRequest as error:
-        # Control planes that know no services of agents take the name for a wrong one of a socket.
+        # Control planes without services of agents reject the name as a socket's.
         if not error.message.endswith(" is no name of a service"):
             raise
         raise _too_old(what) from error
@@ -299,7 +299,7 @@ async def _open(rpc: Rpc, way: _Way, target: Any) -> AsyncIterator[Tunnel]:
 
 
 async def _opened(rpc: Rpc, way: _Way, target: Any, held: AsyncExitStack) -> Tunnel:
-    """The tunnel, through the first control plane that has one to offer; `held` ends it."""
+    """Open the tunnel through the first available control plane; `held` closes it."""
     failure = Unavailable("nobody was asked")
     for address in rpc.ways.round():
         try:
@@ -328,7 +328,7 @@ async def _opened_at(
             except Unavailable:
                 if not (is_first and tunnel.ended_under_write):
                     raise
-                # refused at once: a call that nothing is written to says why
+                # refused during a write: the retry waits for the reason before it writes
                 is_first = False
                 continue
             if direct is not None:
@@ -344,7 +344,7 @@ async def _opened_at(
 
 
 def _without(direct: pb.DirectWay, target: Any) -> None:
-    """Ask no more for a way that cannot be gone. Raises Unavailable: it was not asked for."""
+    """Stop requesting an unreachable way. Raises Unavailable if it was not requested."""
     if direct.socket and target.boot_id:
         target.boot_id = ""
     elif target.uses_relay and not direct.socket:
@@ -354,7 +354,7 @@ def _without(direct: pb.DirectWay, target: Any) -> None:
 
 
 async def _directly(tunnel: Tunnel, direct: pb.DirectWay, calling: AsyncExitStack) -> Tunnel | None:
-    """The same tunnel past the control plane, for as long as its call lasts; None where that cannot be reached."""
+    """Return the tunnel past the control plane, open while its call is; None if unreachable."""
     found = await connected(direct.socket, direct.key) if direct.socket else await met(direct)
     if found is None:
         return None
@@ -362,7 +362,7 @@ async def _directly(tunnel: Tunnel, direct: pb.DirectWay, calling: AsyncExitStac
 
     def end() -> None:
         connection.shut(socket.SHUT_RDWR)
-        # what still waits for it is cancelled before
+        # after the cancellation of pending reads and writes
         asyncio.get_running_loop().call_soon(connection.close)
 
     calling.callback(end)
