@@ -1,4 +1,4 @@
-"""Which platform a client talks to, and as whom: `config.toml` and the environment.
+"""The platform and the user of a client: `config.toml` and the environment.
 
     current = "default"
 
@@ -12,11 +12,11 @@
     [settings]
     output = "table"
 
-`servers` are the control planes of the platform, `server` the first of them. Tokens live in files of their
-own, readable by their owner alone. NSML_CONTEXT picks a context, NSML_SERVER (one, or several with commas
-between) and NSML_TOKEN_FILE replace its parts, NSML_CONFIG_DIR replaces the folder.
+`servers` are the control planes of the platform, `server` the first of them. Tokens are in separate files,
+readable only by their owner. NSML_CONTEXT selects a context, NSML_SERVER (one, or several separated by
+commas) and NSML_TOKEN_FILE replace its parts, NSML_CONFIG_DIR replaces the folder.
 
-Files are named by text here: a short command would spend a fourteenth of its time importing pathlib.
+Paths are strings here: importing pathlib would take a fourteenth of a short command's time.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ FILE_NAME = "config.toml"
 _CONTEXT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 _PORT = 18553
 _OFFERED = 3
-"""Contexts that an error names."""
+"""Most contexts named by an error."""
 MOST_SERVERS = 9
-"""More control planes of one platform are not remembered."""
+"""Most control planes saved for one platform."""
 
 
 class ContextError(Exception):
-    """The configuration does not say which platform to talk to; `advice` says what to do."""
+    """The configuration does not determine the platform; `advice` says what to do."""
 
     def __init__(self, message: str, *, advice: str = "") -> None:
         super().__init__(message)
@@ -54,34 +54,34 @@ class ContextError(Exception):
 
 
 class NoContext(ContextError):
-    """Nothing says which platform: there is no configuration yet."""
+    """No platform is configured yet."""
 
 
 class DamagedToken(ContextError):
-    """The file of the token holds something else."""
+    """The token file contains no token."""
 
 
 class Context(NamedTuple):
-    """One platform as one user sees it."""
+    """One platform and one user's access to it."""
 
     name: str
     server: str
-    """HOST:PORT, or unix:PATH: the control plane that is asked first."""
+    """HOST:PORT, or unix:PATH: the control plane to try first."""
     ca: str = ""
     """File of the server's certificate authority, PEM; empty: the system's, or plaintext on loopback."""
     token_file: str = ""
     """File of the secret; empty: none."""
     server_name: str = ""
-    """Name that the server's certificate must bear; empty: the host of `server`. With the platform's
-    own authority in `ca` it is that of all its listeners, whatever the host is called here."""
+    """Required name in the server's certificate; empty: the host of `server`. With the platform's
+    own authority in `ca` all its listeners have this name, whatever the host's name is here."""
     others: tuple[str, ...] = ()
-    """The other control planes of the platform, like `server`: asked where that one is not there."""
+    """The other control planes of the platform, like `server`: tried if that one is down."""
     server_uid: int | None = None
     """Account of this machine that serves `server` without TLS, seen at login; None: root, or the user's own."""
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """All control planes, in the order in which they are asked."""
+        """All control planes, in the order of tries."""
         return (self.server, *(one for one in self.others if one != self.server))
 
     @property
@@ -90,13 +90,13 @@ class Context(NamedTuple):
         return ", ".join(self.servers)
 
     def at(self, servers: Sequence[str]) -> Context:
-        """The same platform, at these addresses."""
+        """Return the context with these addresses."""
         return self._replace(server=servers[0], others=tuple(servers[1:]))
 
     def token(self) -> str | None:
-        """The secret; None without a file.
+        """Read the secret; None without a file.
 
-        Raises ContextError for a file that cannot be read, DamagedToken for one without a token.
+        Raises ContextError for an unreadable file, DamagedToken for one without a token.
         """
         if not self.token_file:
             return None
@@ -122,7 +122,7 @@ class Context(NamedTuple):
 
 
 class Config(NamedTuple):
-    """What config.toml holds. Immutable: a change makes a new one, `save` writes it."""
+    """Contents of config.toml. Immutable: a change makes a new one, `save` writes it."""
 
     folder: str
     current: str = ""
@@ -135,7 +135,7 @@ class Config(NamedTuple):
         return os.path.join(self.folder, FILE_NAME)
 
     def with_context(self, context: Context, *, current: bool = True) -> Config:
-        """This configuration with `context` added or replaced, and made the current one."""
+        """Return a copy with `context` added or replaced, and by default current."""
         check_name(context.name)
         return self._replace(
             contexts={**self.contexts, context.name: context},
@@ -144,7 +144,7 @@ class Config(NamedTuple):
 
 
 def config_folder(environ: Mapping[str, str]) -> str:
-    """Where this user's configuration lives; it need not exist."""
+    """Return this user's configuration folder; it may not exist."""
     chosen = environ.get("NSML_CONFIG_DIR")
     if chosen:
         return chosen
@@ -152,14 +152,14 @@ def config_folder(environ: Mapping[str, str]) -> str:
     if platform.startswith("linux"):
         home = os.path.expanduser(environ.get("HOME") or "~")
         return os.path.join(environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "nsml")
-    # Only here: it costs more than the rest of the module.
+    # Imported only here: it costs more than the rest of the module.
     from platformdirs import user_config_dir
 
     return user_config_dir("nsml", appauthor=False)
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where this user's caches live; it need not exist."""
+    """Return this user's cache folder; it may not exist."""
     from pathlib import Path
 
     base = environ.get("XDG_CACHE_HOME") or environ.get("LOCALAPPDATA")
@@ -169,7 +169,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 def load(environ: Mapping[str, str]) -> Config:
     """Read config.toml; an empty configuration when there is none.
 
-    Raises ContextError for a file that is not sound.
+    Raises ContextError for an invalid file.
     """
     from nsml.common.text_files import toml_of
 
@@ -184,7 +184,7 @@ def load(environ: Mapping[str, str]) -> Config:
         raise ContextError(f"cannot read {file}: {error}") from error
     except UnicodeDecodeError as error:
         raise ContextError(f"{file} is not UTF-8: {error}") from error
-    except (ValueError, RecursionError) as error:  # a number or a nesting without end, too
+    except (ValueError, RecursionError) as error:  # also too long numbers or deep nesting
         raise ContextError(f"{file} is not sound TOML: {error}") from error
     return _filled(empty, tree)
 
@@ -244,10 +244,10 @@ def _texts(file: str, tree: Mapping[str, Any], key: str) -> tuple[str, ...]:
 def known_servers(
     known: Sequence[str], told: Sequence[str], rng: Random | None = None
 ) -> tuple[str, ...]:
-    """Where a platform is, from what is known already and what its control planes say.
+    """Merge the known servers of a platform with those reported by its control planes.
 
-    Who was asked first stays so; new ones come in an order of chance, so that not all users go to the
-    same one next. One that is not there now may be back when all others are gone, so it stays, last.
+    The first server stays first; new ones are shuffled, so that users fail over to different ones. A
+    missing one may be back when all others are gone, so it is kept, last.
     """
     fresh = [one for one in dict.fromkeys(told) if one not in known]
     if rng is not None:
@@ -285,13 +285,13 @@ def _to_toml(config: Config) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string."""
+    """Format a TOML basic string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, all of it or nothing; OSError names the file."""
+    """Write a file atomically, readable only by its owner; OSError names the file."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -308,14 +308,14 @@ def write_private(path: Path, text: str) -> None:
 
 
 def chosen_name(config: Config, environ: Mapping[str, str], name: str | None = None) -> str:
-    """The name of the context that `choose` takes; "" where none is chosen."""
+    """Return the name of the context that `choose` uses; "" for none."""
     return name or environ.get("NSML_CONTEXT") or config.current
 
 
 def choose(config: Config, environ: Mapping[str, str], name: str | None = None) -> Context:
-    """The context to use: `name`, else NSML_CONTEXT, else the current one.
+    """Return the context to use: `name`, else NSML_CONTEXT, else the current one.
 
-    NSML_SERVER and NSML_TOKEN_FILE replace its parts. Raises ContextError when there is none.
+    NSML_SERVER and NSML_TOKEN_FILE replace its parts. Raises ContextError if there is none.
     """
     wanted = chosen_name(config, environ, name)
     found = config.contexts.get(wanted)
@@ -340,7 +340,7 @@ def choose(config: Config, environ: Mapping[str, str], name: str | None = None) 
             )
         found = Context(name="environment", server="").at(servers)
     elif servers:
-        # A token belongs to its platform: servers of another one never get it unasked.
+        # Never send a platform's token to servers of another one, unless requested.
         is_its = set(servers) <= set(found.servers)
         found = found.at(servers)._replace(token_file=found.token_file if is_its else "")
     token_file = environ.get("NSML_TOKEN_FILE")
@@ -349,24 +349,24 @@ def choose(config: Config, environ: Mapping[str, str], name: str | None = None) 
 
 def _servers_in(environ: Mapping[str, str]) -> tuple[str, ...]:
     chosen = environ.get("NSML_SERVER", "")
-    # A path of a socket may have commas: then it is the only one.
+    # The path of a socket may contain commas: it is the only server.
     found = [chosen] if chosen.startswith("unix:") else chosen.split(",")
     return tuple(one.strip() for one in found if one.strip())
 
 
 def is_token(text: str) -> bool:
-    """Whether this can be a token at all: visible ASCII, as a header carries it."""
+    """Whether this can be a token: visible ASCII, as required in headers."""
     return bool(text) and text.isascii() and text.isprintable()
 
 
 def check_name(name: str) -> None:
-    """Raise ContextError unless `name` can name a context (and so a token's file)."""
+    """Raise ContextError unless `name` is valid for a context and its token file."""
     if not re.fullmatch(_CONTEXT_NAME, name):
         raise ContextError(f"{name!r} cannot name a context: letters, digits, '.', '_', '-'")
 
 
 def parse_server(text: str) -> str:
-    """HOST, HOST:PORT, [V6]:PORT or unix:PATH in the form that `Context.server` holds.
+    """Normalize HOST, HOST:PORT, [V6]:PORT or unix:PATH to the form of `Context.server`.
 
     Raises ContextError for anything else. The default port is 18553.
     """
@@ -380,25 +380,25 @@ def parse_server(text: str) -> str:
 
 
 def split_server(server: str) -> tuple[str, int]:
-    """Host, without brackets, and port of what `parse_server` gave; not for unix:PATH."""
+    """Return host, without brackets, and port of a parsed server; not for unix:PATH."""
     host, _, port = server.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def server_at(host: str, port: int) -> str:
-    """HOST:PORT, or [V6]:PORT: the opposite of `split_server`."""
+    """Format HOST:PORT, or [V6]:PORT: the inverse of `split_server`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def may_be_ours(context: Context) -> bool:
-    """Whether `nsml up` may be what starts the platform of a context: it is reached on this machine."""
+    """Whether `nsml up` may start the platform of a context: its servers are on this machine."""
     is_here = any(server.startswith("unix:") for server in context.servers)
-    # A plain port of this machine may be ours, too; one that was signed in to is somebody's.
+    # A plaintext port of this machine may be ours too; one with an authority is somebody else's.
     return is_here or (not context.ca and all(map(is_local, context.servers)))
 
 
 def is_local(server: str) -> bool:
-    """Whether the server is reached without a network: plaintext is allowed there alone."""
+    """Whether the server is reached without a network: only then plaintext is allowed."""
     if server.startswith("unix:"):
         return True
     host = server.rsplit(":", 1)[0].strip("[]").lower()

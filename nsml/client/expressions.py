@@ -1,4 +1,4 @@
-"""Code that the program of a running session evaluates at its next safe point."""
+"""Evaluate code in the program of a running session, at its next safe point."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ async def evaluate(
     wait_s: float = USUAL_WAIT_S,
     told: Callable[[pb.EvaluateResponse], None] | None = None,
 ) -> pb.Evaluated:
-    """What came of code that a replica's program evaluates; the program waits meanwhile.
+    """Evaluate code in a replica's program, which waits meanwhile; return the result.
 
-    The value of the last line of `expression` is returned, where that is an expression. The process of the
-    replica with this LOCAL_RANK evaluates it, for `limit_s` seconds at most, once it has reached a safe point,
-    which may take `wait_s` seconds. `told` is called with how far it is.
+    The result has the value of the last line of `expression`, if that is an expression. The replica's process
+    with this LOCAL_RANK evaluates it, for at most `limit_s` seconds, once it has reached a safe point, within
+    `wait_s` seconds. `told` is called with the progress.
 
     Raises:
-        StateConflict: the program did not evaluate it, or did not say what came of it.
-        ConnectionLost: whether it was evaluated is unknown.
+        StateConflict: the program did not evaluate it, or did not report the result.
+        ConnectionLost: it is unknown whether it was evaluated.
         TooLarge: the code is too long.
         ClientError: as `nsml.client.tunnels.open_tunnel`.
     """

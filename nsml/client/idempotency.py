@@ -1,4 +1,4 @@
-"""Which calls may be repeated: the option `idempotency_level` of their rpc in the contract."""
+"""Which calls may be retried: the option `idempotency_level` of their rpc in the contract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def is_idempotent(method: str, request: type[Message]) -> bool:
-    """Whether a call may be sent to two control planes, also at the same time; `method` is "Service/Method"."""
+    """Whether a call may be sent to two control planes, even concurrently; `method` is "Service/Method"."""
     options = _options(method, request)
     return options.idempotency_level != options.IDEMPOTENCY_UNKNOWN
 

@@ -1,11 +1,11 @@
-"""One answer from a control plane on this machine, without the gRPC library.
+"""One unary call to a control plane on this machine, without the gRPC library.
 
-Importing gRPC and the asyncio that it brings takes twenty times as long as the call. A program that
-asks one short question may therefore speak the little of the protocol that one unary call needs:
-frames (RFC 9113, sections 4 and 6), the request's headers as literals that enter no table (RFC 7541,
-section 6.2), and gRPC's five bytes in front of a message ("gRPC over HTTP2"). The headers of the
-answer are not read: either it carries one whole message, or the caller asks again through
-`nsml.client.connect`, which names what went wrong. So this is for calls that only read.
+Importing gRPC and asyncio takes twenty times as long as the call. This module therefore implements the
+part of the protocol needed for one unary call: frames (RFC 9113, sections 4 and 6), the request's
+headers as literals without indexing (RFC 7541, section 6.2), and gRPC's five-byte prefix of a message
+("gRPC over HTTP2"). The headers of the response are not read: either it has one complete message, or
+the caller repeats the call through `nsml.client.connect`, which names the error. So this is only for
+calls that only read.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from typing import IO
 
 PATIENCE_S = 5.0
-"""For each step of the answer; who is slower is asked the other way, which waits longer."""
+"""Timeout of each step of the response; slower calls are repeated with gRPC, which waits longer."""
 SHORT_PATIENCE_S = 1.0
-"""The same, where there are others to ask."""
+"""The same, if there are other control planes."""
 ANSWER_LIMIT = 4 << 20
 """Bytes of one message, as everywhere."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _FRAME_LIMIT = 1 << 14
-"""Bytes of a frame's payload, unless the receiver allows more; we never do."""
+"""Most bytes of a frame's payload, unless the receiver allows more; we never do."""
 _WINDOW = ANSWER_LIMIT + _FRAME_LIMIT
-"""Bytes that may come without our leave; no sound answer needs more."""
+"""Initial flow-control window, in bytes; no valid response needs more."""
 _PREFIX = 5
-"""Bytes in front of a message: whether it is compressed, and its length."""
+"""Bytes before a message: the compression flag and the length."""
 _STREAM = 1
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM = _ACK = 0x1
@@ -48,9 +48,9 @@ def ask(
     token: str | None = None,
     patience_s: float = PATIENCE_S,
 ) -> bytes | None:
-    """The response to one unary call over the Unix socket at `path`; None when there is no plain one.
+    """Make one unary call over the Unix socket at `path`; None unless it returns a plain response.
 
-    `method` is "Service/Method" of package nsml.v1; `request` and the answer are serialised messages.
+    `method` is "Service/Method" of package nsml.v1; `request` and response are serialised messages.
     """
     headers = _headers(method, token)
     message = struct.pack(">BI", 0, len(request)) + request
@@ -77,7 +77,7 @@ def ask(
 
 
 def _headers(method: str, token: str | None) -> bytes:
-    """The request's header block. Numbers are places in HPACK's static table (RFC 7541, A)."""
+    """Encode the request's headers. Numbers index HPACK's static table (RFC 7541, A)."""
     block = b"\x83\x86"  # :method POST, :scheme http
     block += b"\x01" + _string("localhost")  # :authority
     block += b"\x04" + _string(f"/nsml.v1.{method}")  # :path
@@ -89,7 +89,7 @@ def _headers(method: str, token: str | None) -> bytes:
 
 
 def _string(text: str) -> bytes:
-    """A string literal without Huffman coding (RFC 7541, 5.1 and 5.2)."""
+    """Encode a string literal without Huffman coding (RFC 7541, 5.1 and 5.2)."""
     data = text.encode("ascii")
     rest = len(data) - 0x7F
     if rest < 0:
@@ -106,7 +106,7 @@ def _frame(kind: int, payload: bytes, *, flags: int = 0, stream: int = 0) -> byt
 
 
 def _body(connection: socket.socket, incoming: IO[bytes]) -> bytes:
-    """The bytes of the stream until it ends; ValueError when it is cut short or too long."""
+    """Read the stream to its end; ValueError if it is cut short or too long."""
     body = bytearray()
     for kind, flags, stream, payload in _frames(incoming):
         if kind == _SETTINGS and not flags & _ACK:
@@ -125,7 +125,7 @@ def _body(connection: socket.socket, incoming: IO[bytes]) -> bytes:
 
 
 def _frames(incoming: IO[bytes]) -> Iterator[tuple[int, int, int, bytes]]:
-    """Kind, flags, stream and payload of each frame until the connection ends."""
+    """Yield kind, flags, stream and payload of each frame until the connection ends."""
     while len(head := incoming.read(9)) == 9:
         first, flags, stream = struct.unpack(">IBI", head)
         length, kind = first >> 8, first & 0xFF
@@ -142,12 +142,12 @@ def _unpadded(payload: bytes) -> bytes:
 
 
 def _message(body: bytes) -> bytes | None:
-    """The one message in the body of an answer; None when there is not exactly one, uncompressed."""
+    """Return the message in a response body; None unless it is exactly one, uncompressed."""
     if len(body) < _PREFIX or body[0] != 0 or len(body) - _PREFIX != _announced(body):
         return None
     return body[_PREFIX:]
 
 
 def _announced(body: bytes | bytearray) -> int:
-    """The length of the message that begins here."""
+    """Return the length in a message's prefix."""
     return int.from_bytes(body[1:_PREFIX], "big")

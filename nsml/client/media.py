@@ -1,4 +1,4 @@
-"""The content of media: files of manifests that a listing has shown."""
+"""Read media: their listing, and their files in listed manifests."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ROOTS_AT_ONCE = 16
 
 
 class Page(NamedTuple):
-    """Some of what a session showed; `shown_by` has the platform show it again.
+    """A page of a session's media; `shown_by` lists it again.
 
-    `is_full`: the session has shown as many as are kept. Known on the last page.
+    `is_full`: the session has logged as many as are kept. Known on the last page.
     """
 
     session: str
@@ -33,7 +33,7 @@ class Page(NamedTuple):
 
 
 async def pages(client: Client, request: ListMediaRequest) -> AsyncGenerator[Page, None]:
-    """What a session showed, in the order of time; `request` says which."""
+    """Yield the media selected by `request`, in order of time."""
     from nsml.v1.media_pb2 import ListMediaRequest
 
     asked = ListMediaRequest()
@@ -51,9 +51,9 @@ async def pages(client: Client, request: ListMediaRequest) -> AsyncGenerator[Pag
 async def contents(
     client: Client, media: Sequence[Media], *, shown_by: Callable[[], Awaitable[object]]
 ) -> AsyncGenerator[tuple[Media, bytes], None]:
-    """Those of a page that are durable with their bytes, each held against its digests.
+    """Yield the durable media of a page with their bytes, checked by digest.
 
-    One call a manifest, some manifests at a time: programs that show one file now and then leave many.
+    One call per manifest, several at a time: programs that log single files leave many manifests.
     `shown_by` is the page's. Raises ClientError and ContentError.
     """
     by_root: dict[str, list[Media]] = {}
@@ -68,12 +68,12 @@ async def contents(
 
 
 class Followed:
-    """What a session showed, as it grows: of what was read before only that is read again of which something may change.
+    """The growing media of a session: of the pages already read, only those that may change are read again.
 
     Args:
-        client: whom to ask.
+        client: for the calls.
         session: its reference.
-        most: how many are kept, the last.
+        most: keep only this many, the last.
     """
 
     def __init__(self, client: Client, session: str, *, most: int) -> None:
@@ -83,7 +83,7 @@ class Followed:
         self._pages: list[_Read] = []
 
     async def again(self) -> tuple[list[Media], int]:
-        """All that are kept, in the order of time, and how many were shown before those. Raises ClientError."""
+        """Return the kept media in order of time, and the number before them. Raises ClientError."""
         from nsml.v1.media_pb2 import ListMediaRequest
 
         begin = next((at for at, page in enumerate(self._pages) if page.may_change), 0)
@@ -106,14 +106,14 @@ class _Read(NamedTuple):
 
     @property
     def may_change(self) -> bool:
-        """Whether there may be more of it, or some of it is still on its way."""
+        """Whether media may be added, or are not durable yet."""
         from nsml.v1.media_pb2 import MEDIA_STATE_SAVED
 
         return self.is_last or any(one.state == MEDIA_STATE_SAVED for one in self.media)
 
 
 async def content(client: Client, session: str, one: Media) -> bytes:
-    """What is in one that is durable, and that a listing has shown before. Raises ClientError and ContentError."""
+    """Read the file of a durable, already listed medium. Raises ClientError and ContentError."""
     from nsml.v1.media_pb2 import ListMediaRequest
 
     request = ListMediaRequest(session=session, names=[literally(one.name)])
@@ -131,12 +131,12 @@ async def content(client: Client, session: str, one: Media) -> bytes:
 
 
 def literally(name: str) -> str:
-    """The glob that fits this name alone."""
+    """Return a glob that matches only this name."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _batches(by_root: Mapping[str, Sequence[Media]]) -> Iterator[list[str]]:
-    """The manifests that are fetched together, so that what is held is little more than a large file."""
+    """Group manifests to fetch together, in little more memory than one large file."""
     batch: list[str] = []
     size = 0
     for root, wanted in by_root.items():
@@ -156,7 +156,7 @@ async def _files(
     wanted: Sequence[Media],
     shown_by: Callable[[], Awaitable[object]],
 ) -> list[tuple[Media, bytes]]:
-    """Files of one manifest, by one call for the bytes of all."""
+    """Read files of one manifest, with one call for all bytes."""
     manifest = await read_manifest(client, root, shown_by=shown_by)
     chunks = {entry.path: entry.chunks for entry in manifest.entries}
     if lacks := next((one for one in wanted if one.file not in chunks), None):

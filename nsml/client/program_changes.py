@@ -1,4 +1,4 @@
-"""Knobs of running programs, and changes of them that are not over yet."""
+"""Knobs of running programs, and waiting for their changes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import ProgramChange, Session
 
 _LOOK_EVERY_S: Final = (0.05, 0.5)
-"""How often it is asked how far a change is: first, and later."""
+"""Polling interval of a change: at first, and at most."""
 _PATIENCE_S: Final = 3.0
-"""After so long it is told that a change is waited for."""
+"""Waits longer than this are reported."""
 _KNOBS: Final = "import json, nsml\njson.dumps(nsml.knobs())"
 _WAIT_S: Final = 5.0
-"""How long the program may take to come to a safe point."""
+"""How long the program may take to reach a safe point."""
 
 
 async def read_knobs(client: Client, session_id: str) -> Mapping[str, Mapping[str, Any]]:
-    """What the program of rank 0 says of its knobs, by name: value, default, min, max, choices.
+    """Read the knobs of the program of rank 0, by name: value, default, min, max, choices.
 
-    The program evaluates that at a safe point. Raises ClientError where it does not.
+    The program evaluates this at a safe point. Raises ClientError if it does not.
     """
     found = await client.sessions.evaluate(session_id, _KNOBS, wait_s=_WAIT_S)
     try:
@@ -44,9 +44,9 @@ async def read_knobs(client: Client, session_id: str) -> Mapping[str, Mapping[st
 async def until_over(
     client: Client, session: Session, *, told: Callable[[ProgramChange], None] = lambda _: None
 ) -> ProgramChange:
-    """The last change of a session once it is over; `told` is called if that takes long.
+    """Wait for the end of a session's last change and return it; `told` is called if that takes long.
 
-    Raises ClientError: also where the session keeps nothing of the change any more.
+    Raises ClientError, also if the session no longer has the change.
     """
     change, (pause_s, longest_s) = session.changes[-1], _LOOK_EVERY_S
     loop = asyncio.get_running_loop()

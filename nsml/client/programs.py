@@ -1,4 +1,4 @@
-"""Programs that are started in a running session or on a node, with their streams, through the control plane.
+"""Start programs in a running session or on a node, with their streams, through the control plane.
 
 async with client.sessions.open_program("@last", ["cat"]) as program:
     await program.write(b"question")
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from nsml.client.tunnels import Tunnel
 
 PIECE_BYTES = 240 << 10
-"""Of standard input in one message."""
+"""Most standard input in one message."""
 _SIGNALLED = 128
 
 
 class Output(Enum):
-    """Which stream of a program."""
+    """An output stream of a program."""
 
     STANDARD = 1
     ERRORS = 2
 
 
 class RemoteProgram:
-    """A program that runs. One may read its output while another writes; all methods raise ClientError.
+    """A running program. One task may read its output while another writes; all methods raise ClientError.
 
-    `exit_code` is how it ended, as shells say it (128 + signal), once `output` is over. None: it has not, or was lost,
-    as with its replica.
+    `exit_code`: as in shells (128 + signal), set when `output` ends. None: not ended, or lost, for instance with its
+    replica.
     """
 
     def __init__(self, tunnel: Tunnel) -> None:
@@ -60,7 +60,7 @@ class RemoteProgram:
         self.exit_code: int | None = None
 
     async def begin(self, start: pb.StartProgram) -> None:
-        """Start it. Raises StateConflict: it cannot be; TooLarge."""
+        """Start it. Raises StateConflict if it cannot start; TooLarge."""
         request = pb.ProgramRequest(start=start)
         if request.ByteSize() > MOST_BYTES:
             raise TooLarge(
@@ -74,7 +74,7 @@ class RemoteProgram:
             raise ConnectionLost("the node's answer cannot be understood")
 
     async def write(self, data: bytes) -> None:
-        """Give it bytes; waits while it takes none. What it writes has to be read meanwhile."""
+        """Write to its stdin; blocks until it reads. Its output must be read meanwhile."""
         for at in range(0, len(data), PIECE_BYTES):
             piece = data[at : at + PIECE_BYTES]
             while (
@@ -86,11 +86,11 @@ class RemoteProgram:
             await self._say(pb.ProgramRequest(input=piece))
 
     async def end_input(self) -> None:
-        """Its standard input has ended."""
+        """Close its standard input."""
         await self._say(pb.ProgramRequest(input_end=True))
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Its terminal has this size now."""
+        """Resize its terminal."""
         await self._say(
             pb.ProgramRequest(resize=pb.TerminalSize(rows=max(rows, 1), columns=max(columns, 1)))
         )
@@ -100,10 +100,10 @@ class RemoteProgram:
         await self._say(pb.ProgramRequest(signal=number))
 
     async def output(self) -> AsyncIterator[tuple[Output, bytes]]:
-        """All that it writes, to its end.
+        """Yield its output, to its end.
 
         Raises:
-            ConnectionLost: what came is a part.
+            ConnectionLost: the output is incomplete.
         """
         while True:
             response = await self._written.get()
@@ -119,7 +119,7 @@ class RemoteProgram:
                     return
 
     async def read_on(self) -> None:
-        """Take what it says, as fast as `output` is read, until it has ended or the connection broke."""
+        """Receive its messages, as fast as `output` is read, until it ends or the connection breaks."""
         try:
             while not self._is_over:
                 response = await self._next()
@@ -181,13 +181,13 @@ async def open_program(
     environment: Mapping[str, str] | None = None,
     terminal: tuple[int, int] | None = None,
 ) -> AsyncIterator[RemoteProgram]:
-    """A program in a replica while the context lasts; left before its end, it gets SIGHUP.
+    """Start a program in a replica; on exit it gets SIGHUP if it still runs.
 
     An empty `argv` is a shell; `terminal` is rows and columns of its terminal, None for three pipes.
 
     Raises:
         StateConflict: it cannot be started.
-        ConnectionLost: the node did not say whether it was.
+        ConnectionLost: it is unknown whether it started.
         ClientError: as `nsml.client.tunnels.open_tunnel`.
     """
     opening = open_agent_service(
@@ -207,11 +207,11 @@ async def open_node_program(
     environment: Mapping[str, str] | None = None,
     terminal: tuple[int, int] | None = None,
 ) -> AsyncIterator[RemoteProgram]:
-    """As `open_program`, on a node itself, as its agent's account; all that it starts ends with the context.
+    """As `open_program`, on a node itself, as its agent's account; all its child processes end on exit.
 
     Raises:
         StateConflict: it cannot be started.
-        ConnectionLost: the node did not say whether it was.
+        ConnectionLost: it is unknown whether it started.
         ClientError: as `nsml.client.tunnels.open_node_service`.
     """
     opening = open_node_service(rpc, node, agent_services.NODE_PROGRAM, what="programs on nodes")

@@ -1,4 +1,4 @@
-"""What charts are drawn of: columns of what sessions reported, read and grouped by one rule for all front ends."""
+"""Data of charts: columns of reported metrics, read and grouped in the same way for all front ends."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from nsml.v1 import sessions_pb2 as pb
 
 MOST_SESSIONS: Final = 1_000
-"""Of one request."""
+"""Most sessions in one request."""
 _AT_ONCE: Final = 8
-"""Sessions whose metrics are listed at a time."""
+"""Sessions listed concurrently."""
 
 Part: TypeAlias = "tuple[pb.Series, float, float]"
-"""Columns, with the range of the axis that was asked for."""
+"""Columns, with the requested range of the axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartQuery:
-    """What part of the series is drawn, and how finely; None: to the end, or all of them."""
+    """Range and resolution of the series to draw; None: unbounded, or all."""
 
     axis: Axis = Axis.STEP
     low: float | None = None
     high: float | None = None
     width: int = 400
     names: tuple[str, ...] = ()
-    """Of these metrics alone; none: of all that are worth a chart."""
+    """Only these metrics; empty: all that are worth a chart."""
     rank: int | None = None
     attempt: int | None = None
     is_apart: bool = False
-    """Whether attempts are lines of their own, with what later ones reported again."""
+    """Whether attempts are separate lines, including points that later ones superseded."""
 
     def of(self, groups: Mapping[str, Sequence[Series]]) -> Mapping[str, Sequence[Series]]:
-        """The lines to draw, by metric."""
+        """Select the lines to draw, by metric."""
         if not self.names:
             undrawn = not_worth_drawing(groups)
             return {name: lines for name, lines in groups.items() if name not in undrawn}
@@ -53,12 +53,12 @@ class ChartQuery:
 
     @property
     def span(self) -> tuple[float, float]:
-        """The part of the axis."""
+        """The range of the axis."""
         low = -math.inf if self.low is None else self.low
         return low, math.inf if self.high is None else self.high
 
     def request(self, ids: Sequence[str]) -> pb.ReadSeriesRequest:
-        """How the control plane is asked for it."""
+        """Build the request for sessions with these ids."""
         from nsml.v1 import sessions_pb2 as pb
 
         axes: dict[Axis, pb.SeriesAxis] = {
@@ -80,9 +80,9 @@ class ChartQuery:
 
 
 def globs_of(names: Iterable[str]) -> list[str]:
-    """Globs that these metrics fit, and the elements of those that are lists; others may fit as well.
+    """Return globs that match these metrics and the elements of lists; others may match too.
 
-    They are few, however many numbers a list has, and no longer than the names: a request has room for so many.
+    They are few, however long a list is, and no longer than the names: the size of a request is limited.
     """
     globs = set()
     for name in names:
@@ -96,13 +96,13 @@ def globs_of(names: Iterable[str]) -> list[str]:
 
 
 def first_charts(names: Iterable[str]) -> tuple[frozenset[str], int]:
-    """The metrics of as many charts as are drawn below each other, and how many metrics are left out."""
+    """Return the metrics of the first MOST_CHARTS charts, and the number of omitted metrics."""
     from nsml.view.figure import MOST_CHARTS, STD
 
     charts: dict[str, list[str]] = {}
     for name in names:
         charts.setdefault(element_in(name)[0], []).append(name)
-    # A deviation is drawn with what it is of.
+    # A deviation is drawn with its metric.
     alone = in_order(one for one in charts if one.removesuffix(STD) not in charts.keys() - {one})
     drawn = {*alone[:MOST_CHARTS], *(one + STD for one in alone[:MOST_CHARTS])}
     left_out = sum(len(metrics) for chart, metrics in charts.items() if chart not in drawn)
@@ -110,7 +110,7 @@ def first_charts(names: Iterable[str]) -> tuple[frozenset[str], int]:
 
 
 async def reported(client: Client, references: Iterable[str]) -> dict[str, list[pb.Metric]]:
-    """The metrics that each of the sessions reported."""
+    """Return the reported metrics of each session."""
     from nsml.common.concurrency import each_at_once
 
     asked = list(references)
@@ -120,17 +120,17 @@ async def reported(client: Client, references: Iterable[str]) -> dict[str, list[
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What was read: the answers to a query, and to those about what is before it."""
+    """Responses to a query, and to queries of the preceding ranges."""
 
     asked: Sequence[tuple[ChartQuery, Sequence[pb.ReadSeriesResponse]]]
 
     @property
     def answers(self) -> Sequence[pb.ReadSeriesResponse]:
-        """Those to the query itself."""
+        """Responses to the query itself."""
         return self.asked[0][1]
 
     def parts(self) -> Mapping[str, Sequence[Part]]:
-        """Columns by the id of their session, where there are any."""
+        """Return non-empty columns by session id."""
         parts: dict[str, list[Part]] = {}
         for query, answers in self.asked:
             for answer in answers:
@@ -149,7 +149,7 @@ async def read_columns(
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> Columns:
-    """Columns of sessions; `with_preceding`: with the points before the queried range, which averages start from."""
+    """Read columns of sessions; `with_preceding`: with the points before the range, from which averages start."""
 
     async def read(query: ChartQuery) -> Sequence[pb.ReadSeriesResponse]:
         return await _read(client, sessions, query, patience_s=patience_s, on_link=on_link)
@@ -158,7 +158,7 @@ async def read_columns(
     asked = [(query, answers)]
     ends = [one.x_high[-1] for answer in answers for one in answer.series if one.x_high]
     if with_preceding and query.low is not None and ends:
-        # As finely as what it is drawn of where that is near.
+        # Near the range, use the resolution of the range.
         near = 2 * query.low - max(ends)
         for low, high in ((near, query.low), (None, near)):
             before = replace(query, low=low, high=math.nextafter(high, -math.inf))
@@ -193,9 +193,9 @@ async def _read(
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines by metric, in the order in which metrics are looked at, and the id of the session that each is of.
+    """Lines by metric, in display order, and the session id of each line.
 
-    The names of metrics are safe to show.
+    Names of metrics are safe to display.
     """
 
     groups: Mapping[str, list[Series]]
@@ -203,7 +203,7 @@ class Lines:
 
 
 def grouped(found: Iterable[tuple[str, Mapping[str, Sequence[Series]]]]) -> Lines:
-    """The lines of several sessions, each given as its id and its lines by metric."""
+    """Merge the lines of sessions, given as pairs of id and lines by metric."""
     groups: dict[str, list[Series]] = {}
     owners: dict[str, list[str]] = {}
     for session_id, own in found:

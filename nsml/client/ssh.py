@@ -1,4 +1,4 @@
-"""ssh servers in running sessions, through the control plane: the bytes that a client of ssh speaks with one.
+"""ssh servers in running sessions, through the control plane: byte streams for an ssh client.
 
 async with client.sessions.open_ssh("@last") as server:
     print(server.host_key)
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from nsml.client.tunnels import Tunnel
 
 _HOST_KEY: Final = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{1,200}={0,2}")
-"""It becomes a line of a file that ssh reads."""
+"""It is written to a file read by ssh."""
 
 
 class SshServer:
-    """A server in a replica. One may read while another writes; all methods raise ClientError.
+    """A server in a replica. One task may read while another writes; all methods raise ClientError.
 
-    `host_key` is the public half of its key, as in known_hosts.
+    `host_key`: its public key, as in known_hosts.
     """
 
     def __init__(self, tunnel: Tunnel, host_key: str, first: bytes) -> None:
@@ -43,7 +43,7 @@ class SshServer:
         self.host_key = host_key
 
     async def read(self) -> bytes:
-        """Some bytes of the server; empty at its end. ConnectionLost when that is not sure."""
+        """Read some bytes; empty at the server's end. ConnectionLost if it broke."""
         first, self._first = self._first, b""
         if first:
             return first
@@ -53,11 +53,11 @@ class SshServer:
             raise ConnectionLost("the connection to the session broke") from error
 
     async def write(self, data: bytes) -> None:
-        """Send to the server; waits while it does not read."""
+        """Send to the server; blocks until it reads."""
         await self._tunnel.write(data)
 
     async def end(self) -> None:
-        """Say that the client is gone."""
+        """Send end of stream."""
         await self._tunnel.end()
 
 
@@ -65,13 +65,13 @@ class SshServer:
 async def open_ssh(
     rpc: Rpc, reference: str, *, rank: int = 0, ssh_host: str = ""
 ) -> AsyncIterator[SshServer]:
-    """A new server in a replica, for one connection, while the context lasts.
+    """Start a server in a replica, for one connection; it ends with the context.
 
-    `ssh_host`: from jump hosts, the name under which their client connects.
+    `ssh_host`: from jump hosts, the host name used by their client.
 
     Raises:
-        StateConflict: there can be none.
-        ConnectionLost: the node did not say so in time.
+        StateConflict: it cannot be started.
+        ConnectionLost: the node did not answer in time.
         ClientError: as `nsml.client.tunnels.open_tunnel`.
     """
     async with open_agent_service(
@@ -95,7 +95,7 @@ async def open_ssh(
 
 
 async def _answer(tunnel: Tunnel) -> tuple[pb.SshAnswer, bytes]:
-    """What the agent says first, and what the server has said already."""
+    """Return the agent's response and the server's first bytes."""
     held = b""
     try:
         while (found := first_of(held)) is None:

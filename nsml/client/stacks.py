@@ -1,4 +1,4 @@
-"""What the Python threads of all replicas of a session do."""
+"""Stacks of the Python threads of a session's replicas."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 _AT_ONCE: Final = 16
-"""Replicas that are asked at the same time."""
+"""Replicas queried concurrently."""
 
 
 async def read_stacks(
     client: Client, session: Session, ranks: Sequence[int] = (), *, with_locals: bool = False
 ) -> Sequence[SeenReplica]:
-    """What the replicas of these ranks do, of all where none is named. Raises ClientError.
+    """Return the stacks of the replicas of these ranks, by default of all. Raises ClientError.
 
-    Of several, one whose node is away does not hide the others.
+    With several replicas, an unavailable node does not hide the others.
     """
     turns = asyncio.Semaphore(_AT_ONCE)
-    # The platform refuses a rank that is not there.
+    # The platform refuses unknown ranks.
     wanted = sorted(set(ranks)) or [one.rank for one in session.replicas] or [0]
 
     async def seen(rank: int) -> SeenReplica:

@@ -1,4 +1,4 @@
-"""TLS over a connected socket, between two ends that know each other's certificate or key already."""
+"""TLS over a connected socket, between two ends that already have each other's certificate or key."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PIECE_BYTES: Final = 256 << 10
 
 
 def client_of(certificate: bytes) -> ssl.SSLContext:
-    """For a client of the server with this certificate (DER), which signs itself, and of no other.
+    """Return a client's context that accepts only this self-signed server certificate (DER).
 
     Raises:
-        ssl.SSLError, ValueError: it is no certificate.
+        ssl.SSLError, ValueError: not a certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -26,9 +26,9 @@ def client_of(certificate: bytes) -> ssl.SSLContext:
 
 
 class TlsConnection:
-    """A `nsml.client.direct_tunnels.Connection`, encrypted. One may receive while others send.
+    """An encrypted `nsml.client.direct_tunnels.Connection`. One task may receive while others send.
 
-    asyncio's own TLS reads ahead as much as comes, and copies all of it twice more.
+    asyncio's own TLS reads ahead without limit, and makes two more copies.
     """
 
     def __init__(self, inner: LoopConnection, context: ssl.SSLContext, *, is_server: bool) -> None:
@@ -39,7 +39,7 @@ class TlsConnection:
         self._sends = asyncio.Lock()
 
     async def handshake(self) -> None:
-        """First of all. Raises OSError (ssl.SSLError is one) and EOFError."""
+        """Call it first. Raises OSError (ssl.SSLError is one) and EOFError."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -66,7 +66,7 @@ class TlsConnection:
         await self._flush()
 
     def shut(self, way: int) -> None:
-        """See `Connection`. Whoever speaks over it says itself that nothing follows: TLS does not."""
+        """See `Connection`. Sends no TLS end: the protocol above must mark its own end."""
         self._inner.shut(way)
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class TlsConnection:
         self._inner.close()
 
     def _decrypted(self, most: int) -> int:
-        """How many bytes are in the buffer now: those of all whole records that are here, as far as they go."""
+        """Decrypt all complete records received, up to `most` bytes, to the buffer; return the size."""
         size = 0
         while size < most:
             try:
@@ -93,7 +93,7 @@ class TlsConnection:
         self._incoming.write(data)
 
     async def _flush(self) -> None:
-        """Send what was encrypted, in its order."""
+        """Send the encrypted data, in order."""
         async with self._sends:
             if data := self._outgoing.read():
                 await self._inner.send(data)
