@@ -1,8 +1,8 @@
-"""Streams that resume by themselves: nothing lost, nothing doubled, whatever connection breaks.
+"""Streams that resume by themselves: nothing lost, nothing duplicated, whatever connection breaks.
 
-Each stream knows from what it already yielded where to go on. A break raises nothing: the caller
-is told through `on_link` and the stream tries again, for `patience_s` since the last word from the
-other end (None: for ever). Every other error is raised.
+Each stream resumes after the data already yielded. A broken connection raises nothing: `on_link` is
+called and the stream retries, for `patience_s` since the last response (None: forever). Every other
+error is raised.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_DELAY_S = 2.0
 ENDED_STATES = frozenset(
     {pb.SESSION_STATE_SUCCEEDED, pb.SESSION_STATE_FAILED, pb.SESSION_STATE_STOPPED}
 )
-"""A session in one of these never runs again. HELD waits for a person and may."""
+"""A session in one of these never runs again. HELD may, after a user's action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +40,21 @@ class Link:
 
     is_live: bool
     failures: int = 0
-    """How often in a row it could not be opened."""
+    """Consecutive failed tries."""
     retry_in_s: float = 0.0
     reason: str = ""
 
 
 class OnLink(Protocol):
-    """Is told when the connection breaks, at each failed try, and when it is back."""
+    """Called when the connection breaks, at each failed try, and when it is back."""
 
     def __call__(self, link: Link, /) -> None:
-        """Take note; must not block."""
+        """Handle the state; must not block."""
         ...
 
 
 class _Retry:
-    """Delays between tries, and the end of patience."""
+    """Delays between tries, and their time limit."""
 
     def __init__(self, client: Client, patience_s: float | None, on_link: OnLink | None) -> None:
         self._clock = client.clock
@@ -66,14 +66,14 @@ class _Retry:
         self._last_word = self._clock.monotonic()
 
     def heard(self) -> None:
-        """The other end said something."""
+        """Record a response."""
         self._last_word = self._clock.monotonic()
         if self._failures:
             self._failures = 0
             self._tell(Link(is_live=True))
 
     async def after(self, error: Unavailable) -> None:
-        """Wait before the next try; raises `error` when patience is at its end."""
+        """Wait before the next try; raises `error` after the time limit."""
         silent_s = self._clock.monotonic() - self._last_word
         if self._patience_s is not None and silent_s >= self._patience_s:
             raise error
@@ -85,7 +85,7 @@ class _Retry:
         await self._clock.sleep(delay_s)
 
     def _delay_s(self) -> float:
-        """None before each of the other control planes was asked; then growing, cut by chance."""
+        """0 until each other control plane was tried; then exponential, with jitter."""
         failures = self._failures - self._others
         if failures < 0:
             return 0.0
@@ -108,12 +108,12 @@ async def watch_sessions(
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
-    """Live sessions and every change of them; goes on until closed.
+    """Yield live sessions and all their changes, until closed.
 
-    A response with `reset` replaces all that was known; the ends of sessions that ended before it follow in the next one.
-    With reports, sessions are `changed` as well by what they report:
-    each is what was last heard of it, put together. Summaries have the first values, and those of `summary_names`.
-    `short`: long commands and environments lack their end (`nsml.view.complete_sessions`).
+    A response with `reset` replaces all earlier state; the next one has the sessions that ended before it.
+    With reports, sessions are also `changed` by their reports: each has its newest state, merged.
+    Summaries have the first values, and those of `summary_names`.
+    `short`: long commands and environments are truncated (`nsml.view.complete_sessions`).
     """
     retry = _Retry(client, patience_s, on_link)
     revision = from_revision
@@ -139,7 +139,7 @@ async def watch_sessions(
                     unended.take(shown)
                     yield shown
                     revision = answer.revision
-                    # Of a list in parts only the last one has a revision.
+                    # Only the last part of a list has a revision.
                     if revision and unended.missing:
                         yield await _ends(client, chosen, unended.missing, revision)
                         unended.missing.clear()
@@ -149,13 +149,13 @@ async def watch_sessions(
 
 
 class _Told:
-    """Sessions as they were told last, for the reports that come later."""
+    """The newest state of sessions, to merge later reports into."""
 
     def __init__(self) -> None:
         self._known: dict[str, pb.Session] = {}
 
     def take(self, answer: pb.WatchSessionsResponse) -> pb.WatchSessionsResponse:
-        """The answer with the sessions among those that changed of which it has reports."""
+        """Add sessions with reports to the changed sessions of the response."""
         if answer.reset:
             self._known.clear()
         self._known.update({session.id: session for session in answer.changed})
@@ -170,10 +170,10 @@ class _Told:
 
 
 class _Unended:
-    """Sessions that were sent without their end.
+    """Sessions whose end was not received.
 
     Attributes:
-        missing: those that a new list lacks: it holds only what is live.
+        missing: sessions not in a new list, which has only live ones.
     """
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class _Unended:
         self.missing: set[str] = set()
 
     def take(self, answer: pb.WatchSessionsResponse) -> None:
-        """Note which sessions live."""
+        """Update the live sessions."""
         if answer.reset:
             self.missing |= self._live
             self._live.clear()
@@ -198,10 +198,10 @@ class _Unended:
 async def _ends(
     client: Client, chosen: pb.SessionFilter, missing: Iterable[str], revision: int
 ) -> pb.WatchSessionsResponse:
-    """What the watch would have sent of sessions that left while nothing was heard of it."""
+    """Return the response that the watch would have sent for sessions that ended during the break."""
     answer = pb.WatchSessionsResponse(revision=revision, removed=sorted(missing))
     for session_id in answer.removed:
-        with suppress(NotFound):  # removed, or hidden from us meanwhile
+        with suppress(NotFound):  # removed or hidden meanwhile
             session = await client.sessions.get(session_id)
             is_chosen = not chosen.states or session.state in chosen.states
             if session.state in ENDED_STATES and is_chosen:
@@ -210,7 +210,7 @@ async def _ends(
 
 
 def _with_report(session: pb.Session, report: pb.SessionReport) -> pb.Session:
-    """Another one: whoever has the session keeps it as it was."""
+    """Return an updated copy: others may hold the session."""
     news = pb.Session()
     news.CopyFrom(session)
     news.ClearField("summary")
@@ -234,7 +234,7 @@ def _with_report(session: pb.Session, report: pb.SessionReport) -> pb.Session:
 
 
 def _within(project: str, answer: pb.WatchSessionsResponse) -> pb.WatchSessionsResponse:
-    """An answer without the sessions of other projects."""
+    """Return the response without sessions of other projects."""
     from nsml.client.calls import in_project
 
     changed = in_project(answer.changed, project)
@@ -251,7 +251,7 @@ def _within(project: str, answer: pb.WatchSessionsResponse) -> pb.WatchSessionsR
 class LogPiece:
     """A piece of one attempt's output: bytes from `offset` on, after `missing_bytes` lost ones.
 
-    `times`, where asked for: when (Unix seconds) the bytes from an offset on were received, in order.
+    `times`, if requested: the receive times (Unix seconds) of the bytes from an offset on, in order.
     """
 
     attempt: int
@@ -276,11 +276,11 @@ async def read_logs(
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[LogPiece, None]:
-    """The output of a session, each byte once and in order; with `follow` until it has ended.
+    """Yield the output of a session, each byte once and in order; with `follow` until it has ended.
 
-    With attempt 0 it begins with the current or last one, and later ones come after it. `since` and
-    `until` are moments, or how long ago by the platform's clock, at which it was received; `until` is
-    not for followers. With `times` pieces say when they were received.
+    Attempt 0: the current or last attempt, then later ones. `since` and `until` limit the time of
+    receipt, as a time or an age by the platform's clock; `until` is not allowed with `follow`. With
+    `times` pieces have their receive times.
     """
     retry = _Retry(client, patience_s, on_link)
     place = _LogPlace(attempt=attempt, offset=offset, tail_lines=tail_lines, since=since)
@@ -304,15 +304,15 @@ async def read_logs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSearch:
-    """What is looked for in logs: an expression of RE2's syntax, or with `is_literal` a text."""
+    """A search in logs: a regular expression in RE2 syntax, or with `is_literal` a text."""
 
     pattern: str
     is_literal: bool = False
     ignores_case: bool = False
     is_inverted: bool = False
-    """The lines that do not fit."""
+    """Select lines that do not match."""
     context_lines: int = 0
-    """So many lines around each, too."""
+    """Lines of context around each match."""
 
 
 async def search_logs(
@@ -331,10 +331,10 @@ async def search_logs(
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[pb.SearchLogsResponse, None]:
-    """The lines of a session's output that fit, found by the control plane, each once and in order.
+    """Yield the matching lines of a session's output, found by the control plane, each once and in order.
 
-    Which output: see read_logs; `line` is the number of the line at `offset`, 0 where it is not known.
-    Answers without lines say how far it was searched.
+    For the range see `read_logs`; `line` is the number of the line at `offset`, 0 if unknown.
+    Responses without lines report the progress.
     """
     retry = _Retry(client, patience_s, on_link)
     place = _LogPlace(attempt=attempt, offset=offset, tail_lines=tail_lines, since=since)
@@ -365,7 +365,7 @@ async def search_logs(
 
 
 class _LogPlace:
-    """Where a log reader stands: the next byte of which attempt."""
+    """Position of a log reader: an attempt and its next byte."""
 
     def __init__(
         self,
@@ -382,7 +382,7 @@ class _LogPlace:
         self._since = since
 
     def request(self, reference: str, *, rank: int, follow: bool) -> pb.ReadLogsRequest:
-        """What to ask for next."""
+        """Build the next request."""
         request = pb.ReadLogsRequest(
             session=reference,
             attempt=self._attempt,
@@ -398,12 +398,12 @@ class _LogPlace:
         return request
 
     def reach(self, attempt: int, offset: int) -> None:
-        """Everything before this place is there."""
+        """Move to this position."""
         self._attempt, self._offset = attempt, offset
         self._tail_lines = self._since = None
 
     def take(self, answer: pb.ReadLogsResponse) -> LogPiece | None:
-        """The part of an answer that is new."""
+        """Return the new part of a response."""
         data, offset = answer.data, answer.offset
         if answer.attempt < self._attempt:
             return None
@@ -444,13 +444,13 @@ async def read_metrics(
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
-    """The reported points in order, each once; with `follow` until the session has ended."""
+    """Yield the reported points in order, each once; with `follow` until the session has ended."""
     retry = _Retry(client, patience_s, on_link)
     token = start
     while True:
         request = pb.ReadMetricsRequest(session=reference, names=names, follow=follow)
         setattr(request, "from", token)  # a keyword in Python
-        # Without a mark behind them they come again when the call breaks.
+        # Responses after the last token come again if the call breaks.
         held: list[pb.ReadMetricsResponse] = []
         stream = client.rpc.stream("SessionService/ReadMetrics", request, pb.ReadMetricsResponse)
         try:
@@ -479,10 +479,10 @@ async def read_curves(
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
-    """The same without points that a later attempt supersedes (nsml/spec/attempt_points.py), unless `all_attempts`.
+    """As `read_metrics`, without points superseded by a later attempt (nsml/spec/attempt_points.py), unless `all_attempts`.
 
-    Of a session with several attempts all points are read twice. An attempt that begins while the session is followed
-    supersedes points that were given already.
+    With several attempts all points are read twice. An attempt that begins during `follow` supersedes points already
+    yielded.
     """
     steps = FirstSteps()
 
@@ -526,7 +526,7 @@ async def read_series(
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> list[pb.ReadSeriesResponse]:
-    """Ranges of series in columns, session by session."""
+    """Read ranges of series as columns, session by session."""
     retry = _Retry(client, patience_s, on_link)
     while True:
         answers: list[pb.ReadSeriesResponse] = []
@@ -549,9 +549,9 @@ async def look_again(
     every_s: float,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[T, None]:
-    """What `look` gives, for ever, with a pause of `every_s` seconds after each.
+    """Yield the results of `look` forever, with a pause of `every_s` seconds after each.
 
-    A connection that breaks is waited for, once there was one: the first look raises Unavailable.
+    A broken connection is retried, except at the first look, which raises Unavailable.
     """
     yield await look()
     retry = _Retry(client, None, on_link)
@@ -573,9 +573,9 @@ async def wait_until(
     *,
     on_link: OnLink | None = None,
 ) -> pb.Session:
-    """The session as soon as `reached` holds or it has ended.
+    """Wait until `reached` is true or the session has ended; return it.
 
-    `session_id` is the opaque id. Raises NotFound when it is removed meanwhile.
+    `session_id` is the opaque id. Raises NotFound if it is removed meanwhile.
     """
     session = await client.sessions.get(session_id)
     if reached(session) or session.state in ENDED_STATES:
@@ -589,6 +589,6 @@ async def wait_until(
                     return changed
             listed = any(changed.id == session_id for changed in answer.changed)
             if session_id in answer.removed or (answer.reset and not listed):
-                # It left the live ones: its record in the catalogue has the end.
+                # It is not live any more: its record in the catalogue has the end.
                 return await client.sessions.get(session_id)
     raise Unavailable("the watch ended")

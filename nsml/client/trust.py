@@ -1,12 +1,11 @@
-"""How a machine comes to trust a platform, and a platform a machine.
+"""Trust between machines and a platform: certificate authorities, join tokens, node certificates.
 
-A platform has a certificate authority of its own. Its listeners send it along, so a client can
-fetch it over a connection that it does not trust yet and hold its digest against one that came
-another way: in a join token, or read to the user by an administrator. From then on only that
-authority counts.
+A platform has its own certificate authority. Its listeners send the certificate, so a client can
+fetch it over an untrusted connection and compare its digest with one from another channel: a
+join token, or an administrator. From then on only that authority is trusted.
 
     SECRET.DIGEST       a join token: SHA-256 of the authority's certificate (DER), hexadecimal
-    HOST:PORT#DIGEST    where users elsewhere sign in
+    HOST:PORT#DIGEST    for sign-in from other machines
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
     from nsml.client.channel import Channel
 
 SERVER_NAME = "nsml-controlplane"
-"""Every listener's certificate bears it, whatever name the machine is reached under."""
+"""Name in every listener's certificate, whatever the machine's host name is."""
 
 CHANNEL_OPTIONS = (
     ("grpc.ssl_target_name_override", SERVER_NAME),
     ("grpc.enable_http_proxy", 0),
     ("grpc.dns_ares_query_timeout", round(RESOLVED_WITHIN_S * 1000)),
 )
-"""For channels to listeners whose authority is pinned: it signs nobody else for that name."""
+"""For channels to listeners with a pinned authority: it signs only listeners for that name."""
 
 _TOKEN = re.compile(r"(?P<secret>nsml_[A-Za-z0-9_-]{20,100})\.(?P<digest>[0-9a-f]{64})")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -48,12 +47,12 @@ _DER = 2  # _ssl.ENCODING_DER, which ssl does not export before Python 3.13
 
 
 class TrustError(ClientError):
-    """The other side is not whom it should be, or what proves it is malformed."""
+    """The other side is not the expected one, or its proof is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedAuthority:
-    """What a listener sent along: nothing is proved until somebody compares the digest."""
+    """An authority sent by a listener: untrusted until its digest is compared."""
 
     pem: bytes
     digest: str
@@ -61,7 +60,7 @@ class FetchedAuthority:
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """A join token taken apart; the secret never shows in a repr."""
+    """A parsed join token; the secret is not in the repr."""
 
     secret: str = field(repr=False)
     authority_digest: str
@@ -69,7 +68,7 @@ class JoinToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFiles:
-    """Where a joined node keeps what it needs; the key is readable by its owner alone."""
+    """Files of a joined node; the key is readable only by its owner."""
 
     key: Path
     certificate: Path
@@ -77,7 +76,7 @@ class NodeFiles:
 
     @classmethod
     def within(cls, folder: Path) -> NodeFiles:
-        """The files of the node whose folder this is."""
+        """Return the files of a node in its folder."""
         return cls(
             key=folder / "node.key",
             certificate=folder / "node.pem",
@@ -86,7 +85,7 @@ class NodeFiles:
 
 
 def parse_join_token(text: str) -> JoinToken:
-    """Take SECRET.DIGEST apart; TrustError when it is not of that form."""
+    """Parse SECRET.DIGEST; TrustError if it has another form."""
     match = _TOKEN.fullmatch(text.strip())
     if match is None:
         raise TrustError(
@@ -98,10 +97,10 @@ def parse_join_token(text: str) -> JoinToken:
 
 
 def parse_pinned_server(text: str) -> tuple[str, str]:
-    """Take HOST:PORT#DIGEST apart; the digest is empty where there is none.
+    """Parse HOST:PORT#DIGEST into server and digest, "" if there is none.
 
     Raises:
-        TrustError: what follows the # is no digest.
+        TrustError: the part after the # is no digest.
     """
     server, mark, digest = text.partition("#")
     digest = digest.strip().lower()
@@ -114,10 +113,10 @@ def parse_pinned_server(text: str) -> tuple[str, str]:
 
 
 def digest_of(authority_pem: str) -> str:
-    """Digest of an authority's certificate.
+    """Return the digest of an authority's certificate.
 
     Raises:
-        TrustError: the text is not one.
+        TrustError: not a certificate.
     """
     try:
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority_pem)).hexdigest()
@@ -126,7 +125,7 @@ def digest_of(authority_pem: str) -> str:
 
 
 def is_publicly_trusted(host: str, port: int, *, timeout_s: float = _HANDSHAKE_S) -> bool:
-    """Whether the listener proves by a certificate of the public authorities that it is `host`.
+    """Whether the listener has a certificate for `host` from a public authority.
 
     Raises:
         Unavailable: nobody answers there.
@@ -146,7 +145,7 @@ def is_publicly_trusted(host: str, port: int, *, timeout_s: float = _HANDSHAKE_S
 
 
 def fetch_authority(host: str, port: int, *, timeout_s: float = _HANDSHAKE_S) -> FetchedAuthority:
-    """Ask a listener for its authority's certificate, over a connection that proves nothing.
+    """Fetch a listener's authority certificate over an unverified connection.
 
     Raises:
         Unavailable: nobody answers there.
@@ -189,7 +188,7 @@ def _nobody(host: str, port: int, error: OSError) -> Unavailable:
 
 
 def fetch_trusted_authority(host: str, port: int, digest: str) -> FetchedAuthority:
-    """Like `fetch_authority`, but TrustError unless the authority has this digest."""
+    """As `fetch_authority`; TrustError unless the authority has this digest."""
     fetched = fetch_authority(host, port)
     if fetched.digest != digest:
         raise TrustError(
@@ -202,7 +201,7 @@ def fetch_trusted_authority(host: str, port: int, digest: str) -> FetchedAuthori
 
 
 def make_key(file: Path) -> None:
-    """Make a node's private key (ECDSA on P-256) unless it is there already."""
+    """Create a node's private key (ECDSA on P-256) unless it exists."""
     if file.exists():
         return
     from cryptography.hazmat.primitives import serialization
@@ -217,10 +216,10 @@ def make_key(file: Path) -> None:
 
 
 def signing_request(key_file: Path, node: str) -> bytes:
-    """A certificate signing request (PEM) for the key in `key_file`.
+    """Create a certificate signing request (PEM) for the key in `key_file`.
 
     Raises:
-        TrustError: the file holds no usable key.
+        TrustError: the file has no usable key.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -239,7 +238,7 @@ def signing_request(key_file: Path, node: str) -> bytes:
 
 
 def wrong_port(server: str) -> TrustError:
-    """What to raise where a server has proved itself a moment ago, and then takes no calls of users."""
+    """Return the error for a server that has proved its identity, but accepts no calls of users."""
     return TrustError(
         f"{server} takes no users and no machines that join",
         why="it has the platform's certificate: it may be the port of agents, or of HTTP, or just stopping",
@@ -248,16 +247,16 @@ def wrong_port(server: str) -> TrustError:
 
 
 async def join(host: str, port: int, token: JoinToken, *, node: str, folder: Path) -> str:
-    """Make this machine a node: fetch and check the authority, make a key, have it signed.
+    """Make this machine a node: fetch and check the authority, create a key, have it signed.
 
-    Leaves the files of `NodeFiles.within(folder)`; the key of an earlier attempt is used again, so
-    that an attempt whose answer was lost can be repeated.
+    Writes the files of `NodeFiles.within(folder)`; reuses the key of an earlier attempt, so that a
+    retry is possible if the response was lost.
 
     Returns:
-        HOST:PORT at which agents are served; empty when the platform serves none.
+        HOST:PORT of the agents' listener; "" if there is none.
 
     Raises:
-        ClientError: by name, what went wrong.
+        ClientError: a named error.
     """
     import grpc.aio
 
@@ -271,7 +270,7 @@ async def join(host: str, port: int, token: JoinToken, *, node: str, folder: Pat
             answer = await _ask(channel, node, token.secret, files)
         except Unavailable as error:
             if error.retry_after_s is not None:
-                raise  # a control plane says what it waits for
+                raise  # the control plane itself gave the reason
             raise wrong_port(f"{host}:{port}") from error
     write_private(files.authority, fetched.pem.decode())
     write_private(files.certificate, answer.certificate.decode())
@@ -279,9 +278,9 @@ async def join(host: str, port: int, token: JoinToken, *, node: str, folder: Pat
 
 
 async def certify(accounts: Accounts, files: NodeFiles) -> None:
-    """Have the key of a control plane's own machine signed; `accounts` calls with the token of its node.
+    """Have the key of a control plane's own machine signed; `accounts` uses the token of its node.
 
-    Leaves the files of a node that has joined. Raises ClientError.
+    Writes the files of a joined node. Raises ClientError.
     """
     make_key(files.key)
     node = (await accounts.caller()).node
@@ -291,10 +290,10 @@ async def certify(accounts: Accounts, files: NodeFiles) -> None:
 
 
 async def renew_when_due(address: str, node: str, files: NodeFiles, *, now: float) -> bool:
-    """Renew a node's certificate over the agents' listener at `address` if it is time to.
+    """Renew a node's certificate over the agents' listener at `address` if it is due.
 
-    Returns whether there is a new one. Raises ClientError, Unavailable among them; the old
-    certificate then stays as it is.
+    Returns whether there is a new one. Raises ClientError, including Unavailable; the old
+    certificate is then kept.
     """
     import grpc.aio
 
@@ -316,9 +315,9 @@ async def renew_when_due(address: str, node: str, files: NodeFiles, *, now: floa
 
 
 async def check_known(address: str, files: NodeFiles) -> None:
-    """Ask at the agents' listener whether the node's certificate is valid: NotSignedIn where it is not any more.
+    """Check with the agents' listener whether the node's certificate is valid; NotSignedIn if not any more.
 
-    Raises ClientError: Unavailable where nobody answers within a moment.
+    Raises ClientError: Unavailable if nobody answers within _KNOWN_WITHIN_S.
     """
     import grpc.aio
 
@@ -333,10 +332,10 @@ async def check_known(address: str, files: NodeFiles) -> None:
 
 
 async def renew_certificate(channel: Channel, node: str, files: NodeFiles) -> None:
-    """Replace the node's certificate; `channel` is one that the node opened with the old one.
+    """Replace the node's certificate; `channel` must use the old one.
 
-    The key stays, so the new certificate counts as soon as it is written; connections that are
-    open go on. Raises ClientError.
+    The key is kept, so the new certificate is valid as soon as it is written; open connections
+    continue. Raises ClientError.
     """
     answer = await _ask(channel, node, "", files)
     write_private(files.certificate, answer.certificate.decode())
@@ -347,7 +346,7 @@ def _day(seconds: float) -> str:
 
 
 def certificate_end(certificate_file: Path) -> float:
-    """Unix seconds of a certificate's end; OSError or ValueError where there is none to read."""
+    """Return a certificate's end in Unix seconds; OSError or ValueError if unreadable."""
     from cryptography import x509
 
     certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
@@ -355,7 +354,7 @@ def certificate_end(certificate_file: Path) -> float:
 
 
 def needs_renewal(certificate_file: Path, *, now: float) -> bool:
-    """Whether less than a third of a certificate's life is left at `now` (Unix seconds)."""
+    """Whether less than a third of a certificate's lifetime is left at `now` (Unix seconds)."""
     from cryptography import x509
 
     certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
@@ -381,7 +380,7 @@ async def _sign(accounts: Accounts, node: str, secret: str, files: NodeFiles) ->
 
 
 def _chain_of(secured: ssl.SSLSocket) -> list[bytes]:
-    """What the other side sent, DER, its own certificate first."""
+    """Return the peer's certificates (DER), its own first."""
     public = getattr(secured, "get_unverified_chain", None)  # from Python 3.13 on
     if public is not None:
         return [bytes(certificate) for certificate in public()]
