@@ -1,1 +1,1 @@
-"""Backups: everything that the platform keeps, as one stream."""
+"""Backups: all data of the platform, as one stream."""

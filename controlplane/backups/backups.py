@@ -1,9 +1,9 @@
-"""What a backup is made of: read while the platform serves, written when it is restored.
+"""Contents of a backup: read while the platform runs, written on restore.
 
-The order makes it whole. First the store's records, at one revision; then the history, at one later
-moment; then the list of blobs. A session that is exported in between is in both of the first two, never
-in neither (the history's is the later word: see `startup/restore.py`), and no blob is missing that one of them
-refers to, because blobs come before what refers to them.
+The order makes it consistent: first the store's records, at one revision; then the history, at one later
+time; then the list of blobs. A session exported in between is in both of the first two, never in neither
+(the history's record is newer: see `startup/restore.py`), and no blob that they refer to is missing,
+because blobs are stored before references to them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BackupDamaged(NsmlError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """Which platform, as of when."""
+    """The platform, and the time of the backup."""
 
     cluster_id: str
     data_version: int
@@ -66,14 +66,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class LostBlob:
-    """A blob that is not there, or not what its digest says."""
+    """A blob that is missing, or does not match its digest."""
 
     digest: str
     why: str
 
 
 class Backups:
-    """Reads the platform."""
+    """Reads the platform's data."""
 
     def __init__(
         self, *, store: KeyValueStore, history: History, objects: ObjectStore, clock: Clock
@@ -84,7 +84,7 @@ class Backups:
         self._clock = clock
 
     async def create(self, *, without_objects: bool) -> AsyncGenerator[Taken | Piece, None]:
-        """Which platform, and then its parts in their order."""
+        """Yield the platform, then its parts in order."""
         listing = await self._store.list("")
         kept = [item for item in listing.items if item.lease is None]
         cluster = next((item for item in kept if item.key == etcd_codec.CLUSTER), None)
@@ -96,7 +96,7 @@ class Backups:
             revision=listing.revision,
             taken_at=self._clock.time(),
         )
-        # Who owns what is also told by what was there first: see restore.
+        # In order of creation: a restore decides ownership by it.
         for data in _record_frames(sorted(kept, key=lambda item: item.create_revision)):
             yield Piece("store", data)
         async with aclosing(self._history.dump()) as batches:
@@ -109,17 +109,17 @@ class Backups:
                 yield Piece("objects", lines.encode())
 
     async def _digests(self) -> set[str]:
-        """All that are here. What is aside may be referred to (`content/object_gc.py`), and changes its place."""
+        """List all blobs. Those set aside may be referenced (`content/object_gc.py`), and may move meanwhile."""
         found = {blob.digest async for blob in self._objects.list_aside()}
         found.update([blob.digest async for blob in self._objects.list()])
         found.update([blob.digest async for blob in self._objects.list_aside()])
         return found
 
     async def blobs(self, digests: Sequence[str]) -> AsyncIterator[tuple[str, bytes] | LostBlob]:
-        """Each of the blobs, or that it is lost.
+        """Yield each blob, or LostBlob.
 
         Raises:
-            TooLarge: too many are asked for.
+            TooLarge: more than MOST_ASKED digests.
         """
         if len(digests) > MOST_ASKED:
             raise TooLarge(f"at most {MOST_ASKED} digests at a time")
@@ -131,7 +131,7 @@ class Backups:
 
 
 def records_in(pieces: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Keys and values of the part "store" in the order in which they were created; BackupDamaged."""
+    """Yield keys and values of the part "store", in order of creation; raises BackupDamaged."""
     for frame in _frames(pieces):
         try:
             yield from _decode_records(frame)
@@ -140,7 +140,7 @@ def records_in(pieces: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
 
 
 def batches_in(pieces: Iterable[bytes]) -> Iterator[Batch]:
-    """Rows of the part "history"; BackupDamaged."""
+    """Yield rows of the part "history"; BackupDamaged."""
     for frame in _frames(pieces):
         try:
             yield _decode_batch(frame)
@@ -167,7 +167,7 @@ def _frame(value: object) -> bytes:
 
 
 def _frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Frames, from bytes that are cut anywhere."""
+    """Split a byte stream into frames."""
     held = bytearray()
     for piece in pieces:
         held += piece

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def wire(core: Core) -> Feature:
-    """Offer BackupService and SessionBackupService; the leader removes what broken restores left."""
+    """Offer BackupService and SessionBackupService; the leader cleans up after broken restores."""
     backups = Backups(
         store=core.store, history=core.history, objects=core.objects, clock=core.clock
     )

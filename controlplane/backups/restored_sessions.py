@@ -1,6 +1,6 @@
-"""Sessions of backups as sessions of this platform. A backup may be anybody's work: nothing in it is believed.
+"""Convert sessions of backups to sessions of this platform. A backup may be forged: nothing in it is trusted.
 
-What decides here (nodes, charges, times ahead of our clock, digests of data) is left out; what people read is kept.
+Data that affects decisions here (nodes, charges, times ahead of our clock, digests of data) is left out; text is kept.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 MOST_ATTEMPTS: Final = 10_000
 MOST_REPLICAS: Final = 10_000
 MOST_DEVICES: Final = 64
-"""Of a replica."""
+"""Per replica."""
 _MOST_CHARS: Final = 256
 _MOST_REASON: Final = 2_048
 _NO_CODE: Final = "0" * 64
@@ -79,7 +79,7 @@ _CAUSES_BACK: Final = {sessions_pb2.Cause.Value(name): cause for cause, name in 
 
 
 def request_id_of(message: pb.RestoredSession) -> str:
-    """The same each time that a session of a platform is restored, so that there is no second one."""
+    """Return a stable id for a session of a platform, so that it is restored only once."""
     where = f"{message.platform}\n{message.session.id}".encode(errors="replace")
     return f"restore-{hashlib.sha256(where).hexdigest()[:48]}"
 
@@ -92,10 +92,10 @@ def restored(
     id: str,  # noqa: A002
     now: float,
 ) -> Session:
-    """The session, but for its number, which is 0. `now` in Unix seconds.
+    """Build the session, with the number 0. `now` in Unix seconds.
 
     Raises:
-        InvalidRequest, TooLarge: it cannot be one.
+        InvalidRequest, TooLarge: the session is not valid.
     """
     source = message.session
     request_id = request_id_of(message)
@@ -156,7 +156,7 @@ def restored(
 
 
 def foreign_dataset(message: sessions_pb2.DatasetReference, source_owner: str) -> DatasetVersion:
-    """A version that is not here: by name and number, without content."""
+    """Build a version not on this platform: name and number, no content."""
     owner, slash, name = message.name.rpartition("/")
     if not is_dataset_name(name):
         raise InvalidRequest(f"{message.name[:80]!r} is not the name of a dataset")
@@ -172,7 +172,7 @@ def foreign_dataset(message: sessions_pb2.DatasetReference, source_owner: str) -
 
 
 def _asked(message: pb.RestoredSession, owner: User) -> tuple[SessionSpec, Submission]:
-    """What was asked for, held to the rules of new sessions."""
+    """Validate the spec by the rules of new sessions."""
     source = message.session
     request = sessions_pb2.CreateSessionRequest(
         request_id=request_id_of(message),
@@ -183,8 +183,8 @@ def _asked(message: pb.RestoredSession, owner: User) -> tuple[SessionSpec, Submi
     if source.HasField("git"):
         request.git.CopyFrom(source.git)
     spec = request.spec
-    check_keep(spec.keep_checkpoints)  # of an answer, which leaves no metric to a project
-    # Of another platform, or not of use to a session that has ended.
+    check_keep(spec.keep_checkpoints)  # from a response, which leaves no metric to a project
+    # Of another platform, or useless for an ended session.
     for field in ("datasets", "after", "initial_checkpoint", "no_queue"):
         spec.ClearField(field)
     if spec.environment_lock:
@@ -200,9 +200,9 @@ def _asked(message: pb.RestoredSession, owner: User) -> tuple[SessionSpec, Submi
 def _initial(
     source: sessions_pb2.Session, session_id: str, created_at: float
 ) -> InitialCheckpoint | None:
-    """What it began with: as a checkpoint of its own, since the session that saved it is of another platform.
+    """Build its initial checkpoint as one of its own, since the session that saved it is on another platform.
 
-    Its digest is still to be checked, as every content is that an archive names.
+    The caller must check its digest, like those of all content named by an archive.
     """
     if not source.spec.HasField("initial_checkpoint"):
         return None
@@ -220,7 +220,7 @@ def _initial(
 
 
 def _dataset(source: sessions_pb2.Session, datasets: tuple[DatasetVersion, ...]) -> str:
-    """The middle part of its name."""
+    """Return the middle part of its name."""
     if datasets:
         return datasets[0].name
     parts = source.name.split("/")
@@ -230,7 +230,7 @@ def _dataset(source: sessions_pb2.Session, datasets: tuple[DatasetVersion, ...])
 
 
 def _replica(message: sessions_pb2.Replica, rank: int) -> Replica:
-    """Its node is named as none can be: a node of that name here has no part in it."""
+    """Its node gets an invalid name, so that a node of the same name here is not affected."""
     devices = tuple(
         Device(
             uuid=_text(one.uuid),
@@ -253,7 +253,7 @@ def _replica(message: sessions_pb2.Replica, rank: int) -> Replica:
 
 
 def _attempt(message: sessions_pb2.EndedAttempt, now: float) -> EndedAttempt:
-    """Without its nodes, whose agents may send records of it, and without what it would be charged for."""
+    """Build an attempt without nodes, whose agents could send records of it, and without charges."""
     return EndedAttempt(
         number=message.number,
         cause=_cause(message.cause),
@@ -272,7 +272,7 @@ def _attempt(message: sessions_pb2.EndedAttempt, now: float) -> EndedAttempt:
 
 
 def _changes(source: sessions_pb2.Session, now: float) -> Iterator[ProgramChange]:
-    """What was changed in its programs, without what each process said of it: a fork says what it does not repeat."""
+    """Yield changes of its programs, without the processes' reports: a fork reports changes it does not repeat."""
     size = 0
     for one in source.changes[-MOST_CHANGES:]:
         kind, phase = _KINDS.get(one.kind), _PHASES.get(one.phase)
@@ -291,7 +291,7 @@ def _changes(source: sessions_pb2.Session, now: float) -> Iterator[ProgramChange
             attempt=one.attempt,
             asked_by=_text(one.asked_by),
             asked_at=_by(time_of(one.asked_at), now),
-            # An ended session changes nothing any more.
+            # An ended session has no open changes.
             phase=ChangePhase.WITHDRAWN if phase.is_open else phase,
             values=MappingProxyType(values),
             checkpoint=_text(one.checkpoint),
@@ -354,7 +354,7 @@ def _amount(number: float) -> float:
 
 
 def _by(at: float, now: float) -> float:
-    """A time that is not ahead of our clock, by which is decided."""
+    """Limit a time to our clock, which decisions use."""
     return min(at, now)
 
 

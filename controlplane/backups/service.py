@@ -1,4 +1,4 @@
-"""BackupService: everything that the platform keeps, as a stream of parts."""
+"""BackupService: all data of the platform, as a stream of parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from controlplane.backups.backups import Backups
 
 PARTS: Final = ("store", "history", "objects")
-"""In their order; each is told, also when there is nothing in it."""
+"""In order; each is sent, even if it is empty."""
 
 _MESSAGE_BYTES: Final = 1 << 20
 
@@ -33,7 +33,7 @@ class BackupServicer(backups_pb2_grpc.BackupServiceServicer):
     async def CreateBackup(  # noqa: N802 - named by the contract
         self, request: pb.CreateBackupRequest, _: Context
     ) -> AsyncGenerator[pb.CreateBackupResponse, None]:
-        """Everything but the blobs."""
+        """Stream everything but the blobs."""
         from blake3 import blake3  # noqa: PLC0415 - only who makes backups pays for it
 
         digests = {
@@ -57,7 +57,7 @@ class BackupServicer(backups_pb2_grpc.BackupServiceServicer):
     async def GetBackupBlobs(  # noqa: N802
         self, request: pb.GetBackupBlobsRequest, _: Context
     ) -> AsyncGenerator[pb.GetBackupBlobsResponse, None]:
-        """Bytes by digest."""
+        """Stream blobs by digest."""
         async for one in self._backups.blobs(request.digests):
             if isinstance(one, LostBlob):
                 yield pb.GetBackupBlobsResponse(digest=one.digest, lost=one.why)

@@ -1,4 +1,4 @@
-"""Restores sessions of backups: everything that belongs to one is written first, and then it is there at once."""
+"""Restores sessions of backups: all data of a session is written first, then the session appears at once."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ MOST_STREAMS: Final = 100_000
 LARGEST_POSITION: Final = 1 << 53
 WRITTEN_BYTES: Final = 1 << 20
 WRITTEN_PARTS: Final = 512
-"""What comes of streams is written in batches of so much."""
+"""Size of a written batch of stream parts."""
 LEFT_AFTER_S: Final = 2 * 86_400.0
-"""What is left of a restore that a killed control plane began is removed so much later: none takes as long."""
+"""Age at which unfinished restores of killed control planes are removed: none takes as long."""
 LOOK_EVERY_S: Final = 3600.0
 MOST_S: Final = 6 * 3600.0
-"""A restore that takes longer breaks off."""
+"""Time limit of a restore."""
 IDLE_S: Final = 600.0
-"""One of which nothing comes for so long breaks off."""
+"""Idle timeout of a restore."""
 MOST_RESTORING: Final = 64
 MOST_RESTORING_EACH: Final = 2
-"""Restores at one time, and how many of these may be one user's; the next ones wait."""
+"""Concurrent restores, in all and per user; further ones wait."""
 _TRIES: Final = 8
 
 _log = structlog.get_logger()
@@ -77,9 +77,9 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Restoring:
-    """One session that is being restored, for `caller`; `session` is what it will be, by `message`.
+    """A running restore for `caller`; `session` is the future session, built from `message`.
 
-    `extents`: bytes and files of the manifests that count for the caller already.
+    `extents`: bytes and files of manifests already counted for the caller.
     """
 
     caller: UserCaller
@@ -95,7 +95,7 @@ class Restoring:
 
 
 class Restorer:
-    """Any control plane's. `new_id` gives a fresh id of a session."""
+    """Runs on any control plane. `new_id` creates a session id."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Restorer:
         self.turns = Turns("to restore a session", slots=MOST_RESTORING, each=MOST_RESTORING_EACH)
 
     async def there(self, caller: UserCaller, message: pb.RestoredSession) -> Session | None:
-        """The caller's session that it is already: restored before, or the very one."""
+        """Return the caller's existing session: restored before, or the original."""
         owner, request_id = caller.user.name, request_id_of(message)
         found = self._state.by_request(owner, request_id)
         catalogue = self._history.catalogue
@@ -139,7 +139,7 @@ class Restorer:
         return found
 
     async def check(self, caller: UserCaller, message: pb.RestoredSession) -> Session:
-        """What the session will be, without its number. Raises InvalidRequest, TooLarge, LimitReached."""
+        """Build and check the session, without its number. Raises InvalidRequest, TooLarge, LimitReached."""
         if len(message.session.spec.datasets) > MOST_DATASETS:
             raise TooLarge(f"a session has at most {MOST_DATASETS} datasets")
         session = restored(
@@ -164,7 +164,7 @@ class Restorer:
     async def _dataset(
         self, caller: UserCaller, message: pb.RestoredSession, one: DatasetReference
     ) -> DatasetVersion:
-        """The version with this very content that the caller may read; else its name alone, which gives no right to it."""
+        """Return the version if it has this content and the caller may read it; else only its name, which grants no access."""
         if one.digest and not one.in_place:
             try:
                 return await self._datasets.resolve(
@@ -182,7 +182,7 @@ class Restorer:
         return foreign_dataset(one, message.session.owner)
 
     async def begin(self, caller: UserCaller, message: pb.RestoredSession) -> Restoring:
-        """Check a session and its code, and begin to write what belongs to it. `end` or `give_up` follows."""
+        """Check a session and its code, and start writing its data. `end` or `give_up` must follow."""
         session = await self.check(caller, message)
         restoring = Restoring(caller, message, session)
         if session.spec.bundle_digest:
@@ -196,9 +196,9 @@ class Restorer:
         return restoring
 
     async def _check_initial(self, restoring: Restoring) -> None:
-        """Leave the content of the checkpoint that it began with out where the caller has not sent it.
+        """Drop the content of its initial checkpoint if the caller has not sent it.
 
-        So its name stays, and who forks the session is told.
+        Its name is kept, so that forks of the session report it.
         """
         initial = restoring.session.spec.initial_checkpoint
         if initial is None or not initial.digest:
@@ -211,7 +211,7 @@ class Restorer:
     async def add_checkpoint(
         self, restoring: Restoring, checkpoint: Checkpoint, tags: Sequence[str]
     ) -> None:
-        """Write a checkpoint; MissingBlobs where its content was not sent."""
+        """Write a checkpoint; MissingBlobs if its content was not sent."""
         restoring.checkpoints += 1
         if restoring.checkpoints > MOST_CHECKPOINTS:
             raise TooLarge(f"a restored session has at most {MOST_CHECKPOINTS:,} checkpoints")
@@ -229,7 +229,7 @@ class Restorer:
             )
 
     async def add_artifact(self, restoring: Restoring, artifact: Artifact) -> None:
-        """Write a version of an artifact; MissingBlobs where its content was not sent."""
+        """Write a version of an artifact; MissingBlobs if its content was not sent."""
         restoring.artifacts += 1
         if restoring.artifacts > MOST_OF_SESSION:
             raise TooLarge(f"{MOST_OF_SESSION:,} artifacts are kept of one session")
@@ -241,7 +241,7 @@ class Restorer:
         await self._history.artifacts.restore([replace(artifact, folder=folder)])
 
     async def add_media(self, restoring: Restoring, media: Media) -> None:
-        """Write a file that the session showed; MissingBlobs where its content was not sent."""
+        """Write a media file of the session; MissingBlobs if its content was not sent."""
         if media.root:
             if restoring.media[0] != media.root:
                 _, count = await self._extent(restoring, media.root, f"media {media.name[:80]!r}")
@@ -260,7 +260,7 @@ class Restorer:
     async def add_part(
         self, restoring: Restoring, part: pb.StreamPart, chunk: Chunk, received_at: float
     ) -> None:
-        """Take the next part of a stream."""
+        """Add the next part of a stream."""
         restoring.streams.add((part.attempt, part.rank, part.writer, part.is_log))
         if len(restoring.streams) > MOST_STREAMS or chunk.last > LARGEST_POSITION:
             raise TooLarge("more streams, or longer ones, than a session has")
@@ -287,9 +287,9 @@ class Restorer:
             await self._history.streams.append_as_of(chunks)
 
     async def end(self, restoring: Restoring) -> Session:
-        """Have the session there; another one that was restored from the same meanwhile.
+        """Create the session; return another one if it was restored meanwhile from the same source.
 
-        Where it is not known whether the store took it, what was written stays: `sweep` finds out.
+        If it is unknown whether the store committed it, the written data is kept: `sweep` decides.
         """
         async with self.given_up_if_it_fails(restoring):
             await self._write_parts(restoring)
@@ -330,9 +330,9 @@ class Restorer:
         raise Unavailable("too many sessions at the same moment", attempt="the same again")
 
     async def _found_again(self, restoring: Restoring) -> Session:
-        """The session, with its code, its initial checkpoint and its datasets as they are now: nothing has kept them here while the rest was sent.
+        """Check code, initial checkpoint and datasets again, since they may have been removed while the rest was sent.
 
-        Where they are not here any more the restore is given up.
+        Gives the restore up if they are missing.
         """
         session = restoring.session
         async with self.given_up_if_it_fails(restoring):
@@ -346,7 +346,7 @@ class Restorer:
 
     @staticmethod
     def _number(session: Session, last: int) -> int:
-        """The number that it had, where its user had it and none as high was given here; else the next one."""
+        """Return its old number if it was the same user's and is higher than any used here; else the next one."""
         if session.imported is not None and session.imported.name.startswith(f"{session.owner}/"):
             number = session.imported.name.rpartition("/")[2]
             if number.isdecimal() and len(number) < 10 and int(number) > last:
@@ -355,7 +355,7 @@ class Restorer:
 
     @asynccontextmanager
     async def given_up_if_it_fails(self, restoring: Restoring) -> AsyncIterator[None]:
-        """Give a restore up where the context fails or is cancelled."""
+        """Give a restore up if the block fails or is cancelled."""
         try:
             yield
         except BaseException:
@@ -363,7 +363,7 @@ class Restorer:
             raise
 
     async def give_up(self, restoring: Restoring) -> None:
-        """Remove what was written, whether or not the call is cancelled. If that cannot be done now, it is done later."""
+        """Remove the written data, even if the call is cancelled. If that fails now, `sweep` does it later."""
         await to_its_end(self._remove(restoring.session.id))
 
     async def _remove(self, session_id: str) -> None:
@@ -374,9 +374,9 @@ class Restorer:
             _log.warning("restore.not_removed", session=session_id, reason=error.message)
 
     async def _extent(self, restoring: Restoring, root: str, what: str) -> tuple[int, int]:
-        """Bytes and files of a manifest that the caller has sent, or may read; it counts for the caller and the project.
+        """Return bytes and files of a manifest the caller sent, or may read; count it for the caller and the project.
 
-        That all of it is here is asked each time, just before something refers to it: see `object_gc.py`.
+        Its completeness is checked each time, just before something refers to it: see `object_gc.py`.
         """
         known = restoring.extents.get(check_digest(root))
         who = restoring.caller
@@ -392,7 +392,7 @@ class Restorer:
         return found.size, found.file_count
 
     async def run(self) -> NoReturn:
-        """Remove what killed control planes have left; the leader's, until cancelled."""
+        """Clean up after killed control planes, on the leader, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_EVERY_S)
             try:
@@ -401,7 +401,7 @@ class Restorer:
                 _log.warning("restore.not_swept", reason=error.message)
 
     async def sweep(self) -> int:
-        """Remove what is left of restores that began long ago; of how many."""
+        """Clean up restores that began long ago; return how many."""
         left = await self._history.restores.begun_before(self._clock.time() - LEFT_AFTER_S)
         for session_id in left:
             is_there = self._state.session(session_id) is not None

@@ -1,4 +1,4 @@
-"""SessionBackupService: what sessions recorded, out and in."""
+"""SessionBackupService: back up and restore sessions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _NOT_IN_BACKUP: Final = "its files are not in the backup"
 
 
 class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceServicer):
-    """Sessions out of the platform, and into it."""
+    """Reads and restores sessions."""
 
     def __init__(self, core: Core, logs: Logs, restorer: Restorer, presenter: Presenter) -> None:
         self._core = core
@@ -74,7 +74,7 @@ class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceService
     async def ReadSessionStreams(  # noqa: N802 - named by the contract
         self, request: pb.ReadSessionStreamsRequest, _: Context
     ) -> AsyncGenerator[pb.ReadSessionStreamsResponse, None]:
-        """Stream after stream."""
+        """Send stream by stream."""
         who = require_user()
         session = await self._core.references.find(who, request.session)
         if not session.state.is_ended:
@@ -95,7 +95,7 @@ class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceService
     async def RestoreSession(  # noqa: N802
         self, requests: AsyncIterator[pb.RestoreSessionRequest], _: Context
     ) -> pb.RestoreSessionResponse:
-        """What belongs to it, then the session."""
+        """Write its data, then the session."""
         who = require_user()
         first = await anext(requests, pb.RestoreSessionRequest())
         if first.WhichOneof("kind") != "session":
@@ -130,7 +130,7 @@ class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceService
         message: pb.RestoredSession,
         requests: AsyncIterator[pb.RestoreSessionRequest],
     ) -> tuple[Session, bool]:
-        """The session, and whether it was there already."""
+        """Return the session, and whether it existed."""
         restoring = await self._restorer.begin(who, message)
         async with self._restorer.given_up_if_it_fails(restoring):
             await self._take_all(restoring, requests)
@@ -140,7 +140,7 @@ class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceService
     async def _take_all(
         self, restoring: Restoring, requests: AsyncIterator[pb.RestoreSessionRequest]
     ) -> None:
-        """What belongs to it, up to its end: a call that was cancelled looks here like one that is over."""
+        """Write its data up to `is_whole`: a cancelled call looks here like one that has ended."""
         while (request := await _next(requests)) is not None:
             if request.WhichOneof("kind") == "is_whole":
                 return
@@ -171,7 +171,7 @@ class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceService
 async def _next(
     requests: AsyncIterator[pb.RestoreSessionRequest],
 ) -> pb.RestoreSessionRequest | None:
-    """The next message; None at the end. Who sends none for long holds a turn that others wait for."""
+    """Return the next message; None at the end. With a timeout, since idle callers block others' turns."""
     try:
         async with asyncio.timeout(IDLE_S) as idle:
             return await anext(requests, None)
@@ -335,7 +335,7 @@ def _number(number: float) -> float | None:
 
 
 def _summary(values: Struct, names: object) -> str:
-    """In the order in which it was reported."""
+    """Encode a summary in its reported order."""
     found = json.loads(_json(values))
     order = dict.fromkeys(name for name in names if name in found)  # type: ignore[attr-defined]
     text = json.dumps(
@@ -345,7 +345,7 @@ def _summary(values: Struct, names: object) -> str:
 
 
 def _json(values: Struct) -> str:
-    """Whole numbers as such: a message has floats alone."""
+    """Encode as JSON with integers: a message has only floats."""
     from google.protobuf.json_format import MessageToJson  # noqa: PLC0415 - seldom
 
     try:

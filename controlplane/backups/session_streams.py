@@ -1,4 +1,4 @@
-"""The streams of a session, read for a backup: records and log bytes, in pieces that fit into a message."""
+"""Read the streams of a session for a backup: records and log bytes, in pieces that fit into a message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StreamPiece:
 async def read_streams(
     history: History, logs: Logs, session: Session
 ) -> AsyncGenerator[StreamPiece, None]:
-    """All of an ended session, stream after stream. Raises as `Logs`."""
+    """Yield all streams of an ended session, one by one. Raises as `Logs`."""
     for attempt in range(1, session.attempt + 1):
         cursors = await history.streams.cursors(session.id, attempt)
         for stream, wanted in sorted(cursors.items()):
