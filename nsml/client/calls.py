@@ -295,7 +295,7 @@ class Sessions:
         at: int | None = None,
         wait_s: float | None = None,
     ) -> sessions.Session:
-        """Request a change of its running programs, added to the session's `changes`. `values`: JSON by knob.
+        """Request a change of its running programs: the last of the session's `changes`. `values`: JSON by knob.
 
         Raises:
             StateConflict: it does not run, or another change is pending.
@@ -932,7 +932,7 @@ class Accounts:
     async def create_user(
         self, name: str, *, is_admin: bool = False, team: str = "", restore: bool = False
     ) -> accounts.User:
-        """Administrators: create a user, or with `restore` a removed one."""
+        """Administrators: create a user, or `restore` a removed one."""
         from nsml.v1 import accounts_pb2 as pb
 
         role = pb.ROLE_ADMIN if is_admin else pb.ROLE_MEMBER
@@ -1195,7 +1195,7 @@ class SshKeys:
         await self._rpc.unary("SshKeyService/RemoveSshKey", request, pb.RemoveSshKeyResponse)
 
     async def jump_host(self) -> ssh_keys.GetJumpHostResponse:
-        """Return the jump host for machines without nsml; StateConflict: there is none."""
+        """Return the ssh jump host for machines without nsml; StateConflict: there is none."""
         from nsml.v1 import ssh_keys_pb2 as pb
 
         return await self._rpc.unary(

@@ -144,7 +144,7 @@ class Config(NamedTuple):
 
 
 def config_folder(environ: Mapping[str, str]) -> str:
-    """Return this user's configuration folder; it may not exist."""
+    """Return this user's configuration folder; it need not exist."""
     chosen = environ.get("NSML_CONFIG_DIR")
     if chosen:
         return chosen
@@ -159,7 +159,7 @@ def config_folder(environ: Mapping[str, str]) -> str:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Return this user's cache folder; it may not exist."""
+    """Return this user's cache folder; it need not exist."""
     from pathlib import Path
 
     base = environ.get("XDG_CACHE_HOME") or environ.get("LOCALAPPDATA")
