@@ -181,7 +181,7 @@ async def open_program(
     environment: Mapping[str, str] | None = None,
     terminal: tuple[int, int] | None = None,
 ) -> AsyncIterator[RemoteProgram]:
-    """Start a program in a replica; on exit it gets SIGHUP if it still runs.
+    """Start a program in a replica; if it outlives the context, it gets SIGHUP.
 
     An empty `argv` is a shell; `terminal` is rows and columns of its terminal, None for three pipes.
 
@@ -207,7 +207,7 @@ async def open_node_program(
     environment: Mapping[str, str] | None = None,
     terminal: tuple[int, int] | None = None,
 ) -> AsyncIterator[RemoteProgram]:
-    """As `open_program`, on a node itself, as its agent's account; all its child processes end on exit.
+    """As `open_program`, on a node itself, as its agent's account; all its child processes end with the context.
 
     Raises:
         StateConflict: it cannot be started.

@@ -170,7 +170,7 @@ class _Told:
 
 
 class _Unended:
-    """Sessions whose end was not received.
+    """Sessions without a received end.
 
     Attributes:
         missing: sessions not in a new list, which has only live ones.

@@ -4,7 +4,7 @@ async with client.sessions.open_folder("@last") as folder:
     states = await folder.states([b"train.py"])
     results = await folder.carry_out([Remove(b"old.py", there)], read)
 
-The caller decides what to do. Only files that the caller names are replaced or removed.
+The caller decides what to do. Only paths that the caller names are replaced or removed.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class _MayNotFit(Exception):
 
 
 class _Sending:
-    """Sends the missing chunks of one folder: queries them in windows, in calls of bounded size.
+    """Sends the missing chunks of one folder, in calls of bounded size; queries them in windows.
 
     Attributes:
         root: digest of the manifest, "" until known; if the user may read it, nothing is missing.
@@ -295,7 +295,7 @@ class _Sending:
         self._done = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._is_missing: dict[str, bool] = {}
-        """By the digest of each queried chunk; the strings of the responses would stay in memory beside them."""
+        """By the digest of each queried chunk; a set of missing digests would keep the responses' strings in memory."""
         self._missing_names: set[str] = set()
         """Missing blobs of the manifest."""
         self._bytes_sent = 0
@@ -371,7 +371,7 @@ class _Sending:
                 await self._send()
 
     async def _send(self) -> None:
-        """Start a call with the outbox, once fewer are in flight."""
+        """Start a call with the outbox, once fewer than _CALLS_AT_ONCE run."""
         pieces, self._outbox, self._outbox_bytes = self._outbox, [], 0
         while len(self._calls) >= _CALLS_AT_ONCE:
             await self._wait()
@@ -454,7 +454,7 @@ class _Weighing(_Sending):
 
 
 def _calls(blobs: Iterable[tuple[str, bytes]]) -> Iterator[Batch]:
-    """Group blobs, in order, into calls of _CALL_BYTES."""
+    """Group blobs, in order, into calls of at least _CALL_BYTES."""
     some: list[tuple[str, bytes]] = []
     held = 0
     for digest, data in blobs:
