@@ -1,4 +1,4 @@
-"""Which images sessions may use on a node: those of public registries, unless the site says otherwise.
+"""The images that sessions may use on a node: from public registries, unless the site sets others.
 
 A pattern of the setting `allowed_images` is one of
 
@@ -9,9 +9,9 @@ HOST[:PORT]/NAME[:TAG] of that registry, for example `registry.lab:5000/*`
 local:NAME[:TAG]       images that are on the node and came from no registry, for example `local:team/*`
 ```
 
-where `*` stands for any characters, and a pattern without a tag for all tags. A registry with a port, with
-an address in place of a name, or whose name resolves to an address that is not public is asked only where
-a pattern names its host literally: the engine asks in the node's place, which reaches services that
+where `*` matches any characters, and a pattern without a tag all tags. A registry with a port, with
+an address in place of a name, or with a name that resolves to a non-public address is asked only if
+a pattern names its host literally: the engine's requests come from the node, which reaches services that
 sessions do not.
 """
 
@@ -68,9 +68,9 @@ class _Pattern:
 
 
 class AllowedImages:
-    """Decides for one node; `always` are images that the site's other settings name.
+    """The rules of one node; `always`: images named by the site's other settings.
 
-    `addresses` resolves a host name to IP addresses; nothing for a name that it cannot resolve.
+    `addresses` resolves a host name to IP addresses; none for a name that does not resolve.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class AllowedImages:
             )
 
     def is_named(self, reference: str) -> bool:
-        """Whether a whole `reference` is one that the site's other settings name, or that is never pulled."""
+        """Whether a whole `reference` is named by the site's other settings, or never pulled."""
         return reference in self._always or is_made_here(reference)
 
     def is_local_allowed(self, reference: str) -> bool:
@@ -121,7 +121,7 @@ class AllowedImages:
         return any(one.is_local and one.matches(reference) for one in self._patterns)
 
     def may_list(self, reference: str) -> bool:
-        """Whether a whole `reference` may be usable here, as far as that is known without DNS."""
+        """Whether a whole `reference` may be usable here, as far as known without DNS."""
         return self.is_local_allowed(reference) or any(
             one.matches(reference) for one in self._patterns
         )

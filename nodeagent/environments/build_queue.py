@@ -1,6 +1,6 @@
-"""Which build starts next on a node: a few at once, in turn between users, within a share of memory and disk.
+"""Queue of builds on a node: a few at once, in turn between users, within a share of memory and disk.
 
-`choose` decides and is pure. `BuildQueue` keeps who waits and who builds; it is of one process, since an
+`choose` decides and is pure. `BuildQueue` has waiting and running builds; it is of one process, since an
 agent's builds end with it.
 """
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Waits = Callable[[str], object]
-    """Told why a build waits, for its user; "" once it begins."""
+    """Receives why a build waits, for its user; "" once it starts."""
 
 DECENT_DISK_BYTES = 10_000_000_000
-"""A build is never given half of a disk's room when that is less than this, but all of it."""
+"""A build is granted at least this much disk, unless it wants less or less is free."""
 _LEAST_DISK_BYTES = 64 << 20
-"""With less room no build is begun."""
+"""With less free disk no build starts."""
 _LOOK_EVERY_S = 0.1
 _TELL_AGAIN_S = 60.0
-"""Why a build waits may change with each that ends; the control plane stores what is told."""
+"""Seconds between reports of a changed reason to wait: the control plane stores each."""
 _MOST_OWNERS = 10_000
 """Owners whose last turn is remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimits:
-    """What all builds of a queue may use together: builds at once, of one owner too, and bytes of memory."""
+    """Limits of all builds of a queue: concurrent builds, in all and per owner, and bytes of memory."""
 
     at_once: int = 4
     per_owner: int = 2
@@ -44,13 +44,13 @@ class QueueLimits:
 
     @property
     def memory_each(self) -> int:
-        """The most memory that one build gets: so little that two owners can always build."""
+        """Maximum bytes of memory for one build: two owners can always build."""
         return self.memory_bytes // min(self.at_once, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A build that waits: whose, its place in the order of arrival, and what it may use at most, bytes."""
+    """A waiting build: owner, place in the order of arrival, and maximum memory and disk in bytes."""
 
     owner: str
     number: int
@@ -60,18 +60,18 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """A build that runs: what it was granted, bytes. Whoever runs it notes what it has written."""
+    """A running build and its grant, in bytes. The caller updates `written_bytes`."""
 
     owner: str
     memory_bytes: int
     disk_bytes: int
     is_disk_short: bool = False
-    """Whether the disk's room, not the setting, bounds what it writes."""
+    """Whether free disk, not the setting, limits its writes."""
     written_bytes: int = 0
 
     @property
     def reserved_bytes(self) -> int:
-        """What it may still write."""
+        """Bytes that it may still write."""
         return max(self.disk_bytes - self.written_bytes, 0)
 
 
@@ -83,11 +83,11 @@ def choose(
     room_bytes: int,
     last_turns: Mapping[str, int],
 ) -> tuple[Request, Turn] | None:
-    """The build that starts now, with what it is granted; None: nobody's turn, or too little is free.
+    """The build to start now, with its grant; None: none is eligible, or too little is free.
 
-    Owners with fewer builds come first, then whose last turn (`last_turns`, higher is later) is longest
-    ago; of one owner, who asked first. Nobody overtakes a build that waits for memory or disk. `room_bytes`
-    is what builds may write in all from now on. Raises NoRoom.
+    Owners with fewer builds come first, then owners with the oldest last turn (`last_turns`, higher is
+    later), then by arrival. No build overtakes one that waits for memory or disk. `room_bytes`: what
+    all builds together may write from now on. Raises NoRoom.
     """
     request = _first(waiting, running, limits, last_turns)
     if request is None:
@@ -117,7 +117,7 @@ def _first(
     places = limits.at_once - len(running)
 
     def may_build(owner: str) -> bool:
-        # the last place is for somebody who has no build
+        # the last place is for an owner without builds
         return builds[owner] < limits.per_owner and places > (1 if builds[owner] else 0)
 
     return min(
@@ -128,12 +128,12 @@ def _first(
 
 
 def _disk_share(wanted: int, room: int, *, is_alone: bool) -> int | None:
-    """What a build may write where `room` is not reserved; None: it waits. Raises NoRoom."""
+    """Bytes that a build may write, of `room` unreserved ones; None: it waits. Raises NoRoom."""
     if room >= wanted:
         return wanted
     if not is_alone:
         return room if room >= min(wanted, DECENT_DISK_BYTES) else None
-    # the rest is for another: one that takes long keeps nobody from beginning
+    # the rest is for others: a long build must not keep them from starting
     share = max(room // 2, min(room, DECENT_DISK_BYTES))
     if share < min(wanted, _LEAST_DISK_BYTES):
         raise NoRoom("the node's disk has too little room for a build")
@@ -141,9 +141,9 @@ def _disk_share(wanted: int, room: int, *, is_alone: bool) -> int | None:
 
 
 class BuildQueue:
-    """Builds that wait and builds that run. Safe from several threads.
+    """Waiting and running builds. Thread-safe.
 
-    `room` tells how many bytes builds may write to their disk before others need the rest.
+    `room` returns the bytes that builds may write to their disk before others need the rest.
     """
 
     def __init__(self, limits: QueueLimits, room: Callable[[], int]) -> None:
@@ -161,7 +161,7 @@ class BuildQueue:
     def ticket(
         self, owner: str, *, memory_bytes: int, disk_bytes: int, waits: Waits
     ) -> Iterator[Ticket]:
-        """A place in the queue, and what it was granted once its build began, for as long as the context lasts."""
+        """A place in the queue, with its grant once its build has started, for as long as the context lasts."""
         with self._turn:
             self._arrived += 1
             request = Request(
@@ -180,12 +180,12 @@ class BuildQueue:
                 self._looked_at = float("-inf")
 
     def start(self, ticket: Ticket) -> tuple[Turn | None, str]:
-        """What a ticket is granted if its turn is now, else None and why not. Raises NoRoom."""
+        """The grant of a ticket if it is its turn, else None and why not. Raises NoRoom."""
         with self._turn:
             if not ticket.is_ready:
                 ticket.is_ready, self._looked_at = True, float("-inf")
             running = [one.turn for one in self._tickets if one.turn is not None]
-            # many wait, and each asks often
+            # many tickets wait, and poll often
             if time.monotonic() >= self._looked_at + _LOOK_EVERY_S:
                 self._next = self._choose(running)
                 self._looked_at = time.monotonic()
@@ -202,7 +202,7 @@ class BuildQueue:
             return turn, ""
 
     def stand_by(self, ticket: Ticket) -> None:
-        """Pass a ticket over until it asks again: another makes what it waits for."""
+        """Skip a ticket until it asks again: another builds the same."""
         with self._turn:
             if ticket.is_ready:
                 ticket.is_ready, self._looked_at = False, float("-inf")
@@ -249,20 +249,20 @@ class Ticket:
         self._told_at = 0.0
 
     def begin(self) -> bool:
-        """Whether the build is to begin now: `turn` is what it was granted. Raises NoRoom."""
+        """Whether the build starts now; `turn` is then its grant. Raises NoRoom."""
         turn, reason = self._queue.start(self)
-        # for a moment there may be none
+        # the reason may be empty for a moment
         if turn is not None or reason:
             self._tell(f"waiting for other builds: {reason}" if reason else "")
         return turn is not None
 
     def stand_by(self) -> None:
-        """Do not begin for now: another builds what this one waits for."""
+        """Do not start for now: another builds the same."""
         self._queue.stand_by(self)
         self._tell("")
 
     def _tell(self, reason: str) -> None:
-        """Tell what changed, though not each change among many builds: whoever waits is told of one."""
+        """Report a changed reason; from one reason to another only once in _TELL_AGAIN_S."""
         now = time.monotonic()
         is_early = bool(reason and self._reason) and now < self._told_at + _TELL_AGAIN_S
         if reason != self._reason and not is_early:
@@ -270,7 +270,7 @@ class Ticket:
             self._waits(reason)
 
     def granted(self) -> Turn:
-        """What the build that began was granted."""
+        """The grant of the started build."""
         if self.turn is None:
             raise RuntimeError("the build has not begun")
         return self.turn

@@ -1,4 +1,4 @@
-"""The containers of one build of an image, kept within its limits: bytes, memory, time."""
+"""The containers of one build of an image, under its limits: bytes, memory, time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MEASURE_EVERY_S = 2.0
 _MEASURE_SHARE = 0.1
-"""Most of the time that an engine spends on measuring one build."""
+"""Maximum share of an engine's time for measuring one build."""
 _UNREACHED = (
     "No matching distribution",
     "client error",
@@ -62,7 +62,7 @@ class BuildRun:
         self.written = Written(engine, container, turn)
 
     def look(self) -> None:
-        """Raise when it is to end."""
+        """Raise if it must end."""
         self._look()
         self.written.look()
         if time.monotonic() > self._ends_at:
@@ -78,9 +78,9 @@ class BuildRun:
         fill: Callable[[str], object] = lambda _: None,
         hear: Callable[[Say], LockTaken] | None = None,
     ) -> None:
-        """Run one upon `base`, to be kept if it ends well. Raises EnvironmentFailed, EngineError.
+        """Run one on `base`, and `keep` it if it succeeds. Raises EnvironmentFailed, EngineError.
 
-        `hear` makes what gets its output first, and passes on what is to be said.
+        `hear` makes a filter of its output, which writes to the given consumer.
         """
         words = LastWords(self._say)
         said = WithoutPlaces(words)
@@ -116,7 +116,7 @@ class BuildRun:
 
 
 class Written:
-    """Keeps what one build writes within its turn's bytes, by asking the engine, which takes a walk."""
+    """Limits the bytes that a build writes to its turn's, as measured by the engine, which walks all files."""
 
     def __init__(self, engine: Engine, container: str, turn: Turn) -> None:
         self._engine = engine
@@ -126,28 +126,28 @@ class Written:
         self._before = self._last = 0
 
     def next_step(self) -> None:
-        """What was written is kept; another container follows."""
+        """Keep the count so far: another container follows."""
         self._before += self._last
         self._last = 0
 
     def look(self) -> None:
-        """Ask if it is time to. Raises EnvironmentFailed or NoRoom when it is too much."""
+        """Measure if it is time to. Raises EnvironmentFailed or NoRoom over the limit."""
         if time.monotonic() < self._next_at:
             return
         began = time.monotonic()
-        # an engine that does not answer keeps nobody from looking at the rest
+        # other limits are checked even if the engine does not answer
         with suppress(EngineError):
             self.check()
         ended = time.monotonic()
         self._next_at = ended + max(_MEASURE_EVERY_S, (ended - began) / _MEASURE_SHARE)
 
     def check(self) -> None:
-        """Raises EnvironmentFailed or NoRoom when it is too much, EngineError."""
+        """Measure. Raises EnvironmentFailed or NoRoom over the limit, EngineError."""
         self._last = written_bytes(self._engine, self._container)
         self.refuse(self._last)
 
     def refuse(self, here: int) -> None:
-        """Take how many bytes the container has. Raises EnvironmentFailed or NoRoom when it is too much."""
+        """Update the container's bytes to `here`. Raises EnvironmentFailed or NoRoom over the limit."""
         turn, found = self._turn, self._before + here
         turn.written_bytes = found
         if found <= turn.disk_bytes:
@@ -159,7 +159,7 @@ class Written:
 
 
 def _hint(reason: str, network: str) -> str:
-    """What to try, where a package needed a compiler that the image does not have, or a network."""
+    """Advice if a package needed a network, or a compiler that the image lacks; else ""."""
     if network == NO_NETWORK and any(sign in reason for sign in _UNREACHED):
         return (
             " (builds have no network on this node, whose engine has none that keeps them apart: its"

@@ -1,12 +1,12 @@
-"""Builds that several sessions wait for: once on the node, each seeing all of its output.
+"""Builds shared by waiting sessions: each runs once on the node, and all see its whole output.
 
 ```
-<folder>/<key>.lock   held while one builds, shared while others begin to use what was built
-<folder>/<key>.log    what the build at hand says: a JSON object a line; gone when it has ended
+<folder>/<key>.lock   exclusive during a build, shared while others start to use its result
+<folder>/<key>.log    output of the running build: a JSON object a line; removed when it has ended
 ```
 
 Agents of one node (a new one beside a dying one) share the folder: the lock is the kernel's, and a
-builder that is killed leaves a log without an end, which tells the next one to build.
+killed builder leaves a log without an end, so the next one builds.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S = 0.1
 _LONGEST_TOLD = 300
-"""Bytes of one line in the reason of a failure; the log has it whole."""
+"""Maximum bytes of a line in a failure's reason; the log has it whole."""
 _MOST_SAID_BYTES = 8 << 20
 _LAST_LINES = 3
 _LONGEST_LINE = 64 << 10
 _PLACES = (b"Looking in ", b"Location ")
-"""How pip's lines begin that say where a machine looks for packages, which is nothing of the user's."""
+"""Prefixes of pip's lines about the machine's package sources, which do not concern users."""
 _TELLING = re.compile(rb"(?:ERROR|E|error|cause|nsml): ?(.+)")
-"""How pip, uv, apt, compilers and our own steps begin the lines that say what is wrong."""
+"""Prefixes of error lines of pip, uv, apt, compilers and our own steps."""
 
 
 class Builds:
-    """The builds below `folder`. Blocking; safe from several threads and processes."""
+    """The builds below `folder`. Blocking; safe for concurrent threads and processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,20 +61,20 @@ class Builds:
         cancelled: threading.Event | None = None,
         ticket: Ticket | None = None,
     ) -> None:
-        """Return once `is_there()`: at once, after `build`, or after somebody else's.
+        """Return once `is_there()`: at once, after `build`, or after another caller's build.
 
-        `use` notes, before `is_there` is asked, that it is needed from here on: whoever wants to
-        remove it asks after that, by `unused`. `say` gets all that the build says, whoever builds.
-        `build` is begun once it is its turn by `ticket`; whoever waits for the same and comes first builds.
-        Raises EnvironmentFailed, also when it was somebody else's build that failed meanwhile,
-        EnvironmentCancelled soon after `cancelled` is set, the next who waits then builds, and what
-        `ticket` raises.
+        `use` marks the key as needed, before `is_there` is called: removal checks that later,
+        within `unused`. `say` gets the build's whole output, also of another caller's build.
+        `build` starts when `ticket` grants it; of callers with the same key the first granted one builds.
+        Raises EnvironmentFailed, also if another caller's build failed meanwhile,
+        EnvironmentCancelled soon after `cancelled` is set (the next waiting caller then builds), and
+        errors of `ticket`.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(_Followed(self._folder / f"{key}.log", say)) as followed:
             if self._has(key, use, is_there):
                 return followed.read()
-            # One after another: many who look would keep each other from the lock for good.
+            # One at a time: many pollers would keep each other from the lock forever.
             turn = self._turns.setdefault(key, threading.Lock())
             while True:
                 with ExitStack() as held:
@@ -82,7 +82,7 @@ class Builds:
                         if self._has(key, use, is_there):
                             return followed.read()
                         is_held = held.enter_context(self._locked(key, fcntl.LOCK_EX))
-                    # Whoever built has ended, or else is heard: also that it failed.
+                    # Another's build: pass on its output, or raise its failure.
                     followed.read(begins=not is_held)
                     if ticket is not None and followed.is_following:
                         ticket.stand_by()
@@ -94,7 +94,7 @@ class Builds:
 
     @contextmanager
     def unused(self, key: str) -> Iterator[bool]:
-        """Whether nobody builds it or begins to use it, for as long as the context lasts."""
+        """Whether nobody builds it or starts to use it, for as long as the context lasts."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked(key, fcntl.LOCK_EX) as is_held:
             yield is_held
@@ -106,13 +106,13 @@ class Builds:
             yield is_held
 
     def forget(self, key: str) -> None:
-        """Remove what is here of a thing that is gone; within `unused`."""
+        """Remove log and lock of a removed key; within `unused`."""
         for suffix in ("log", "lock"):
             (self._folder / f"{key}.{suffix}").unlink(missing_ok=True)
         self._turns.pop(key, None)
 
     def _has(self, key: str, use: Callable[[], object], is_there: Callable[[], bool]) -> bool:
-        """Whether it is there, and stays for who uses it; False also while one builds."""
+        """Whether it is there, and marked as used, so it stays; False also during a build."""
         with self.idle(key) as is_idle:
             if not is_idle:
                 return False
@@ -156,14 +156,14 @@ class Builds:
                 fcntl.flock(descriptor, how | fcntl.LOCK_NB)
             except BlockingIOError:
                 is_held = False
-            # A lock file that was removed meanwhile is nobody's: the next look makes a new one.
+            # A lock file that was removed meanwhile locks nothing: the next try makes a new one.
             yield is_held and _is_at(descriptor, path)
         finally:
             os.close(descriptor)
 
 
 class LastWords:
-    """Passes output on, and remembers of it what tells best why something failed."""
+    """Passes output on, and keeps its most telling lines as a failure's reason."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -195,7 +195,7 @@ class LastWords:
 
 
 class WithoutPlaces:
-    """Passes output on in whole lines, but for those in which pip says where this machine looks for packages."""
+    """Passes output on in whole lines, without pip's lines about this machine's package sources."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -213,7 +213,7 @@ class WithoutPlaces:
             self.end()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Flush the last line."""
         if self._rest and not _is_place(self._rest):
             self._say(self._rest)
         self._rest = b""
@@ -245,7 +245,7 @@ class _Bounded:
 
 
 class _Followed:
-    """The log of somebody else's build, read as it grows."""
+    """The log of another caller's build, read as it grows."""
 
     def __init__(self, path: Path, say: Say) -> None:
         self._path = path
@@ -255,13 +255,13 @@ class _Followed:
 
     @property
     def is_following(self) -> bool:
-        """Whether somebody builds, as far as is known."""
+        """Whether another builds: its log is open."""
         return self._log is not None
 
     def read(self, *, begins: bool = False) -> None:
-        """Say what is new; raises EnvironmentFailed where that is how the build ended.
+        """Pass on new output; raises EnvironmentFailed if the build has failed.
 
-        `begins`: a build is under way, and its log is to be read if none is yet.
+        `begins`: a build is running; open its log unless one is open.
         """
         if self._log is None and begins:
             with suppress(FileNotFoundError):
@@ -277,7 +277,7 @@ class _Followed:
             self.close()
 
     def close(self) -> None:
-        """Let go of the log; the next build has another."""
+        """Close the log; the next build has another."""
         if self._log is not None:
             os.close(self._log)
         self._log, self._rest = None, b""
@@ -289,14 +289,14 @@ class _Followed:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether `path` still leads to the open file."""
+    """Whether `path` still names the open file."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
 
 
 def _text(piece: bytes) -> str:
-    """Any bytes as text, one character a byte."""
+    """Any bytes as text, one character per byte."""
     return piece.decode("latin-1")
 
 

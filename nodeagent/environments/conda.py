@@ -1,4 +1,4 @@
-"""Builds of conda packages, by micromamba where the machine has it: which program, from which channels, and what a build is given."""
+"""Builds of conda packages with the machine's micromamba, if any: the program, its channels, and the input of a build."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ MISSING: Final = (
     " has it; or list the packages in requirements.txt, or ask an administrator (the agent's setting micromamba)"
 )
 _OLDEST: Final = (2, 2)
-"""2.1 is the first version that holds files of a lock to SHA-256, 2.2 the first that fills an empty folder."""
+"""2.1 is the first version that checks a lock's files by SHA-256, 2.2 the first that fills an empty folder."""
 _PLACE: Final = re.compile(r"https://[^\s@]+|file:///[^\s@]+")
 _ANSWERS_WITHIN_S: Final = 10.0
 _MOST_BYTES: Final = 1_000
 
 
 class Unusable(Exception):
-    """A micromamba that is not used; the text says why, for an administrator."""
+    """An unusable micromamba; the message says why, for an administrator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conda:
-    """What builds packages of conda here: `channels` are the URLs of those that may be named, by name."""
+    """The builder of conda packages: `channels` are the URLs of allowed channels, by name."""
 
     program: Path
     channels: Mapping[str, str]
 
     def replaced(self, wanted: CondaPackages) -> CondaPackages:
-        """The same with conda-forge in place of Anaconda's channels that this node does not have."""
+        """`wanted` with conda-forge in place of Anaconda's channels that this node lacks."""
         names = self._names()
 
         def known(channel: str) -> str:
@@ -68,9 +68,9 @@ class Conda:
         return {place.rstrip("/"): name for name, place in self.channels.items()}
 
     def places(self, wanted: CondaPackages) -> dict[str, str]:
-        """The URLs of the channels that are wanted, by name, those that count first at the front.
+        """The URLs of the wanted channels by name, highest priority first.
 
-        Raises EnvironmentFailed for others than this node allows.
+        Raises EnvironmentFailed for channels that this node lacks or does not allow.
         """
         names, found = self._names(), {}
         for one in (*wanted.channels, *(channel_of(spec) for spec in wanted.specs)):
@@ -98,7 +98,7 @@ class Conda:
         return found
 
     def files(self, wanted: CondaPackages) -> dict[str, bytes]:
-        """What the installer reads. Raises EnvironmentFailed."""
+        """The installer's input. Raises EnvironmentFailed."""
         places = self.places(wanted)
         urls = {**{place: place for place in places.values()}, **places}
         specs = [
@@ -114,7 +114,7 @@ class Conda:
         }
 
     def folders(self) -> list[Path]:
-        """Folders of this machine that are channels, those that are there."""
+        """Existing folders of this machine that are channels."""
         return [
             folder
             for place in self.channels.values()
@@ -123,7 +123,7 @@ class Conda:
 
 
 def find_conda(setting: str, channels: Mapping[str, str]) -> Conda | None:
-    """The micromamba that the agent's setting names, else that on the PATH; None: there is none. Raises Unusable."""
+    """The micromamba of the agent's setting, else on the PATH; None: there is none. Raises Unusable."""
     program = setting or shutil.which("micromamba")
     if not program:
         return None
@@ -135,7 +135,7 @@ def find_conda(setting: str, channels: Mapping[str, str]) -> Conda | None:
 
 
 def _version(program: str) -> str:
-    """What a program prints for `--version`. Raises Unusable where it does not run, prints without end or does not end."""
+    """The output of `--version`. Raises Unusable if the program does not run, prints without end or does not end."""
     try:
         running = subprocess.Popen(
             [program, "--version"],
@@ -170,7 +170,7 @@ def _version(program: str) -> str:
 
 
 def are_channels(setting: Mapping[str, str]) -> bool:
-    """Whether a setting holds to CHANNELS_RULE."""
+    """Whether a setting follows CHANNELS_RULE."""
     return all(
         CHANNEL.fullmatch(name) and ".." not in name and _PLACE.fullmatch(place)
         for name, place in setting.items()

@@ -1,13 +1,13 @@
-"""Makes an environment of conda packages with micromamba, and adds those of pip with uv. Runs in a build's sandbox, never in the agent.
+"""Makes an environment of conda packages with micromamba, and adds pip packages with uv. Runs in a build's sandbox, never in the agent.
 
 `conda_installer.py FOLDER RUN`, with the programs `micromamba` and `uv` and `installer.py` beside this file. RUN has
-`channels.json` (names and where they are), `specs.txt`, `requirements.txt` and `lock.txt`, which is empty where the specs are resolved.
+`channels.json` (URLs by name), `specs.txt`, `requirements.txt` and `lock.txt`, which is empty if the specs are to be resolved.
 
-Scripts of packages run here. So a build has nothing that its user may not have: no credentials of the machine.
+Scripts of packages run here, so a build has nothing that its user may not have: no credentials of the machine.
 
-micromamba copies, since links between mounts cannot be made, and since what scripts change must not be what others have.
-What is in the package cache unchanged becomes a link to it at the end, and the agent makes a hard link of that
-(`sealing.py`). The lock is `installer.LOCK` in the environment.
+micromamba copies files, since links between mounts are impossible, and scripts must not change files of other
+environments. Files that equal those of the package cache become links to them at the end, and the agent turns these into
+hard links (`sealing.py`). The lock is `installer.LOCK` in the environment.
 
 Standard library only. A last line that begins with `nsml: ` is the reason of a failure.
 """
@@ -38,23 +38,23 @@ else:
     installer = importlib.import_module("installer")
 
 PACKAGES = "CONDA_PKGS_DIRS"
-"""Variable with the folder of the package cache, which micromamba knows, too."""
+"""Variable with the folder of the package cache, also read by micromamba."""
 ALIAS = "https://conda.anaconda.org/"
 EXPLICIT = "@EXPLICIT"
 PIP = "# pip "
 """As in `nsml.packages.locks`."""
 _INDEXES = "cache"
-"""Where micromamba keeps what channels list, in its package cache; it lies beside that between builds."""
+"""Folder of channel indexes in micromamba's package cache; moved beside that between builds."""
 _INFO = Path("info", "repodata_record.json")
-"""What is written last into an unpacked package."""
+"""The last file written to an unpacked package."""
 _MOST_LINES = 20_000
-"""Of what micromamba says: an environment has fewer packages."""
+"""Of micromamba's output: an environment has fewer packages."""
 _REASON = re.compile(r"(?:critical|error)\s+libmamba (.*)")
 _ADDED = re.compile(r" \+ (?P<name>\S+?)==(?P<version>[^\s(]+)(?: \(from (?P<url>\S+)\))?")
 
 
 def main() -> int:
-    """Do what the arguments say; the exit status."""
+    """Run by the arguments; return the exit status."""
     folder, run = Path(sys.argv[1]), Path(sys.argv[2])
     packages = Path(os.environ[PACKAGES])
     packages.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def main() -> int:
         print(f"nsml: {refused}", flush=True)  # noqa: T201 - the build's log
         return 1
     finally:
-        # also of a build that fails: the next one only reads what this one unpacked
+        # also if the build fails: the next one gets unpacked packages read-only
         with contextlib.suppress(OSError):
             (packages / _INDEXES).rename(indexes)
         _tidy(packages, before)
@@ -106,7 +106,7 @@ def _install(folder: Path, run: Path) -> None:
 
 
 def _micromamba(*words: str, is_shown: bool = True) -> list[str]:
-    """The last lines that it says, which go to the log as they come where they are shown. Raises Refused."""
+    """The last lines of its output, which is also logged at once if `is_shown`. Raises Refused."""
     program = Path(__file__).with_name("micromamba")
     root = Path(os.environ["TMPDIR"], "micromamba")
     said: collections.deque[str] = collections.deque(maxlen=_MOST_LINES)
@@ -130,7 +130,7 @@ def _micromamba(*words: str, is_shown: bool = True) -> list[str]:
 
 
 def _why(said: Iterable[str]) -> str:
-    """On one line, why micromamba failed: the first error, with what explains it; "" where it names none."""
+    """On one line, why micromamba failed: the first error, with its explanation; "" if it names none."""
     lines = [*said]
     found = [place for place, line in enumerate(lines) if _REASON.match(line)]
     if not found:
@@ -145,7 +145,7 @@ def _why(said: Iterable[str]) -> str:
 
 
 def _explicit(folder: Path, channels: Mapping[str, str]) -> list[str]:
-    """The lines of an explicit file: what was installed, in the order in which it can be, by its SHA-256."""
+    """The lines of an explicit file: installed packages in an installable order, with their SHA-256."""
     records = {}
     for path in (folder / "conda-meta").glob("*.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -166,12 +166,12 @@ def _explicit(folder: Path, channels: Mapping[str, str]) -> list[str]:
 
 
 def _file(url: str) -> str:
-    """The end of a URL by which a file of an environment is known: its platform and its name."""
+    """The end of a URL, which identifies a package's file: its platform and its name."""
     return "/".join(url.split("/")[-2:])
 
 
 def _alias(url: str, channels: Mapping[str, str]) -> str:
-    """The URL of a file as a lock has it, by the name of its channel. Raises Refused."""
+    """The URL of a file for a lock, by the name of its channel. Raises Refused."""
     for name, place in channels.items():
         if url.startswith(f"{place}/"):
             return f"{ALIAS}{name}{url.removeprefix(place)}"
@@ -179,7 +179,7 @@ def _alias(url: str, channels: Mapping[str, str]) -> str:
 
 
 def _place(line: str, channels: Mapping[str, str]) -> str:
-    """Where this node fetches a file of a lock. Raises Refused."""
+    """This node's URL for a file of a lock. Raises Refused."""
     for name, place in channels.items():
         rest = line.removeprefix(f"{ALIAS}{name}/")
         if rest != line and rest.count("/") == 1:
@@ -188,7 +188,7 @@ def _place(line: str, channels: Mapping[str, str]) -> str:
 
 
 def _resolved(folder: str, lines: Sequence[str]) -> list[str]:
-    """The packages of pip, a line with hashes each: what the lines lead to, but for what conda has that fits."""
+    """The pip packages that the lines resolve to, a line with hashes each, except fitting ones from conda."""
     installer.check_named_by_url(folder, lines)
     said = installer.uv_run(["install", "--dry-run", "-r", "-"], folder, lines).stderr
     hashes = {installer.canonical(line): installer.HASH.findall(line) for line in lines}
@@ -214,7 +214,7 @@ def _resolved(folder: str, lines: Sequence[str]) -> list[str]:
 
 
 def _link_shared(folder: Path, packages: Path) -> None:
-    """Replace files of the environment by links to the same ones in the package cache."""
+    """Replace files of the environment by links to equal ones in the package cache."""
     unpacked = {one.name: one for one in _unpacked(packages)}
     sites = next(iter(folder.glob("lib/python3*/site-packages")), folder / "site-packages")
     for record in (folder / "conda-meta").glob("*.json"):
@@ -241,7 +241,7 @@ def _is_plain(file: Path) -> bool:
 
 
 def _unpacked(folder: Path) -> Iterator[Path]:
-    """The unpacked packages of a cache: micromamba has folders for channels there, too."""
+    """The unpacked packages of a cache, also in micromamba's folders for channels."""
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not entry.is_symlink():
             if (entry / _INFO).is_file():
@@ -251,7 +251,7 @@ def _unpacked(folder: Path) -> Iterator[Path]:
 
 
 def _tidy(packages: Path, before: set[str]) -> None:
-    """Leave unpacked packages in the cache, side by side, where micromamba finds them, too, and nothing else."""
+    """Reduce the cache to unpacked packages side by side, where micromamba finds them, too."""
     for package in list(_unpacked(packages)):
         target = packages / package.name
         if package != target and not target.exists():
@@ -264,7 +264,7 @@ def _tidy(packages: Path, before: set[str]) -> None:
 
 
 def _part(package: Path) -> None:
-    """Give each name in a new package a file of its own: archives may have several names of one."""
+    """Replace hard links in a new package by separate files: archives may contain hard links."""
     for file in package.rglob("*"):
         if not file.is_symlink() and file.is_file() and file.stat().st_nlink > 1:
             copy = file.with_name(f"{file.name}.nsml")

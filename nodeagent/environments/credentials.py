@@ -1,6 +1,6 @@
-"""User names and passwords in the URLs that a machine is configured with, and how they are taken out.
+"""Removes user names and passwords from the URLs in a machine's configuration.
 
-Builds in which code of packages runs get URLs without them: where it is not certain what of a URL is a password, it is refused.
+Builds that run code of packages get URLs without them; a URL is refused if it is unclear which part is the password.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
-"""Variables with the URL of a proxy, in small letters or capital ones."""
+"""Variables with the URL of a proxy, in lower or upper case."""
 NO_PROXY: Final = "no_proxy"
 """The variable with the hosts that are reached without one."""
 _SOURCES: Final = ("index-url", "extra-index-url", "find-links")
@@ -27,22 +27,22 @@ _USER: Final = re.compile(rf"\A({_SCHEME.pattern})[^/?#]*@", re.IGNORECASE)
 _SOURCE: Final = re.compile(
     rf"https?://{_PLACE}(?:/[^\s@?#]*)?|file:///\S*|(?!\w+:)[^\s@]+|/\S*", re.IGNORECASE
 )
-"""What an index is named by where it surely has no password: a URL, or a path."""
+"""An index that certainly has no password: a URL, or a path."""
 
 
 def bare_proxy(url: str) -> str:
-    """The URL of a proxy with nothing but its scheme, host and port; "" where it is unclear which part is the host."""
+    """The URL of a proxy reduced to scheme, host and port; "" if it is unclear which part is the host."""
     scheme = _PROXY_SCHEME.match(url.strip())
     rest = url.strip()[scheme.end() if scheme else 0 :]
-    # whatever is in front of the last @ is of a password that has one, or a slash
+    # everything before the last @ is credentials: a password may have an @ or a slash
     found = _PROXY.fullmatch(rest.rpartition("@")[2].removeprefix("//"))
     return f"{scheme[0] if scheme else ''}{found['place']}" if found else ""
 
 
 def bare_proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `environ` that are about proxies, without user names and passwords.
+    """The proxy variables of `environ`, without user names and passwords.
 
-    Raises EnvironmentFailed where it is unclear which part is a password.
+    Raises EnvironmentFailed if it is unclear which part is a password.
     """
     found = {}
     for name in _both_cases(PROXIES):
@@ -57,9 +57,9 @@ def bare_proxies(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def bare_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of pip whose URLs have no user name, password or query, and no key of a client.
+    """Pip's options without user names, passwords and queries in URLs, and without a client's key.
 
-    Raises EnvironmentFailed where it is unclear which part is a password.
+    Raises EnvironmentFailed if it is unclear which part is a password.
     """
     found = {name: text for name, text in without_secrets(options).items() if name != "client-cert"}
     for name in _SOURCES:
@@ -75,7 +75,7 @@ def bare_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of pip without user names and passwords in URLs."""
+    """Pip's options without user names and passwords in URLs."""
     return {
         name: bare_proxy(text) if name == "proxy" else " ".join(map(_bare, text.split()))
         for name, text in options.items()
@@ -83,9 +83,9 @@ def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def key_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of pip for the hash that names an environment: as `without_secrets`, but no two indexes become the same.
+    """Pip's options for an environment's hash: as `without_secrets`, but different indexes stay different.
 
-    Of a URL with an @ behind its first slash only what is in front of the host is left out: the rest may be a path.
+    Of a URL with an @ behind its first slash only the user before the host is removed: the rest may be a path.
     """
     sources = {name: options[name].split() for name in _SOURCES if name in options}
     told_apart = {name: " ".join(map(_for_key, words)) for name, words in sources.items()}
@@ -93,7 +93,7 @@ def key_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bare(word: str) -> str:
-    """A word without what is in front of its last @, unless it is a path."""
+    """A word without the user before its last @, unless it is a path."""
     if "@" not in word or word.startswith(("/", "file:///")):
         return word
     scheme = _SCHEME.match(word)
@@ -105,7 +105,7 @@ def _for_key(word: str) -> str:
 
 
 def _is_unclear(word: str) -> bool:
-    """Whether an @ of a URL is behind its first slash, of a password with a slash or of a path, or there is no scheme."""
+    """Whether an @ follows a URL's first slash (in a password or a path), or there is an @ and no scheme."""
     if word.startswith(("/", "file:///")):
         return False
     rest = word.partition("://")[2] if "://" in word else f"/{word}"

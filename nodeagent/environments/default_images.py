@@ -1,4 +1,4 @@
-"""The default packages of a node with containers: in an image upon the default one, and beside what code requires. Pure."""
+"""Default packages of a node with containers: as an image on the default one, and beside code's requirements. Pure."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ if TYPE_CHECKING:
     from nsml.packages.requirements import Requirements
 
 RETIRED: Final = "nsml/default_ml"
-"""What NSML called its default image."""
+"""NSML's name of its default image."""
 _HASH: Final = re.compile(r" --hash=(\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultImage:
-    """An image with the packages that `lines` ask for; `lock` is that of the packages, "" where none is known."""
+    """An image with the packages of `lines`; `lock` is their lock, "" if unknown."""
 
     image: StoredImage
     lines: Sequence[str]
     lock: str
 
     def left_beside(self, requirements: Requirements) -> Sequence[str]:
-        """The lines that `requirements` leave as they are: those of packages that they name count instead."""
+        """The default lines for packages that `requirements` do not name, and all options."""
         named = {name_of(line) for line in requirements.lines}
         return [line for line in self.lines if line.startswith("-") or name_of(line) not in named]
 
     def takes(self, lock: str) -> bool:
-        """Whether nothing else is there once a lock is installed upon it: all packages that it has are named, by their files."""
+        """Whether the image has only the lock's packages once that is installed: it names all of them, with the same files."""
         try:
             ours, theirs = _files(self.lock), _files(lock)
         except LockRefused:
             return False
         if not ours.keys() <= theirs.keys():
             return False
-        # what has the version of the lock is kept: it must not be another file
+        # a package with the lock's version is kept: its file must match
         same = [name for name, (what, _) in ours.items() if theirs[name][0] == what]
         return all(ours[name][1] & theirs[name][1] for name in same)
 
 
 def _files(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
-    """By the name of each package its version or URL, and the hashes of its files. Raises LockRefused."""
+    """Version or URL, and hashes of files, by package name. Raises LockRefused."""
     packages = read_lock(lock)
     hashes = [frozenset(_HASH.findall(line)) for line in lock.split("\n")[:-1]]
     return {one.name: (one.what, of) for one, of in zip(packages, hashes, strict=True)}
 
 
 def means_default(named: str, reference: str, default: str) -> bool:
-    """Whether a session means the default image: it names none, or NSML's, which leads there (`reference`)."""
+    """Whether a session uses the default image: it names none, or NSML's, resolved to it (`reference`)."""
     if not default:
         return False
     if not named:

@@ -1,4 +1,4 @@
-"""The packages of code that names none: of a file of the site's, or of one that is maintained here (`default/`)."""
+"""Default packages, for code that names none: from a file of the site, or one maintained here (`default/`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Defaults:
 
 
 def read_defaults(setting: str) -> Defaults:
-    """What the agent's setting `default_requirements` names. Raises RequirementsRefused, and OSError."""
+    """Read the file of the agent's setting `default_requirements`. Raises RequirementsRefused, OSError."""
     if not setting:
         return Defaults()
     path = _OURS / f"{setting}.txt" if setting in NAMES else Path(setting)

@@ -1,9 +1,9 @@
 """Images from Dockerfiles: each step in a container of its own, under the limits of all builds.
 
-The engine's own builders are not asked: they run steps with more rights, with what images tell their runtimes (all
-GPUs, for example), fetch addresses themselves, and share the cache of their steps among all users. A step here is what
-installing requirements is (`run_build`): no privileges, no way to new ones, no mounts, the network of builds. Its result
-is an image under the key of all that it was made of and of its user, and is used again for the same.
+The engine's own builders are not used: they run steps with more rights and with the runtime settings of images (all
+GPUs, for example), fetch URLs themselves, and share their cache of steps among all users. A step here runs like the
+installation of requirements (`run_build`): no privileges, no way to new ones, no mounts, the network of builds. Its
+result is an image, cached under a hash of all its inputs and its user.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from nsml.packages.dockerfile import Copied, Dockerfile, Step
 
 _STAGED = "/run/nsml-copied"
-"""Where files of a COPY lie in its container until its program has put them where they belong."""
+"""Where the files of a COPY are in its container until its program copies them to the target."""
 _IGNORES = ".dockerignore"
 _USER = re.compile(r"[A-Za-z0-9_.-]{1,64}(?::[A-Za-z0-9_.-]{1,64})?")
 _GLOB = re.compile(
@@ -61,10 +61,10 @@ _SPECIAL = re.compile(r"[*?\[\]\\]")
 _MOST_FILES = 200_000
 _MOST_PATTERNS = 1_000
 _MOST_FOLDER_BYTES = 4096
-"""Linux opens no longer path."""
+"""Linux's limit for paths."""
 _FOLDER_BIT = 1 << 31
 _LINK_BIT = 1 << 27
-"""Of a mode as Go has it."""
+"""As in Go's file modes."""
 _SHELL = ("/bin/sh", "-c")
 _MAKE = 'mkdir -p -- "$1"'
 _COPY = f"""\
@@ -84,12 +84,12 @@ done
 cd /
 rm -rf -- {_STAGED}
 """
-"""Done in the container, where links of the image lead where they lead for its programs."""
+"""Run in the container, where links of the image resolve as for its programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is built: a Dockerfile by its path in `folder`, whose user may change it meanwhile, and values of its ARGs."""
+    """A Dockerfile by its path in `folder`, which its user may change meanwhile, and values of its ARGs."""
 
     folder: Path
     path: str
@@ -123,17 +123,17 @@ class Recipe:
 
 
 def refused(path: str, error: DockerfileRefused) -> EnvironmentFailed:
-    """What a node says of a Dockerfile that it does not build."""
+    """The error for a Dockerfile that a node does not build."""
     return EnvironmentFailed(f"{path}, {error}" + (f": {error.why}" if error.why else ""))
 
 
 class Context:
-    """The files of a folder that a Dockerfile may copy: `.dockerignore` leaves out others.
+    """The files of a folder that a Dockerfile may copy: `.dockerignore` excludes others.
 
     Reading them may take long: each method raises EnvironmentCancelled soon after `cancelled` is set.
 
     Raises:
-        EnvironmentFailed: they are too many, or the patterns are.
+        EnvironmentFailed: too many files or patterns.
     """
 
     def __init__(self, recipe: Recipe, cancelled: threading.Event) -> None:
@@ -146,14 +146,14 @@ class Context:
         self._digests: dict[str, str] = {}
 
     def digest(self) -> str:
-        """Of all paths, modes and contents."""
+        """Hash all paths, modes and contents."""
         whole = hashlib.sha256()
         for path in self.files:
             whole.update(f"{path}\0{self.file_digest(path)}\0".encode(errors="surrogateescape"))
         return whole.hexdigest()
 
     def file_digest(self, path: str) -> str:
-        """Of the mode and content of a file."""
+        """Hash the mode and content of a file."""
         if path not in self._digests:
             content = hashlib.sha256()
             with self.opened(path) as file:
@@ -165,14 +165,14 @@ class Context:
         return self._digests[path]
 
     def opened(self, path: str) -> BufferedReader:
-        """A file, which no link leads to."""
+        """Open a file, following no links."""
         self._look()
         *folders, name = path.split("/")
         with open_folder(self.folder, tuple(folders)) as folder:
             return open(_opened(name, folder), "rb")
 
     def matching(self, source: str) -> list[tuple[str, str]]:
-        """The files that a source of a COPY means: each path, and where it goes below the target."""
+        """The files matching a source of a COPY: each path, and its path below the target."""
         source = posixpath.normpath("/" + source).lstrip("/")
         if not source:
             return [(path, path) for path in self.files]
@@ -183,7 +183,7 @@ class Context:
             parts = path.split("/")
             if len(parts) < len(names) or not all(map(re.Pattern.fullmatch, names, parts)):
                 continue
-            # of a folder what is in it, of a file the file
+            # a folder's contents, or the file itself
             below = parts[len(names) :] or parts[-1:]
             found.append((path, "/".join(below)))
         return found
@@ -211,7 +211,7 @@ class Context:
                     yield prefix + name
 
     def _is_ignored(self, path: str) -> bool:
-        """As Docker has it: the last pattern that fits the file, or a folder that it is in."""
+        """As in Docker: the last pattern that matches the file, or a folder above it, decides."""
         self._look()
         fits = (one.leaves_out for one in reversed(self._ignored) if one.path.match(path))
         return next(fits, False)
@@ -234,7 +234,7 @@ class _Pattern(NamedTuple):
 
 
 def _ignores(text: str) -> list[_Pattern]:
-    """The lines of a `.dockerignore`, whose patterns begin at the top. Raises EnvironmentFailed."""
+    """The patterns of a `.dockerignore`, anchored at the top. Raises EnvironmentFailed."""
     lines = []
     for line in text.split("\n"):
         pattern = line.strip()
@@ -243,7 +243,7 @@ def _ignores(text: str) -> list[_Pattern]:
         leaves_out = not pattern.startswith("!")
         path = posixpath.normpath(pattern.removeprefix("!").strip()).lstrip("/")
         names = _names(path)
-        if path and names[0] not in {".", ".."}:  # as for Docker, these fit nothing
+        if path and names[0] not in {".", ".."}:  # as in Docker, these match nothing
             lines.append(_Pattern(_path_pattern(names), leaves_out))
     if len(lines) > _MOST_PATTERNS:
         raise EnvironmentFailed(f"{_IGNORES} has over {_MOST_PATTERNS} patterns")
@@ -251,13 +251,13 @@ def _ignores(text: str) -> list[_Pattern]:
 
 
 def _names(path: str) -> list[str]:
-    """The globs of a pattern's folders and file; `**`, any folders, is one of them. Raises EnvironmentFailed."""
+    """The globs of a pattern's path components; `**` stands for any folders. Raises EnvironmentFailed."""
     names: list[str] = []
     *_, last = parts = path.split("/")
     for part in parts:
         name = part
         if name.startswith("**") and name != "**":
-            # Docker: `**.pyc` is all that ends so, also in folders; `**a*` a name that begins so
+            # Docker: `**.pyc` is any path with this suffix; `**a*` a name with this prefix
             is_end = not names and not _SPECIAL.search(path[2:])
             names.append("**")
             name = f"*{name[2:]}" if is_end else name[2:]
@@ -270,10 +270,10 @@ def _names(path: str) -> list[str]:
 
 
 def _path_pattern(names: Sequence[str]) -> re.Pattern[str]:
-    """Of paths that begin with these names.
+    """Regex of paths that begin with these names.
 
-    What stands between two `**` has as many folders wherever it fits, so the first place is the best: each is
-    tried once, and no path takes more steps than the product of its and the pattern's length.
+    Names between two `**` match equally many folders anywhere, so their first match is the best: each place is
+    tried once, and a path takes at most as many steps as the product of its and the pattern's length.
     """
     names = [name for before, name in pairwise(["", *names]) if (before, name) != ("**", "**")]
     parts: list[list[str]] = [[]]
@@ -289,12 +289,11 @@ def _path_pattern(names: Sequence[str]) -> re.Pattern[str]:
 
 
 def _glob(part: str) -> re.Pattern[str]:
-    """Of one name."""
     return re.compile(_name_pattern(part), re.DOTALL)
 
 
 def _name_pattern(glob: str) -> str:
-    r"""Of one whole name, as Go has it: `[^a]`, and `\` escapes. Stars are tried once, so none takes long.
+    r"""Regex of one whole name, in Go's syntax: `[^a]`, and `\` escapes. Stars do not backtrack, so none is slow.
 
     Raises EnvironmentFailed.
     """
@@ -315,7 +314,7 @@ def _name_pattern(glob: str) -> str:
 
 
 def _set_pattern(content: str) -> str:
-    """Of one character. Raises EnvironmentFailed."""
+    """Regex of one character. Raises EnvironmentFailed."""
     inner = content.removeprefix("^")
     whole = "".join(one[1] or re.escape(one[2]) for one in _OF_SET.finditer(inner))
     pattern = f"(?!/)[{'^' if inner != content else ''}{whole}]"
@@ -337,9 +336,9 @@ def _opened(name: str, folder: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRun:
-    """A step as it is to be run: its container's program, who runs it, and what its image says afterwards.
+    """How to run a step: its container's program, environment and user, and a callback to add files.
 
-    `shown`: its line of the file; "": it is none of the file's, and nothing is told of it.
+    `shown`: its line of the file; "": it is not in the file, and is not reported.
     """
 
     argv: Sequence[str]
@@ -353,7 +352,7 @@ class Layers(Protocol):
     """Images of steps."""
 
     def step(self, key: str, base: StoredImage, run: StepRun, /) -> StoredImage:
-        """The image of a step upon `base`, found under its key or made. Raises EnvironmentFailed, EngineError."""
+        """The image of a step on `base`, cached under its key or built. Raises EnvironmentFailed, EngineError."""
         ...
 
     def put(self, container: str, folder: str, pieces: Iterable[bytes], /) -> None:
@@ -361,13 +360,13 @@ class Layers(Protocol):
         ...
 
     def look(self) -> None:
-        """Raise when the build is to end."""
+        """Raise if the build must end."""
         ...
 
 
 @dataclass(slots=True)
 class _Stage:
-    """How far a stage is: its image, and what its steps have set."""
+    """The state of a stage: its image, and its steps' settings."""
 
     image: StoredImage
     key: str
@@ -385,7 +384,7 @@ class _Stage:
 def build_key(
     recipe: Recipe, bases: Mapping[str, StoredImage], context: Context, *, owner: str
 ) -> str:
-    """Of all that an image from a Dockerfile is made of, and whose it is."""
+    """Hash of all inputs of an image from a Dockerfile, and its owner."""
     text = recipe.file(recipe.path, MOST_BYTES).decode(errors="replace")
     images = sorted((name, image.id) for name, image in bases.items())
     return _key(owner, text, sorted(recipe.arguments.items()), images, context.digest())
@@ -396,8 +395,8 @@ class DockerfileBuild:
 
     Args:
         bases: the images that it names, by name.
-        owner: whose it is: nobody else's steps are used.
-        name: of a container that files are copied from.
+        owner: a user's id: only this user's steps are reused.
+        name: of the container to copy files from.
     """
 
     def __init__(
@@ -429,7 +428,7 @@ class DockerfileBuild:
         self._stages: list[_Stage] = []
 
     def run(self) -> StoredImage:
-        """Build it: the image of the last stage. Raises EnvironmentFailed, EngineError, and what its layers raise."""
+        """Build it; return the last stage's image. Raises EnvironmentFailed, EngineError, and errors of its layers."""
         for number, stage in enumerate(self._file.stages):
             before = None if stage.follows is None else self._stages[stage.follows]
             if before is None:
@@ -493,7 +492,7 @@ class DockerfileBuild:
         argv = program_of(step, stage.shell)
         if not argv:
             raise DockerfileRefused(step.line, "RUN has no program")
-        # those that the engine's own programs would act on are set by the step's first program
+        # variables that the engine's own programs act on are set by the step's first program
         inside = "".join(
             f"export {name}={shlex.quote(value)}; "
             for name, value in variables.items()
@@ -563,7 +562,7 @@ class DockerfileBuild:
         stage.key = key
 
     def _packed(self, files: Mapping[str, str]) -> Iterator[bytes]:
-        """An archive of files of the folder, by where they go."""
+        """An archive of files of the folder, by target path."""
         yield from _folders(_STAGED, f"{_STAGED}/files", end=False)
         made: set[str] = set()
         for below, path in sorted(files.items()):
@@ -586,7 +585,7 @@ class DockerfileBuild:
         yield b"\0" * (2 * tarfile.BLOCKSIZE)
 
     def _put_from(self, origin: StoredImage, source: str, container: str) -> None:
-        """Pass a file, or a folder, of another image on, as its engine packs it."""
+        """Copy a file or a folder from another image, as the engine packs it."""
         made = created_container(self._engine, origin, name=self._name, mark=self._mark)
         try:
             facts = facts_of(self._engine, made, source)

@@ -1,12 +1,12 @@
-"""What was downloaded for each user, kept for their further builds and for nobody else's.
+"""A download cache per user, for this user's builds alone.
 
 ```
-<agent data>/downloads/<digest of the user's id>/    see `kept.py`; its mtime is the last build that left it
+<agent data>/downloads/<digest of the user's id>/    see `kept.py`; its mtime is its last use by a build
 ```
 
-A build has the folder while it lasts, and a second one of the same user meanwhile none; who poisons one
-poisons their own. Folders of earlier versions are found by nobody, and go with the others while the disk is
-short of room.
+A build takes the folder while it runs; a concurrent one of the same user has none. Users can poison only
+their own. Folders of earlier versions are never used, and are evicted with the others when the disk is
+nearly full.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Downloads:
         self.folder = folder
 
     def of(self, owner: str) -> Path:
-        """Where those of a user are, by id."""
+        """The folder of a user, by id."""
         return self.folder / hashlib.sha256(f"uv {owner}".encode()).hexdigest()[:32]
 
     def stored(self) -> dict[str, float]:
@@ -41,10 +41,10 @@ class Downloads:
         return found
 
     def touch(self, key: str) -> None:
-        """Nothing: builds note their use by what they leave."""
+        """Do nothing: builds set the mtime themselves."""
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
-        """Remove one; a build that uses it has it elsewhere."""
+        """Remove one; a running build has moved its own away."""
         del is_used
         remove_tree(self.folder / key)
         return True

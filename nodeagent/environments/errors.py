@@ -1,10 +1,10 @@
-"""How the making of an environment ends without one."""
+"""Errors of building an environment."""
 
 from __future__ import annotations
 
 
 class EnvironmentFailed(Exception):
-    """The environment cannot be made; why, on one line, for the session's user."""
+    """The environment cannot be made; the message is one line, for its user."""
 
 
 class EnvironmentCancelled(Exception):
@@ -12,4 +12,4 @@ class EnvironmentCancelled(Exception):
 
 
 class DefaultsUnfit(EnvironmentFailed):
-    """What code requires cannot be had beside the node's default packages; the message says why."""
+    """The code's requirements conflict with the node's default packages; the message says why."""

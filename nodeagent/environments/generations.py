@@ -1,6 +1,6 @@
-"""What is built again from the same requirements: beside the earlier one, which whoever uses it keeps.
+"""Rebuilds from the same requirements: made beside the earlier one, which its users keep.
 
-The first is called by its key, the further ones `<key>.2`, `<key>.3` and so on; the last of them counts.
+The first is named by its key, later ones `<key>.2`, `<key>.3` and so on; the last one is current.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SUFFIX = r"(?:\.[0-9]{1,9})?"
-"""Behind a key, in patterns."""
+"""Pattern of the suffix of a key."""
 _NAME = re.compile(r"(.+?)(?:\.([0-9]{1,9}))?")
 
 
 def last_of(key: str, names: Iterable[str]) -> str | None:
-    """The last generation of a key among `names`, some of which may be of others; None: there is none."""
+    """The last generation of a key among `names`, which may have other keys' too; None: there is none."""
     numbers = [number for name in names if (number := _number(key, name)) is not None]
     return _name(key, max(numbers)) if numbers else None
 

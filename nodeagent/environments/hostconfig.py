@@ -1,6 +1,6 @@
-"""What this machine's pip and apt are told: clusters have mirrors, proxies and authorities.
+"""This machine's configuration of pip and apt: clusters have mirrors, proxies and CAs.
 
-Read by the rules of pip and apt, without running either. Values may hold credentials: they go to
+Read by the rules of pip and apt, without running either. Values may have credentials: they go to
 the builds that need them and never into keys, logs or images.
 """
 
@@ -33,11 +33,11 @@ _OPTIONS = frozenset(
         *("only-binary", "no-binary"),
     }
 )
-"""What says where packages come from; not where pip puts them, which is the platform's business."""
+"""Options about the sources of packages; where pip puts them is the platform's decision."""
 PROXIES = (*PROXIES_WITH_URLS, NO_PROXY)
-"""Variables that lead out of a site, in small letters or capital ones."""
+"""Variables about proxies, in lower or upper case."""
 BUNDLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-"""Variables that name a file of authorities."""
+"""Variables that name a CA bundle."""
 _OTHER_NAMES = {"default-timeout": "timeout", "pypi-url": "index-url"}
 _SECTIONS = ("global", "install")
 _OF_UV = {
@@ -46,7 +46,7 @@ _OF_UV = {
     "find-links": ("UV_FIND_LINKS", ","),
     "trusted-host": ("UV_INSECURE_HOST", " "),
 }
-"""Variables of uv for options of pip, and what is between their values."""
+"""uv's variables for pip's options, and the separator of their values."""
 _NUMBERS_OF_UV = {"timeout": "UV_HTTP_TIMEOUT", "retries": "UV_HTTP_RETRIES"}
 _ALWAYS_OF_UV = {
     "UV_NO_CONFIG": "1",
@@ -70,10 +70,10 @@ _FETCH_SETTING = re.compile(
 
 
 def pip_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """Pip's options by long name, as its files and its variables in `environ` give them.
+    """Pip's options by long name, from its files and its variables in `environ`.
 
-    Later ones stand: the machine's files, the user's, the environment's own, `PIP_CONFIG_FILE`,
-    `PIP_*` variables. A file that cannot be read is passed by, as pip does.
+    Later ones win: the machine's files, the user's, the environment's own, `PIP_CONFIG_FILE`,
+    `PIP_*` variables. A file that cannot be read is skipped, as by pip.
     """
     found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for path in _pip_files(environ):
@@ -103,7 +103,7 @@ def pip_folder() -> Path:
 
 
 def local_sources(options: Mapping[str, str]) -> list[Path]:
-    """Folders and files of this machine that pip's options name as places of packages."""
+    """Folders and files of this machine that pip's options name as sources of packages."""
     places = []
     for name in ("index-url", "extra-index-url", "find-links"):
         for word in options.get(name, "").split():
@@ -115,9 +115,9 @@ def local_sources(options: Mapping[str, str]) -> list[Path]:
 
 
 def shareable(options: Mapping[str, str], *, hides: Callable[[Path], bool]) -> list[Path]:
-    """Folders of this machine that pip looks into: a build reads them at the same path.
+    """Folders of this machine that pip searches: a build reads them at the same path.
 
-    An index is a folder `simple` whose pages lead to files beside it. `hides` tells of a folder that it
+    An index is a folder `simple` whose pages link to files beside it. `hides`: whether a folder
     cannot be mounted, since it would hide something.
     """
     places: list[Path] = []
@@ -141,10 +141,10 @@ def uv_program() -> Path:
 def fetching_variables(
     options: Mapping[str, str], environ: Mapping[str, str], *, folder: str
 ) -> tuple[dict[str, str], dict[str, bytes]]:
-    """What tells a uv elsewhere what `options` tell pip here: variables, and files for `folder`.
+    """Convert pip's `options` here for a uv elsewhere: variables, and files for `folder`.
 
-    Of the machine's configuration it gets what says where packages come from and nothing else: no file of
-    pip's or uv's is read there, no `.netrc`, no keyring. As pip does, it takes the best version of all indexes.
+    Of the machine's configuration it gets the sources of packages and nothing else: no file of
+    pip's or uv's is read there, no `.netrc`, no keyring. Like pip, it takes the best version of all indexes.
     Raises EnvironmentFailed for a certificate that cannot be read.
     """
     given, files = dict(options), {}
@@ -181,7 +181,7 @@ def fetching_variables(
 
 
 def with_options_of(lines: Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
-    """`options` with those that stand among a user's lines, which name an index or say how packages are chosen."""
+    """`options` with those among a user's lines, which name an index or say how packages are chosen."""
     merged = dict(options)
     for line in lines:
         option, *values = shlex.split(line.replace("=", " ", 1) if line.startswith("--") else line)
@@ -216,7 +216,7 @@ def _named(name: str) -> str:
 
 
 def _pip_files(environ: Mapping[str, str]) -> list[Path]:
-    """Pip's files on this machine, those that stand last."""
+    """Pip's files on this machine, highest priority last."""
     named = environ.get("PIP_CONFIG_FILE", "")
     if named == os.devnull:
         return []
@@ -235,10 +235,10 @@ def _pip_files(environ: Mapping[str, str]) -> list[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AptConfiguration:
-    """What apt is told here: `release` is "ID CODENAME" of this machine's distribution.
+    """Apt's configuration: `release` is "ID CODENAME" of this machine's distribution.
 
     `sources` are (list | sources, text) of the distribution's own mirrors, `keyrings` the files that
-    they name, `settings` lines of apt.conf about how things are fetched.
+    they name, `settings` lines of apt.conf about fetching.
     """
 
     release: str = ""
@@ -248,7 +248,7 @@ class AptConfiguration:
 
 
 def apt_configuration(root: Path = Path("/")) -> AptConfiguration:
-    """Of the machine whose root is `root`; nothing on one without apt."""
+    """Read it from the machine with this root; empty without apt."""
     facts = _os_release(root)
     identity, codename = facts.get("ID", ""), facts.get("VERSION_CODENAME", "")
     folder = root / "etc" / "apt"
@@ -269,7 +269,7 @@ def apt_configuration(root: Path = Path("/")) -> AptConfiguration:
 
 
 def _own_sources(path: Path, codename: str) -> str:
-    """The parts of a list that are of the distribution's own release."""
+    """The entries of a list for the distribution's own release."""
     text = _text(path)
 
     def is_own(suite: str) -> bool:
@@ -291,7 +291,7 @@ def _own_sources(path: Path, codename: str) -> str:
 
 
 def _fetch_settings(folder: Path) -> str:
-    """Proxies and the like: one-line `Acquire::...` settings; blocks are not taken."""
+    """Proxies and the like: one-line `Acquire::...` settings; blocks are skipped."""
     files = [*_files(folder / "apt.conf.d"), folder / "apt.conf"]
     lines = [line.strip() for path in files for line in _text(path).splitlines()]
     return "".join(f"{line}\n" for line in lines if _FETCH_SETTING.fullmatch(line))

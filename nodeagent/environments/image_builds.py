@@ -1,12 +1,12 @@
-"""Derived images: requirements and system packages upon a base, and what Dockerfiles make.
+"""Derived images: requirements and system packages on a base, and images of Dockerfiles.
 
 ```
 nsml-env:<key>          an image on the engine, once for all its agents
-<folder>/<key>.build/   what the build at hand reads, its configuration of pip and apt too
+<folder>/<key>.build/   input of the running build, with the configuration of pip and apt
 ```
 
-Packages may run code while they are built: in a container without privileges, with nothing of the machine but the
-configuration of pip and apt that it needs to fetch anything at all.
+Packages may run code during a build: in a container without privileges, with nothing of the machine but the
+configuration of pip and apt, without which nothing can be fetched.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ if TYPE_CHECKING:
     from nodeagent.environments.image_settings import ImageRequest, ImageSettings
 
 _KEY = re.compile(rf"[0-9a-f]{{32}}{SUFFIX}(?:-[a-z0-9]+)?")
-"""Of a derived image; with a mark behind it of one that an agent was about to give its name."""
+"""Key of a derived image; followed by an agent's mark while its name is temporary."""
 
 
 class ImageBuilds:
-    """The builds of one agent; `mark` is its own on the engine. Blocking; safe from many threads.
+    """The builds of one agent; `mark` identifies it on the engine. Blocking; thread-safe.
 
-    `base` gives the image that a user names in a Dockerfile, `look` raises when what is asked for is not wanted any
-    more, or has no room.
+    `base` returns the image that a user names in a Dockerfile, `look` raises if the request is cancelled, or the
+    disk is too full.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ImageBuilds:
         self._look = look
 
     def tidy(self) -> None:
-        """Remove what builds of an agent that was killed left: containers, folders, images."""
+        """Remove containers and folders left by builds of a killed agent."""
         for name in builds_named(self._engine, self._container("")):
             key = name.removeprefix(self._container(""))
             with self._builds.unused(key) as is_free:
@@ -103,15 +103,15 @@ class ImageBuilds:
                     shutil.rmtree(self._folder / f"{key}.build", ignore_errors=True)
 
     def all_keys(self) -> list[str]:
-        """Of all derived images on the engine, also those of other agents. Raises EngineError."""
+        """Keys of all derived images on the engine, also of other agents. Raises EngineError."""
         return list(filter(_KEY.fullmatch, tags_of(self._engine, DERIVED)))
 
     def default_of(self, base: StoredImage, request: ImageRequest) -> DefaultImage | None:
-        """The image with the default packages, for who asks; None: it cannot be had, or a lock is to be installed without it."""
+        """The image with the default packages; None: building it failed, or it is missing and the request has a lock."""
         if request.lock and find_image(self._engine, tag_of(self._default_key(base, 0.0))) is None:
             return None
         try:
-            # which no user has made anew for all others
+            # no user may have it rebuilt for all others
             return self.default(base, request, built_after=0.0)
         except EnvironmentFailed as error:
             request.say(f"nsml: note: without the node's default packages: {error}\n".encode())
@@ -120,7 +120,7 @@ class ImageBuilds:
     def default(
         self, base: StoredImage, request: ImageRequest, *, built_after: float
     ) -> DefaultImage:
-        """The image with the default packages: found, or built."""
+        """The image with the default packages: cached or built."""
         wanted = Requirements(lines=self._settings.default_packages)
         apt = apt_configuration()
 
@@ -150,13 +150,13 @@ class ImageBuilds:
         default: DefaultImage | None,
         site: Sequence[str],
     ) -> str:
-        """The id of the image with `requirements` upon `base`; see Images.provide.
+        """The id of the image with `requirements` on `base`; see Images.provide.
 
-        Upon `default`, which is made of that, if they fit beside its packages. `site`: lines that say where the packages
-        of a lock may come from, beside those of the requirements.
+        On `default`, which is derived from that, if they are compatible with its packages. `site`: lines with sources
+        for the packages of a lock, in addition to those of the requirements.
         """
         apt = apt_configuration()
-        # whatever the site names, too
+        # also if the site names them too
         source = request.owner if requirements.has_own_sources else ""
         owner = request.owner if self._rights.has_any(base.id) else source
 
@@ -220,13 +220,13 @@ class ImageBuilds:
             upon = base
         key = named(upon, whole, request.built_after, use)
         image_id, installed = made(key, upon, whole, use=use)
-        # of an image that another agent has made it is not known which of its packages it kept
+        # unknown for an image built by another agent: which packages of the lock it has
         is_known = use is not None and use.keeps_all
         request.installed(lock if is_known else installed)
         return image_id
 
     def from_dockerfile(self, recipe: Recipe, request: ImageRequest) -> StoredImage:
-        """Build upon images that a session of the same user could name, each looked at as for such a session."""
+        """Build on images that a session of the same user could name, each checked as for such a session."""
         dockerfile, context = recipe.read(), Context(recipe, request.cancelled)
         for note in dockerfile.notes:
             request.say(f"note: {note}\n".encode())
@@ -258,12 +258,12 @@ class ImageBuilds:
     def _provided(
         self, key: str, request: ImageRequest, make: Callable[[str, ImageRequest, Turn], None]
     ) -> StoredImage:
-        """The image of a key: found, or made when it is its turn, once for all who wait."""
+        """The image of a key: cached, or built in its turn, once for all waiting callers."""
         tag = tag_of(key)
         found: list[StoredImage] = []
 
         def is_there() -> bool:
-            self._records.note_use(key)  # before we look: whoever would remove it looks at that
+            self._records.note_use(key)  # before the lookup: removal checks the last use
             image = find_image(self._engine, tag)
             found[:] = [] if image is None else [image]
             return image is not None
@@ -296,7 +296,7 @@ class ImageBuilds:
         return found[0]
 
     def _current(self, key: str, built_after: float) -> str:
-        """The generation to use: the last one, or the next where that is too old, or there is none."""
+        """The generation to use: the last one, or the next if that is too old or missing."""
         last = last_of(key, tags_of(self._engine, DERIVED))
         image = None if last is None else find_image(self._engine, tag_of(last))
         is_good = image is not None and image.created_at >= built_after
@@ -315,7 +315,7 @@ class ImageBuilds:
         default: DefaultImage | None = None,
         owner: str = "",
     ) -> None:
-        """Build upon `default`, if the requirements fit beside its packages, else upon `base`; `owner`: whose it is, "": all's."""
+        """Build on `default` if the requirements are compatible, else on `base`; `owner`: the user's id, "": everybody's."""
         run = self._run(key, request, turn)
         install = partial(self._install, key, apt=apt, run=run, owner=owner)
         try:
@@ -340,7 +340,7 @@ class ImageBuilds:
         use: LockUse | None,
         default: DefaultImage | None,
     ) -> None:
-        """Build upon `base`, which has the packages of `default`. Raises DefaultsUnfit where these do not fit beside others."""
+        """Build on `base`, which has the packages of `default`. Raises DefaultsUnfit if these conflict with others."""
         heard: list[LockTaken] = []
         named = requirements.count + len(requirements.packages)
 
@@ -395,7 +395,7 @@ class ImageBuilds:
     def _step(
         self, request: ImageRequest, run: BuildRun, key: str, base: StoredImage, step: StepRun
     ) -> StoredImage:
-        """The image of a step of a build: found under its own key, or made."""
+        """The image of a step of a build: cached under its own key, or built."""
         key = self._current(key, request.built_after)
         request.use(key)
         self._records.note_use(key)
@@ -458,10 +458,10 @@ class ImageBuilds:
         written: Written,
         describe: Callable[[StoredImage], object] = lambda _: None,
     ) -> None:
-        """Make the image of what a build left, unless another agent did meanwhile.
+        """Commit a build's container as an image, unless another agent did meanwhile.
 
-        Under a name of our own at first: an image whose name is given to another would stay for good. `describe` gets
-        it before it is there for others.
+        It has a temporary name at first: an image whose name is given to another would stay forever. `describe` gets
+        it before others can use it.
         """
         written.check()
         tag, ours = tag_of(key), tag_of(f"{key}-{self._mark}")
@@ -485,12 +485,12 @@ class _StepLayers:
 
 
 def build_prefix(mark: str) -> str:
-    """How the names of containers begin that an agent makes for images; those of one that is gone are removed."""
+    """Prefix of the names of an agent's build containers; those of an agent that is gone are removed."""
     return f"nsml-build-{mark}-"
 
 
 def _locked(requirements: Requirements, lock: str, site: Sequence[str]) -> Requirements:
-    """Raises EnvironmentFailed where it cannot be the lock of these requirements."""
+    """Raises EnvironmentFailed if the lock does not fit the requirements."""
     try:
         return locked(requirements, lock, site)
     except LockRefused as error:

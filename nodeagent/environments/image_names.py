@@ -1,8 +1,8 @@
-"""Names of users and groups that an image has, for `whoami`, `getpass` and prompts of shells in containers.
+"""User and group names of an image, for `whoami`, `getpass` and shell prompts in containers.
 
-No image knows the ids that sessions run as: a session's container gets the image's own files with a line more.
-They are read once an image, and unpacked in the sandbox: the agent itself parses nothing that an image's
-maker chose.
+No image has the ids that sessions run as: a session's container gets the image's own files plus one line.
+They are read once per image, and unpacked in the sandbox: the agent itself parses no content from an image's
+maker.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ log = structlog.get_logger()
 
 
 class ImageNames:
-    """Reads images of `engine`, each once. Blocking; may be used by many threads.
+    """Reads images of `engine`, each once. Blocking; thread-safe.
 
-    `prefix` begins the names of containers that it makes for that.
+    `prefix`: of the names of containers made for that.
     """
 
     def __init__(self, engine: Engine, sandbox: Sandbox, *, prefix: str, mark: str) -> None:
@@ -60,10 +60,10 @@ class ImageNames:
         waits: Waits = lambda _: None,
         cancelled: threading.Event | None = None,
     ) -> Mapping[str, bytes]:
-        """Contents by path, of NAMES; without those that are no files in the image. Empty where they cannot be read.
+        """Contents of NAMES by path, without those that are no files in the image. Empty if reading fails.
 
-        Whoever asks for the same image waits for it, and nobody else. Raises EngineUnreachable, EnvironmentCancelled,
-        and EnvironmentFailed for an image of which no container may be started.
+        Only calls for the same image wait for each other. Raises EngineUnreachable, EnvironmentCancelled,
+        and EnvironmentFailed for an image that containers must not be started from.
         """
         with self._lock:
             turn = self._turns.setdefault(image_id, threading.Lock())
@@ -76,7 +76,7 @@ class ImageNames:
             try:
                 found = self._unpacked(packed, owner, waits, cancelled)
             except (EnvironmentFailed, OSError) as error:
-                # its names are a comfort: the next session asks again
+                # names are optional: the next session tries again
                 log.warning("image.names_unread", image=image_id, error=str(error))
                 return {}
             with self._lock:
@@ -105,7 +105,7 @@ class ImageNames:
         waits: Waits,
         cancelled: threading.Event | None,
     ) -> dict[str, bytes]:
-        """The file in each archive, by path; without what is none."""
+        """The regular files of the archives, by path."""
         archives = {path: archive for path, archive in packed.items() if archive}
         if not archives:
             return dict(packed)

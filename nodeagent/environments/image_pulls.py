@@ -1,8 +1,8 @@
-"""Images as registries have them: pulled where they are missing, for those who may have them.
+"""Images of registries: pulled if they are missing, for users with access.
 
 ```
-<folder>/<key>.pulling    what is being pulled; with a mark of the user behind the key where that is with a login
-<folder>/<key>.confirmed  the id of an image that was here before, and that its registry lets this node have
+<folder>/<key>.pulling    a running pull; if it has a login, a hash of the user follows the key
+<folder>/<key>.confirmed  the id of an image that was here before, and that its registry serves to this node
 ```
 """
 
@@ -49,9 +49,9 @@ _TELL_EVERY_S = 2.0
 
 
 class ImagePulls:
-    """The pulls of one agent; `mark` is its own on the engine. Blocking; safe from many threads.
+    """The pulls of one agent; `mark` identifies it on the engine. Blocking; thread-safe.
 
-    `look` raises when what is asked for is not wanted any more, or has no room.
+    `look` raises if the request is cancelled, or the disk is too full.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ImagePulls:
         self._marking = threading.Lock()
 
     def tidy(self) -> None:
-        """Break off what an agent that was killed pulled, and tell others of the engine what is private."""
+        """Abort pulls of a killed agent, and mark private images on the engine for other agents."""
         for mark in self._folder.glob("*.pulling"):
             with self._builds.unused(mark.stem) as is_free:
                 if is_free:
@@ -92,19 +92,19 @@ class ImagePulls:
             with self._builds.unused(work) as is_free:
                 if is_free:
                     private_images.end(self._engine, work, self._mark)
-        # of tags that were renewed, also by earlier versions
+        # old images of renewed tags, also by earlier versions
         for image_id in filter(None, private):
             self._keep_untagged(image_id)
 
     def provide(self, reference: str, request: ImageRequest) -> StoredImage:
-        """The image that `reference` names, pulled where it is missing or always is.
+        """The image that `reference` names, pulled if it is missing or always pulled.
 
-        One that is here and was not pulled for sessions is somebody's own: it is used where the site
-        allows that, or its registry lets this node have it too.
+        One that is here and was not pulled for sessions is somebody's own: it is used if the site
+        allows that, or its registry serves it to this node too.
         """
         key = self.key_of(reference)
         login = request.logins.get(registry_of(reference))
-        # nobody's failure is another's who has a login of their own
+        # a failed pull must not fail users with logins of their own
         user = (
             "" if login is None else f"-{hashlib.sha256(request.owner.encode()).hexdigest()[:16]}"
         )
@@ -118,7 +118,7 @@ class ImagePulls:
                 image = None
             found[:] = [] if image is None else [image]
             if image is not None and (digest := pinned_name(reference, image)) != image.id:
-                # what it is known by when its tag is renewed before there is a container
+                # its key if its tag is renewed before there is a container
                 request.use(self.key_of(whole_reference(digest)))
             return image is not None and self._may_use(key, reference, image, request, login)
 
@@ -150,16 +150,16 @@ class ImagePulls:
         *,
         is_due: bool,
     ) -> None:
-        """Pull an image, or have its registry say whether this user may have the one that is here; within `turn`."""
+        """Pull an image, or ask its registry whether this user may use the present one; within `turn`."""
         image = self._finished(key, turn, reference)
-        # One that was there before is not ours to remove, also when it is asked for again.
+        # One that was there before is not ours to remove, even if it is pulled again.
         is_ours = image is None or self._records.has_pulled(key, image)
-        # What is ours stays what it is while its registry is asked who may have it.
+        # Our image stays the same while its registry is only asked about access.
         is_new = image is None or is_due or self._is_old(key, image, request.built_after)
         pinned = (
             reference if image is None or (is_ours and is_new) else self._pinned(reference, image)
         )
-        # By its own name it would become what the registry has by now: whoever made it needs it.
+        # A pull by tag would replace it by the registry's current image: its maker needs it.
         wanted = reference if is_due else pinned
         if pinned and parts_of(wanted)[2]:
             self._ask_registry(wanted, request, login)
@@ -181,7 +181,7 @@ class ImagePulls:
                     private_images.make_private(self._engine, image.id)
                 self._rights.grant(image.id, full_name(reference), request.owner, version)
             if is_pulled and before not in {"", image.id}:
-                # before the new one is on record: an agent that is killed here has both
+                # before the new one is recorded: an agent that is killed here has both
                 self._keep_untagged(before, reference, is_ours=is_ours)
             if is_ours and is_new:
                 self._records.remember(key, reference, image.id)
@@ -189,12 +189,12 @@ class ImagePulls:
                 self._confirm(key, image)
 
     def _keep_untagged(self, image_id: str, renewed: str = "", *, is_ours: bool = False) -> None:
-        """Have an image whose tag is another's by now on record by its digest: then it goes when the disk needs the room.
+        """Record an image by digest once its tag is another's, so that it is evicted when the disk needs the room.
 
-        It may be removed where the agent pulled it: with `is_ours`, or where it is private to users of this agent. What is
-        private to another agent's stays off the record: without rights here, a record would make it everybody's.
-        `renewed`: the tag, whose repository's digests are recorded; all digests where it has none, or the image is private.
-        Somebody who prepares a session with it keeps it, and so does a container.
+        It may be removed if the agent pulled it: with `is_ours`, or if it is private to users of this agent. An image
+        private to another agent's users is not recorded: without rights here, a record would make it everybody's.
+        `renewed`: the tag; its repository's digests are recorded, or all digests if it has none, or the image is private.
+        Sessions in preparation and containers keep the image.
         """
         image = find_image(self._engine, image_id)
         if image is None:
@@ -210,14 +210,14 @@ class ImagePulls:
         if not is_ours and not is_private:
             return
         digests = [one for one in image.sources if is_reference(one)]
-        if renewed and not is_private:  # others may be an administrator's
+        if renewed and not is_private:  # other names may be an administrator's
             name = full_name(renewed)
             digests = [one for one in digests if full_name(one) == name] or digests
         for reference in map(whole_reference, digests) if digests else image.names[:1]:
             self._records.remember(self.key_of(reference), reference, image_id)
 
     def _is_everybodys(self, reference: str, image_id: str) -> bool:
-        """Whether all may use an image that is here already, by another name: no login makes it less than that."""
+        """Whether an image that is here by another name is already everybody's: a login does not restrict it."""
         if self._rights.has_any(image_id):
             return not self._rights.is_private(image_id, full_name(reference))
         settings = self._settings
@@ -234,35 +234,35 @@ class ImagePulls:
 
     @contextmanager
     def _pulled(self, key: str, turn: str, reference: str, before: str) -> Iterator[None]:
-        """Around a pull, until it is on record: what comes of one that is broken off, or killed, is nobody's to use."""
+        """Context of a pull, until it is recorded: nobody may use the result of one that is aborted or killed."""
         self._mark_pull(turn, reference, before, is_ours=False)
         try:
             if turn != key:  # with a login
                 private_images.begin(self._engine, full_name(reference), turn, self._mark)
             yield
         except BaseException:
-            with suppress(EngineError):  # then the next who asks for the image breaks it off
+            with suppress(EngineError):  # then the next request for the image aborts it
                 self._break_off(key, self._mark_of(turn))
             raise
-        with suppress(EngineError):  # then its mark stays, which is broken off
+        with suppress(EngineError):  # then its mark stays, and is aborted
             if turn != key:
                 private_images.end(self._engine, turn, self._mark)
             self._mark_of(turn).unlink()
 
     def _mark_pull(self, turn: str, reference: str, before: str, *, is_ours: bool) -> None:
-        """Note a pull: the id of the image `before`, and whether the one that is there now is the agent's to remove."""
+        """Record a pull: the id of the image `before`, and whether the agent may remove the current one."""
         noted = {"reference": reference, "before": before, "is_ours": is_ours}
         with self._marking:
             write_atomically(self._mark_of(turn), json.dumps(noted).encode(), is_durable=True)
 
     def _break_off(self, key: str, mark: Path) -> None:
-        """Let nobody have what a pull left that did not end, unless it is on record by now.
+        """Abort an unfinished pull: nobody may use its image, unless that is recorded by now.
 
-        It is removed where the pull made it. Until the engine has said so, anybody else may have: an administrator,
-        another agent. Then it stays, and is used as any image that is here; if the pull had a login, by those
-        whom the registry gives it.
+        It is removed if the pull made it. Until the engine has reported that, others may have made it: an
+        administrator, another agent. Then it stays, and is used like any present image; after a pull with a
+        login, by users to whom the registry serves it.
         """
-        with self._marking, suppress(FileNotFoundError):  # somebody else has done it
+        with self._marking, suppress(FileNotFoundError):  # already aborted
             noted = json.loads(mark.read_bytes())
             reference = noted["reference"]
             image = find_image(self._engine, reference)
@@ -274,7 +274,7 @@ class ImagePulls:
                     )
                 elif (
                     mark.stem != key
-                    and pinned_name(reference, image) != image.id  # else no registry gave it
+                    and pinned_name(reference, image) != image.id  # else of no registry
                     and not self._is_everybodys(reference, image.id)
                 ):
                     private_images.make_private(self._engine, image.id)
@@ -284,12 +284,12 @@ class ImagePulls:
             mark.unlink()
 
     def _finished(self, key: str, turn: str, reference: str) -> StoredImage | None:
-        """The image of that name; None also where it came of a pull that has not ended.
+        """The image of that name; None also if it comes from a pull that has not ended.
 
-        Whoever asks has `turn`: a mark of that turn was left by a pull that was killed.
+        The caller has `turn`: a mark of that turn was left by a killed pull.
         """
         going_on = []
-        for mark in self._marks(key):  # before the image: its pull removes its mark last
+        for mark in self._marks(key):  # before the image: a pull removes its mark last
             with self._builds.idle(mark.stem) as is_left:
                 if is_left or mark == self._mark_of(turn):
                     self._break_off(key, mark)
@@ -305,7 +305,7 @@ class ImagePulls:
         return image
 
     def _is_known(self, key: str, image: StoredImage) -> bool:
-        """Whether it is on record who may use it."""
+        """Whether rights to it are recorded."""
         return (
             self._records.has_pulled(key, image)
             or self._rights.has_any(image.id)
@@ -313,24 +313,24 @@ class ImagePulls:
         )
 
     def _marks(self, key: str) -> list[Path]:
-        """Of pulls by all users that have not ended, or were killed."""
+        """Marks of all users' running or killed pulls."""
         return [*self._folder.glob(f"{key}.pulling"), *self._folder.glob(f"{key}-*.pulling")]
 
     def _mark_of(self, turn: str) -> Path:
         return self._folder / f"{turn}.pulling"
 
     def _goes_on(self, mark: Path) -> bool:
-        """Whether somebody pulls, and the mark was not left by one that was killed."""
+        """Whether the mark's pull is running, not killed."""
         with self._builds.idle(mark.stem) as is_left:
             return not is_left
 
     def _is_old(self, key: str, image: StoredImage, pulled_after: float) -> bool:
-        """Whether this agent pulled the image, and before that."""
+        """Whether this agent pulled the image before `pulled_after`."""
         pulled_at = float(self._records.read(key).get("pulled_at", 0))
         return pulled_at < pulled_after and self._records.has_pulled(key, image)
 
     def key_of(self, reference: str) -> str:
-        """Under which this agent notes an image that is pulled by that name."""
+        """This agent's key of an image that is pulled by that name."""
         return hashlib.sha256(f"{self._mark} {reference}".encode()).hexdigest()[:32]
 
     def _may_use(
@@ -341,7 +341,7 @@ class ImagePulls:
         request: ImageRequest,
         login: Login | None,
     ) -> bool:
-        """Whether a user may use an image that is here: everybody may, or its registry gave it to this login."""
+        """Whether a user may use a present image: everybody may, or its registry accepted this login."""
         if self._rights.is_private(image.id, full_name(reference)):
             return self._rights.has(image.id, request.owner, login.version if login else None)
         if self._records.has_pulled(key, image) or self._is_local(reference, image):
@@ -349,9 +349,9 @@ class ImagePulls:
         return self._is_confirmed(key, image)
 
     def _is_local(self, reference: str, image: StoredImage) -> bool:
-        """Whether all may use an image that is here as one that somebody made on this machine.
+        """Whether everybody may use a present image as one made on this machine.
 
-        What another agent of the engine has pulled with a user's login is none, unless this site's settings name it.
+        One that another agent of the engine pulled with a user's login is none, unless this site's settings name it.
         """
         if self._allowed.is_named(reference):
             return True
@@ -363,7 +363,7 @@ class ImagePulls:
         )
 
     def _pinned(self, reference: str, image: StoredImage) -> str:
-        """The reference by digest, at its registry, of an image that is here; "" where none is to be asked.
+        """The reference by digest, at its registry, of a present image; "" if no registry is to be asked.
 
         Raises EnvironmentFailed.
         """
@@ -382,7 +382,7 @@ class ImagePulls:
         )
 
     def _refuse_large(self, reference: str, image: StoredImage) -> None:
-        """Raises EnvironmentFailed where what was just pulled is larger than images may be."""
+        """Raises EnvironmentFailed if the pulled image is larger than allowed."""
         try:
             refuse_large_configuration(image)
         except EngineRefused as error:
@@ -395,7 +395,7 @@ class ImagePulls:
             )
 
     def _ask_registry(self, pinned: str, request: ImageRequest, login: Login | None) -> None:
-        """Raises EnvironmentFailed if the registry does not give this user an image by its digest."""
+        """Raises EnvironmentFailed if the registry does not serve an image by its digest to this user."""
         self._allowed.check_registry(pinned)
         ends_at = time.monotonic() + self._settings.pull_time_limit_s
 
@@ -450,7 +450,7 @@ class ImagePulls:
             raise EnvironmentFailed(f"image {reference} cannot be pulled: {error}") from None
 
     def _confirmed(self, key: str) -> Path:
-        """Names the image that its registry lets this node have; the image is not the agent's own."""
+        """File with the id of an image that its registry serves, and that is not the agent's own."""
         return self._folder / f"{key}.confirmed"
 
     def _is_confirmed(self, key: str, image: StoredImage) -> bool:
@@ -463,7 +463,7 @@ class ImagePulls:
 
 
 def pinned_name(reference: str, image: StoredImage) -> str:
-    """The image so that it can be named again: NAME@DIGEST, or its id where it came from no registry."""
+    """A permanent name of the image: NAME@DIGEST, or its id if it came from no registry."""
     name = full_name(reference)
     known = (one for one in image.sources if is_reference(one) and full_name(one) == name)
     return next(known, image.id)

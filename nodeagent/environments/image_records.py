@@ -1,12 +1,12 @@
-"""What an agent notes of images: which it pulled or made, when each was last used, the packages of those it made.
+"""An agent's records of images: pulled and built ones, their last use, and the packages of built ones.
 
 ```
-<folder>/<key>.json      an image that the agent pulled, or made or found made; its mtime is the last use
-<folder>/<key>.packages  the id of an image that it made, and the lock of what that has
-<folder>/<key>.about     whose that image is, how many packages it has, and how much of it is its base
+<folder>/<key>.json      an image that the agent pulled, or built or found built; its mtime is the last use
+<folder>/<key>.packages  the id of an image that it built, and the lock of its packages
+<folder>/<key>.about     that image's owner, number of packages, and bytes of its base
 ```
 
-The engine keeps when a derived image was last used by any of its agents.
+The engine records when a derived image was last used by any of its agents.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 DERIVED = "nsml-env"
 """The repository of derived images; no session may name it."""
 _NOTE_EVERY_S = 600.0
-"""How often the engine is told that an image is still used: it tells all who listen to its events."""
+"""Seconds between reports of use to the engine, which passes each to all listeners to its events."""
 _ABOUT_TO_START_S = 600.0
-"""So long another agent may take from its last look at an image to its container, which keeps it."""
+"""Maximum seconds from another agent's last check of an image to its container, which keeps it."""
 
 
 class ImageRecords:
-    """The notes of one agent in `folder`. Blocking; safe from many threads."""
+    """The records of one agent in `folder`. Blocking; thread-safe."""
 
     def __init__(self, folder: Path, engine: Engine) -> None:
         self._folder = folder
@@ -45,25 +45,25 @@ class ImageRecords:
         self._noted_at: dict[str, float] = {}
 
     def all_keys(self) -> list[str]:
-        """Of all images on record."""
+        """The keys of all recorded images."""
         return [record.stem for record in self._folder.glob("*.json")]
 
     def has(self, key: str) -> bool:
-        """Whether an image is on record."""
+        """Whether an image is recorded."""
         return self._path(key).exists()
 
     def read(self, key: str) -> dict[str, str]:
-        """What is noted of an image; records of earlier versions have no `id` and no `pulled_at` (Unix seconds)."""
+        """The record of an image, or {}; those of earlier versions have no `id` and no `pulled_at` (Unix seconds)."""
         with suppress(FileNotFoundError):
             return dict(json.loads(self._path(key).read_bytes()))
         return {}
 
     def reference(self, key: str) -> str:
-        """By which the image is removed."""
+        """The name to remove the image by."""
         return self.read(key).get("reference", tag_of(key))
 
     def remember(self, key: str, reference: str, image_id: str | None = None) -> None:
-        """Note an image; with its id where the agent has just pulled it."""
+        """Record an image; with its id if the agent has just pulled it."""
         record = (
             {"reference": reference}
             if image_id is None
@@ -73,17 +73,17 @@ class ImageRecords:
         write_atomically(self._path(key), content, is_durable=True)
 
     def touch(self, key: str) -> None:
-        """It is used now."""
+        """Mark it used."""
         if time.monotonic() >= self._noted_at.get(key, 0.0) + _NOTE_EVERY_S:
             with suppress(EngineError):
                 self.note_use(key)
-        # by the clock that the engine has: the one that files get by themselves lags behind it
+        # by the engine's clock: the kernel's own timestamps of files lag behind it
         now = time.time_ns()
         with suppress(FileNotFoundError):
             os.utime(self._path(key), ns=(now, now))
 
     def note_use(self, key: str) -> None:
-        """Tell other agents, by the engine, that a derived image is used; nothing where there is none."""
+        """Mark a derived image used on the engine, for other agents; do nothing without one."""
         touch_image(self._engine, tag_of(key))
         self._noted_at[key] = time.monotonic()
 
@@ -99,12 +99,12 @@ class ImageRecords:
         return used_at > max(self.used_at(key), time.time() - _ABOUT_TO_START_S)
 
     def has_pulled(self, key: str, image: StoredImage) -> bool:
-        """Whether the image is the one that this agent pulled under that name, not another since."""
+        """Whether this is still the image that this agent pulled under that name."""
         record = self.read(key)
         return bool(record) and record.get("id", image.id) == image.id
 
     def is_renamed(self, key: str) -> bool:
-        """Whether somebody gave the name of what this agent pulled to an image of their own."""
+        """Whether the name of an image that this agent pulled is now another image's."""
         if "id" not in (record := self.read(key)):
             return False
         image = find_image(self._engine, record["reference"])
@@ -113,19 +113,19 @@ class ImageRecords:
     def remember_packages(
         self, key: str, image: StoredImage, lock: str, about: Mapping[str, object]
     ) -> None:
-        """Note the lock of an image that the agent has made, "" for none, and what `PackageImages` is to read."""
+        """Record the lock of an image that the agent has built, "" for none, and `about` for `PackageImages`."""
         write_atomically(self._about(key), json.dumps(about).encode())
         write_atomically(self._packages(key), f"{image.id}\n{lock}".encode())
 
     def packages_of(self, key: str, image: StoredImage | None) -> str:
-        """The lock of the image that has the name of a derived one by now; "" where this agent did not make just that."""
+        """The lock of `image`, which now has the name of a derived one; "" if this agent did not build it."""
         with suppress(FileNotFoundError):
             image_id, _, lock = self._packages(key).read_text().partition("\n")
             return lock if image is not None and image.id == image_id else ""
         return ""
 
     def forget(self, key: str) -> None:
-        """The image is gone."""
+        """Remove its records."""
         self._path(key).unlink(missing_ok=True)
         self._packages(key).unlink(missing_ok=True)
         self._about(key).unlink(missing_ok=True)

@@ -1,14 +1,14 @@
-"""Who may use images that were pulled with a user's own login at their registry.
+"""Rights to images that were pulled with a user's own registry login.
 
-All users of a node share its images. One that its registry gave to a user's login would be everybody's once it is here, so it
-is used for those alone to whose logins the registry gave it, and for everybody from when it gave it without one (to anybody,
-or with the node's own credentials). Others are sent to the registry: it decides, as in Kubernetes' KEP-2535. What it said of a
-login is asked again after a day, and when the login is another one.
+All users of a node share its images. One that was pulled with a user's login would be everybody's once it is here, so only
+users with logins that its registry accepted may use it, until the registry serves it without one (to anybody, or with the
+node's own credentials). For other users the registry is asked: it decides, as in Kubernetes' KEP-2535. Its answer for a
+login expires after a day, and when the login changes.
 
-It is noted by the image's id, so it holds under each name of the image, and before anybody may use it. That a repository
-gave it without a login makes it everybody's under the names of that repository alone: anybody can serve what describes
-somebody's image, and the engine does not fetch layers that it has. For the same reason nothing here keeps an image from
-users who know that description and whose own registry serves it: the engine asks no registry for what it has.
+Rights are recorded by the image's id, so they hold under each name of the image, and before anybody may use it. A repository
+that serves it without a login makes it everybody's under the names of that repository alone: anybody can serve the manifest
+of another's image, and the engine does not fetch layers that it has. For the same reason nothing here keeps an image from
+users who know that manifest and serve it from their own registry: the engine asks no registry for what it has.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _MOST_REPOSITORIES: Final = 1000
 
 
 class ImageRights:
-    """The rights of one agent's images, a file each in `folder`. Blocking; `clock` gives Unix seconds."""
+    """The rights of one agent's images, a file each in `folder`. Blocking; `clock` returns Unix seconds."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._clock = clock
 
     def is_private(self, image_id: str, repository: str) -> bool:
-        """Whether under names of that repository (`full_name`) it is for users alone to whose logins it was given."""
+        """Whether names of that repository (`full_name`) are restricted to users with accepted logins."""
         path = self._path(image_id)
         return path.exists() and repository not in self._read(path)["public"]
 
     def has_any(self, image_id: str) -> bool:
-        """Whether it was given to logins."""
+        """Whether rights are recorded."""
         return self._path(image_id).exists()
 
     def private_images(self) -> dict[str, Sequence[str]]:
-        """All that were given to logins and not forgotten, by id: of which repositories they are everybody's."""
+        """The repositories under which each image with recorded rights is everybody's, by image id."""
         found = (self._read(path) for path in self._folder.glob("*.rights"))
         return {one["id"]: one["public"] for one in found}
 
     def has(self, image_id: str, owner: str, version: int | None) -> bool:
-        """Whether a private image was given to this login of a user, within the last day."""
+        """Whether a registry accepted this user's login for a private image, within the last day."""
         given = self._read(self._path(image_id))["users"].get(owner)
         if given is None or version is None:
             return False
@@ -60,7 +60,7 @@ class ImageRights:
         return bool(given["version"] == version and 0 <= age_s < ASKED_AGAIN_AFTER_S)
 
     def grant(self, image_id: str, repository: str, owner: str, version: int | None) -> None:
-        """Note that a repository gave it to a login, or, without one, that it is everybody's under names of that repository."""
+        """Record that a repository accepted a login for it, or, without one, that it is everybody's under that repository's names."""
         path = self._path(image_id)
         if version is None and not self.is_private(image_id, repository):
             return
@@ -76,16 +76,16 @@ class ImageRights:
         write_atomically(path, content, is_durable=True)
 
     def withhold(self, image_id: str) -> None:
-        """Nobody may use it before a registry has given it to them."""
+        """Let nobody use it until a registry has served it to them."""
         content = json.dumps({"id": image_id, "users": {}, "public": []}).encode()
         write_atomically(self._path(image_id), content, is_durable=True)
 
     def forget(self, image_id: str) -> None:
-        """The image is gone."""
+        """Remove its rights."""
         self._path(image_id).unlink(missing_ok=True)
 
     def _read(self, path: Path) -> dict[str, Any]:
-        """What is noted; what cannot be read gives nobody a right."""
+        """The record; an unreadable one gives nobody a right."""
         with suppress(FileNotFoundError, ValueError):
             found = json.loads(path.read_bytes())
             if isinstance(found, dict) and isinstance(found.get("users"), dict):

@@ -1,4 +1,4 @@
-"""What a site sets about images, and what is asked of them for one session, build or pull."""
+"""A site's image settings, and a request for an image by one session, build or pull."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ NO_NETWORK = "none"
 class ImageSettings:
     """A site's rules. Times are seconds; `credentials` is a docker `config.json`.
 
-    `aliases` lead from names that are retired, with their tag, to others. `always_pulls`: also what is
-    here already. `allowed`: patterns as in `allowed.py`. `network`: the engine's network of builds.
-    `default_packages`: lines of requirements, upon the default image.
-    `image_bytes` is the most that a pulled image may have, `disk_bytes` the most that a build may write.
+    `aliases` map retired names, with their tag, to others. `always_pulls`: even if the image is
+    present. `allowed`: patterns as in `allowed.py`. `network`: the engine's network for builds.
+    `default_packages`: lines of requirements, installed on the default image.
+    `image_bytes`: maximum size of a pulled image; `disk_bytes`: the most that a build may write.
     """
 
     default: str = ""
@@ -46,7 +46,7 @@ class ImageSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequest:
-    """Who waits for an image; see Images.provide for the fields."""
+    """A request for an image; see Images.provide for the fields."""
 
     owner: str
     say: Say

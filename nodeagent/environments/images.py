@@ -1,13 +1,13 @@
-"""Images of sessions on a node that runs containers: which one, pulled, and what is built upon it.
+"""Images of sessions on a node with containers: resolved, pulled, and derived.
 
-The base is what the session names, else its code (`#nsml:`), else the site's default; names that are
-retired lead elsewhere. Requirements and system packages make a derived image `nsml-env:<key>` of it,
-once for all agents of the engine; upon the site's default they are added to the site's default packages, which
-are a derived image themselves (`default_images.py`). The engine keeps when each was last used, and any agent removes
-what nobody uses, also after one that is gone.
+The base is named by the session, else by its code (`#nsml:`), else it is the site's default; retired
+names map to others. Requirements and system packages make a derived image `nsml-env:<key>` of it,
+once for all agents of the engine; on the site's default they are added to the site's default packages, a
+derived image themselves (`default_images.py`). The engine records when each was last used, and any agent removes
+unused ones, also those of an agent that is gone.
 
-All is below `<agent data>/images/`: `image_records.py`, `image_rights.py`, `image_pulls.py`, `image_builds.py` and
-`builds.py` say what they keep there.
+Files are below `<agent data>/images/`, as described in `image_records.py`, `image_rights.py`, `image_pulls.py`,
+`image_builds.py` and `builds.py`.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 
 _CONTEXT = ".context"
 _OURS = frozenset({DERIVED, PRIVATE})
-"""Repositories of names that agents give; no session may use them."""
+"""Repositories reserved for agents; no session may name them."""
 
 
 class Images:
-    """The images of one agent; `mark` is its own on the engine. Blocking; safe from many threads.
+    """The images of one agent; `mark` identifies it on the engine. Blocking; thread-safe.
 
     Builds wait for their turn in `queue`.
 
-    `is_full` says that their disk has too little room for builds and pulls, which ends them: long before
-    a session has to end for it.
+    `is_full`: the disk has too little room for builds and pulls, which then end, long before sessions
+    have to.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Images:
         )
 
     def tidy(self) -> None:
-        """Remove what builds and pulls of an agent that was killed left: containers, folders, images."""
+        """Remove containers, folders and images left by builds and pulls of a killed agent."""
         self._pulls.tidy()
         self._image_builds.tidy()
         for folder in self.folder.glob(f"*{_CONTEXT}"):
@@ -115,7 +115,7 @@ class Images:
 
     @contextmanager
     def context_folder(self) -> Iterator[Path]:
-        """A new folder for the files of a Dockerfile, which is removed afterwards."""
+        """A temporary folder for the files of a Dockerfile."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(suffix=_CONTEXT, dir=self.folder))
         try:
@@ -124,9 +124,9 @@ class Images:
             remove_tree(folder)
 
     def resolve(self, asked: str, wanted: str | None) -> tuple[str, str]:
-        """The base image's reference, and a sentence about it where it is not what was named.
+        """The base image's reference, and a note if another image was named, else "".
 
-        `asked` is the session's own, `wanted` that of its code. Raises EnvironmentFailed.
+        `asked` is named by the session, `wanted` by its code. Raises EnvironmentFailed.
         """
         named = asked or wanted or self._settings.default
         if not named:
@@ -147,14 +147,14 @@ class Images:
         return whole_reference(instead), f"image {named} is retired: {instead} takes its place"
 
     def has_default_packages(self, asked: str, wanted: str | None) -> bool:
-        """Whether a session has the site's default packages: it means the default image. Arguments and errors as `resolve`."""
+        """Whether a session has the site's default packages: it uses the default image. Arguments and errors as `resolve`."""
         reference, settings = self.resolve(asked, wanted)[0], self._settings
         return bool(settings.default_packages) and means_default(
             asked or wanted or "", reference, settings.default
         )
 
     def build_default(self, say: Say, cancelled: threading.Event, *, built_after: float) -> None:
-        """Have the image with the default packages, before anybody waits for it. Raises as `provide`."""
+        """Build the image with the default packages before anybody waits for it. Raises as `provide`."""
         request = ImageRequest(
             owner="", say=say, cancelled=cancelled, waits=lambda _: None, use=lambda _: None
         )
@@ -181,15 +181,15 @@ class Images:
         logins: Mapping[str, Login] = MappingProxyType({}),
         has_default_packages: bool = False,
     ) -> str:
-        """The id of the image with `requirements` upon `reference`: found, pulled, built.
+        """The id of the image with `requirements` on `reference`: cached, pulled or built.
 
-        `has_default_packages`: the default packages, too, unless these cannot be had, or not beside the requirements.
+        `has_default_packages`: with the default packages, unless these cannot be installed or conflict with the requirements.
 
-        `owner` is the id of the user who asks, `logins` that user's at registries. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
-        could remove it, `pinned` the base image by its digest. One that this agent pulled before `built_after` is pulled again, and what was built before is built anew, beside that; `built` gets when it was built: Unix
-        seconds. With a `lock` it has of these packages upon the image those that `requirements` lead to there, and with `keeps_whole_lock` all; `installed` gets the lock of what it has, "" for none. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
-        EngineUnreachable where the engine does not answer (a build that it was restarted under, too: it can be
-        made again), and OSError where this machine lacks something.
+        `owner` is the requesting user's id, `logins` this user's registry logins. `say` gets output for the session's log, `waits` why a build waits, `use` the key of each image before anybody
+        could remove it, `pinned` the base image by its digest. One that this agent pulled before `built_after` is pulled again, and one built before is rebuilt, beside the old one; `built` gets the build time: Unix
+        seconds. With a `lock` it has the lock's packages that `requirements` need on the image, and with `keeps_whole_lock` all; `installed` gets the lock of its packages, "" for none. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
+        EngineUnreachable if the engine does not answer (or restarted during a build, which can be repeated),
+        and OSError where this machine lacks something.
         """
         request = ImageRequest(
             owner=owner,
@@ -207,7 +207,7 @@ class Images:
         with _engine_errors():
             base = self._pulls.provide(reference, request)
             pinned(pinned_name(reference, base))
-            # code that has hashes gets exactly what it names
+            # code with hashes gets exactly what it names
             has_default_packages = has_default_packages and not requirements.are_hashed
             default = self._image_builds.default_of(base, request) if has_default_packages else None
             if not requirements.lines and not requirements.packages:
@@ -216,7 +216,7 @@ class Images:
                     installed(default.lock)
                     return default.image.id
                 if not lock:
-                    # whoever else's it is, it was here before
+                    # not pulled by this agent: it was here before
                     key = self._pulls.key_of(reference)
                     built(float(self._records.read(key).get("pulled_at", 1)))
                     return base.id
@@ -237,9 +237,9 @@ class Images:
         lock: str = "",
         logins: Mapping[str, Login] = MappingProxyType({}),
     ) -> str:
-        """The id of the image that a Dockerfile makes: found, or built. Arguments and what it raises as `provide`.
+        """The id of the image of a Dockerfile: cached or built. Arguments and errors as `provide`.
 
-        There is no lock of its packages: its steps install them.
+        It has no lock of its packages: its steps install them.
         """
         del lock
         request = ImageRequest(
@@ -264,9 +264,9 @@ class Images:
         owner: str,
         logins: Mapping[str, Login] = MappingProxyType({}),
     ) -> tuple[str, int]:
-        """Have the image here that a session of `owner` would get by this name: it by its digest, and its bytes.
+        """Pull the image that a session of `owner` would get by this name; return it by digest, and its bytes.
 
-        `say` and what it raises as `provide`, and EngineError.
+        `say` and errors as `provide`, and EngineError.
         """
         request = ImageRequest(
             owner=owner,
@@ -283,7 +283,7 @@ class Images:
     def discard(self, named: str, is_used: Callable[[str], bool]) -> tuple[bool, str]:
         """Remove the image that a session would get by this name: whether it is gone, and why not.
 
-        `is_used` says whether somebody needs a key. Not there in the first place: (True, ""). Raises EnvironmentFailed, EngineError.
+        `is_used`: whether a key is needed. Without such an image: (True, ""). Raises EnvironmentFailed, EngineError.
         """
         reference = self.resolve(named, None)[0]
         key = self._pulls.key_of(reference)
@@ -295,14 +295,14 @@ class Images:
         return True, "" if image is None else "removed"
 
     def stored(self) -> dict[str, float]:
-        """When each that may be removed was last used: Unix seconds by key."""
+        """When each removable image was last used: Unix seconds by key."""
         found = {key: self._records.used_at(key) for key in self._records.all_keys()}
         with suppress(EngineError):
             found |= self.derived()
         return found
 
     def derived(self) -> dict[str, float]:
-        """The same of derived images, also those of other agents. Raises EngineError."""
+        """The same for derived images, also those of other agents. Raises EngineError."""
         return {
             key: max(self._records.used_at(key), image_used_at(self._engine, tag_of(key)))
             for key in self._image_builds.all_keys()
@@ -332,7 +332,7 @@ class Images:
         return found
 
     def _listed_names(self, image: ListedImage) -> Iterable[str]:
-        """The names of an image, but for those by which an agent of the engine has it for some users alone."""
+        """The names of an image, without those that agents of the engine restrict to some users."""
         if not is_marked_private(image.names):
             return image.names
         public = self._rights.private_images().get(image.id)
@@ -342,20 +342,20 @@ class Images:
         return [name for name in image.names if is_reference(name) and full_name(name) in public]
 
     def _private_names(self) -> set[str]:
-        """Names, without tag and digest, of images that some users may use and others may not know of."""
+        """Names, without tag and digest, of images that are hidden from some users."""
         private = self._rights.private_images()
         records = map(self._records.read, self._records.all_keys() if private else ())
         named = ((one.get("id"), full_name(one["reference"])) for one in records)
         return {name for image, name in named if name not in private.get(image or "", [name])}
 
     def touch(self, key: str) -> None:
-        """It is used now."""
+        """Mark it used."""
         self._records.touch(key)
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
-        """Remove one that nobody uses or builds; whether it is gone. Raises EngineError."""
+        """Remove it unless it is used or being built; whether it is gone. Raises EngineError."""
         with ExitStack() as held:
-            # also those of users who pulled it with logins of their own
+            # also the turns of pulls with users' own logins
             turns = [key, *(lock.stem for lock in self.folder.glob(f"{key}-*.lock"))]
             are_free = all(held.enter_context(self._builds.unused(turn)) for turn in turns)
             if not are_free or is_used() or self._records.is_anothers(key):
@@ -374,12 +374,12 @@ class Images:
         return True
 
     def _forget_rights(self, image_id: str) -> None:
-        """Who may use an image is of no account once it is gone; while it is here by another name it is."""
+        """Forget the rights to a removed image, unless it is still here by another name."""
         if find_image(self._engine, image_id) is None:
             self._rights.forget(image_id)
 
     def _look(self, request: ImageRequest) -> None:
-        """Raise when what is being made is not wanted any more, or has no room."""
+        """Raise if the request is cancelled, or the disk is too full."""
         if request.cancelled.is_set():
             raise EnvironmentCancelled
         if self._is_full():
@@ -391,7 +391,7 @@ class Images:
 
 @contextmanager
 def _engine_errors() -> Iterator[None]:
-    """Errors of the engine as EnvironmentFailed. EngineUnreachable stays: it is no fault of the environment's."""
+    """Convert EngineError to EnvironmentFailed, except EngineUnreachable: the environment is not at fault."""
     try:
         yield
     except EngineUnreachable:

@@ -1,15 +1,15 @@
 """Makes a virtual environment and installs wheels into it. Runs in a build's sandbox, never in the agent.
 
 `installer.py FOLDER [REQUIREMENTS BASE PREFERRED]`, with the program `uv` beside this file. The packages of BASE are
-added where they can be had beside those of REQUIREMENTS, in the versions of the lock PREFERRED if possible.
+added if they are compatible with those of REQUIREMENTS, in the versions of the lock PREFERRED if possible.
 
-The sandbox keeps what happens here from the machine. The rules here are for the packages' sake: only wheels, at
-whatever depth they are required. uv refuses URLs that packages of an index require. What a wheel that was named by
-a URL requires it would fetch, whatever it is: such a wheel is looked at first.
+The sandbox isolates this program from the machine. The rules here are about packages: only wheels, also as
+dependencies. uv refuses URLs that packages of an index require, but would fetch any URL that is required by a
+wheel named by a URL: such a wheel is checked first.
 
-The environment gets links to the wheels that uv unpacked into its cache; the agent makes hard links of them
-(`sealing.py`). Bytecode is compiled once for each unpacked wheel. What was resolved is written to `LOCK` in the
-environment, as requirements with hashes, and installed from there.
+The environment gets links to the wheels that uv unpacked into its cache; the agent turns them into hard links
+(`sealing.py`). Bytecode is compiled once for each unpacked wheel. The resolution is installed and written to
+`LOCK` in the environment, as requirements with hashes.
 
 Standard library only. A last line that begins with `nsml: ` is the reason of a failure.
 """
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 ALL_HASHED = "NSML_REQUIRE_HASHES"
-"""Variable that is set where every package must be listed with its hashes."""
+"""Variable: set if every package must be listed with its hashes."""
 NO_INDEX = "NSML_NO_INDEX"
-"""Variable that is set where no index is asked, only links; uv has none of its own for that."""
+"""Variable: set if no index is used, only links; uv has no variable for that."""
 LOCK = "requirements.lock"
 """Beside `pyvenv.cfg`: the packages that were installed, in the format of requirements.txt, with hashes."""
 _UNPACKED = "archive-v*"
-"""Where in its cache uv keeps unpacked wheels, a folder each."""
+"""Folder in uv's cache with unpacked wheels, a folder each."""
 _COMPILERS = 4
 _FEW = 100
-"""Modules that are compiled before another process has begun."""
+"""Modules compiled in the time that a process takes to start."""
 HASH = re.compile(r"\s--hash[= ](\w+:[0-9a-fA-F]+)")
 _BY_URL = re.compile(
     r"Package `([^`]+)` was included as a URL dependency.*?`[^`@]+@ ([^`]+)`", re.DOTALL
@@ -60,11 +60,11 @@ _REASON = re.compile(r"(?:error|[ ]+cause): (.*)")
 
 
 class Refused(Exception):
-    """What is not installed; the text says why, for the session's user."""
+    """Installing failed; the text says why, for the session's user."""
 
 
 def main() -> int:
-    """Do what the arguments say; the exit status."""
+    """Run by the arguments; return the exit status."""
     folder, *listed = sys.argv[1:]
     _Builder(symlinks=True).create(folder)
     if not listed:
@@ -87,13 +87,13 @@ def _install(
         content = "".join(f"{line}\n" for line in locked(folder, lines, base, preferred))
         install_locked(folder, content)
     finally:
-        # also of a build that fails: the next one only reads what this one unpacked
+        # also if the build fails: the next one gets unpacked wheels read-only
         new = _unpacked() - before
         _compile(new)
     for wheel in new:
         _link_compiled(wheel, Path(sysconfig.get_path("purelib", vars={"base": folder})))
     lock = Path(folder, LOCK)
-    lock.unlink(missing_ok=True)  # no wheel may have put a link there
+    lock.unlink(missing_ok=True)  # a wheel may have put a link there
     lock.write_text(content, encoding="utf-8")
 
 
@@ -106,10 +106,10 @@ def install_locked(folder: str, content: str) -> None:
 
 
 class _Builder(venv.EnvBuilder):
-    """Makes an environment at a path that may be a link, as it is without a root of its own."""
+    """Makes an environment at a path that may be a link: it is one in builds without their own root."""
 
     def ensure_directories(self, env_dir: Any) -> Any:
-        """The folders where the link leads, under the names that they will keep."""
+        """Create the folders at the link's target; return their final names."""
         real = os.path.realpath(env_dir)
         context = super().ensure_directories(real)
         for name, value in vars(context).items():
@@ -125,13 +125,13 @@ def locked(
     preferred: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> list[str]:
-    """The packages that the lines lead to, a line with hashes each; `options` are further ones of `uv pip compile`.
+    """The packages that the lines resolve to, a line with hashes each; `options`: further ones of `uv pip compile`.
 
-    Raises Refused, also where its writer's own hashes do not name all of them.
+    Raises Refused, also if lines have hashes and a package has none.
     """
     given: dict[str, list[str]] = {}
     for line in lines:
-        if found := HASH.findall(line):  # a package may be there once for each of its markers
+        if found := HASH.findall(line):  # a package may have a line for each of its markers
             given.setdefault(canonical(line), []).extend(found)
     is_hashed = bool(given) or bool(os.environ.get(ALL_HASHED))
     resolved = _resolved(folder, lines, () if is_hashed else base, preferred, options)
@@ -159,7 +159,7 @@ def _resolved(
     preferred: Sequence[str],
     options: Sequence[str],
 ) -> list[str]:
-    """The packages with hashes that `lines` lead to, with those of `base` if both can be had."""
+    """Resolve `lines` to packages with hashes, together with `base` if they are compatible."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as lock:
         command = ["compile", "--generate-hashes", "--no-header", "--no-annotate", *options, "-"]
         if base:
@@ -176,7 +176,7 @@ def _resolved(
 
 
 def check_named_by_url(folder: str, lines: Sequence[str]) -> None:
-    """Raises Refused where a wheel that is named by a URL requires what is not named so itself."""
+    """Raises Refused if a wheel named by a URL requires another URL that is not named."""
     direct = [line for line in lines if "://" in line.partition(";")[0]]
     if not direct:
         return
@@ -193,12 +193,12 @@ def check_named_by_url(folder: str, lines: Sequence[str]) -> None:
 
 
 def _compile(wheels: Iterable[Path]) -> None:
-    """Compile their modules; those of another Python, or for templates, stay as they are."""
+    """Compile their modules, skipping those for another Python and templates."""
     modules = [str(module) for wheel in wheels for module in wheel.rglob("*.py")]
     compiled = partial(
         compileall.compile_file,
         quiet=2,
-        # nobody changes the source, and the times of links are not those of the wheel
+        # sources never change, and links have other times than the wheel's files
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
     )
     workers = min(len(os.sched_getaffinity(0)), _COMPILERS, len(modules) // _FEW)
@@ -210,7 +210,7 @@ def _compile(wheels: Iterable[Path]) -> None:
 
 
 def _link_compiled(wheel: Path, packages: Path) -> None:
-    """Give the modules in `packages` that are of this wheel their bytecode, as uv does where it is there before."""
+    """Link this wheel's bytecode to its modules in `packages`, as uv does if the bytecode exists before."""
     for compiled in wheel.rglob("__pycache__/*.pyc"):
         link = packages / compiled.relative_to(wheel)
         module = link.parent.with_name(f"{link.name.partition('.')[0]}.py")
@@ -231,7 +231,7 @@ def uv(command: Sequence[str], folder: str, lines: Sequence[str] = ()) -> str:
 def uv_run(
     command: Sequence[str], folder: str, lines: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """The same with its messages (`stderr`)."""
+    """As `uv`, with its messages (`stderr`)."""
     uv = str(Path(__file__).with_name("uv"))
     python = f"{folder}/bin/python"
     options = [
@@ -284,7 +284,7 @@ def no_reason(program: str, status: int, said: Sequence[str]) -> str:
 
 
 def _only_source(name: str, folder: str, lines: Sequence[str]) -> str:
-    """Why a package that has no wheels cannot be had."""
+    """Why a package without wheels is not installed."""
     asked = next((line.partition(";")[0] for line in lines if canonical(line) == name), name)
     asked = "".join(HASH.sub("", asked).split())
     instead = "no version of it has wheels: ask for"
@@ -307,7 +307,7 @@ def _refuse_link(name: str, url: str) -> NoReturn:
 
 
 def _of_link(name: str, url: str) -> str:
-    """Why what a package requires by a URL is not installed."""
+    """Why a URL that a package requires is not installed."""
     link = bare(url)
     if link.startswith("https://") and urlsplit(link).path.endswith(".whl"):
         return (
@@ -327,17 +327,17 @@ def _url(line: str) -> str:
 
 
 def bare(url: object) -> str:
-    """A URL for people: without a user's name and password, and not too long."""
+    """A URL for messages: without user name, password and fragment, and cut."""
     return text_without_secrets(str(url)).partition("#")[0][:200]
 
 
 def text_without_secrets(text: str) -> str:
-    """`text` without user names and passwords in URLs, wherever they stand in it."""
+    """`text` without user names and passwords in URLs anywhere in it."""
     return re.sub(r"://[^/\s]*@", "://", text)
 
 
 def canonical(line: str) -> str:
-    """The name of the package of a line, in its one form; "" where it names none."""
+    """The normalized name of the package of a line; "" if it names none."""
     found = _NAMED.match(line)
     if found is None or line.startswith("http"):
         wheel = re.search(r"/([A-Za-z0-9._]+)-[^/]*\.whl", line)

@@ -1,14 +1,14 @@
-"""What a build leaves for the next one of its user: uv's cache, and the wheels that it unpacked. So of conda's packages.
+"""The cache of builds of a user: uv's own files, and its unpacked wheels; the same for conda packages.
 
 ```
 <downloads>/<user>/cache/                     uv's own files, the agent's alone between builds
 <downloads>/<user>/archives/<bucket>/<id>/    an unpacked wheel or package, the agent's and read-only
 ```
 
-Environments share the files of unpacked wheels by hard links (`sealing.py`). So nothing that runs for a user may
-write them: where builds have a root of their own they see each read-only, at its place in uv's cache; elsewhere
-it is moved there for the time of a build, and the files are the agent's. What a build unpacks is sealed before
-anything links to it.
+Environments share the files of unpacked wheels by hard links (`sealing.py`). So no process of a user may write
+them: builds with a root of their own see each wheel read-only, at its place in uv's cache; elsewhere it is moved
+there during a build, and the files are the agent's. Wheels unpacked by a build are sealed before anything links to
+them.
 """
 
 from __future__ import annotations
@@ -38,30 +38,29 @@ if TYPE_CHECKING:
     from nodeagent.shim.namespaces import MountEntry
 
 IN_TMP = "kept"
-"""What uv's cache is called in a build's temporary folder."""
+"""Name of uv's cache in a build's temporary folder."""
 CONDA = "conda"
 """The folder in uv's cache with the unpacked packages of conda."""
 _BUCKET = re.compile(rf"archive-v[0-9]{{1,4}}|{CONDA}")
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.+!-]{0,254}")
 _RECORD = "RECORD"
-"""What a wheel says of its files, which each environment has a changed copy of."""
+"""A wheel's list of its files; each environment has a changed copy."""
 _NOWHERE = Path("/nowhere")
-"""No link may name where it lies: that is another build's the next time."""
+"""No link may name its own tree's path: the next time another build has it."""
 _BLOCK = 512
 
 log = structlog.get_logger()
 
 
 class Kept:
-    """What one build has of what is at `place`; nobody else has it meanwhile. Blocking.
+    """The cache at `place`, taken by one build at a time. Blocking.
 
     Args:
-        place: where it is between builds.
+        place: its path between builds.
         folder: of the build.
-        rules: for what a build leaves; `rules.bytes` of one.
-        most_bytes: of what is kept and no environment has, about.
-        by_all: the place of what builds for everybody left: its wheels are there, too, by further names of the
-            same files.
+        rules: for new contents; `rules.bytes` of each tree.
+        most_bytes: of cached wheels that no environment uses, about.
+        by_all: the cache of builds for everybody: its wheels are added, by hard links to the same files.
     """
 
     def __init__(
@@ -85,16 +84,16 @@ class Kept:
         self._has_new = False
         self._seen_at = ""
         self.refusal = "it did not run"
-        """Why what the build left is not taken; empty where it is."""
+        """Why the build's cache is not kept; "" if it is."""
 
     def take(self) -> None:
-        """Have it, if there is any and no other build has it; `_made` is what is given to the build."""
+        """Take the cache, if it exists and no other build has it; `_made` is given to the build."""
         with suppress(OSError):
             self._place.rename(self._held)
         with suppress(OSError):
             (self._held / "cache").rename(self._made)
         if self._by_all is not None:
-            # which a build for everybody may have now
+            # a build for everybody may have it now
             with suppress(OSError):
                 self._share(self._by_all)
         for bucket, name, path in self._unpacked():
@@ -117,7 +116,7 @@ class Kept:
             mine.symlink_to(target)
 
     def lend(self, tmp: str, *, has_own_root: bool) -> list[MountEntry]:
-        """Have the unpacked wheels where uv looks for them; what is to be mounted for that.
+        """Put the unpacked wheels where uv looks for them; return the mounts for that.
 
         `tmp` is the build's temporary folder as it sees it.
         """
@@ -135,7 +134,7 @@ class Kept:
         return []
 
     def collect(self) -> None:
-        """Take over what the build left, which does not run any more; `refusal` says where that is unsound."""
+        """Seal the contents left by the build, which has ended; set `refusal` if they are unsound."""
         self.refusal = ""
         if self._made.is_symlink() or (self._made.exists() and not self._made.is_dir()):
             self.refusal = "its cache is no folder"
@@ -158,7 +157,7 @@ class Kept:
             facts = entry.lstat()
             lent = self._lent.get((bucket.name, entry.name))
             if lent is not None and not self._is_moved:
-                remove_tree(entry)  # where it was mounted
+                remove_tree(entry)  # its mount point
             elif lent is not None and lent == (facts.st_dev, facts.st_ino):
                 entry.rename(place / entry.name)
             elif _ID.fullmatch(entry.name) and stat.S_ISDIR(facts.st_mode) and lent is None:
@@ -170,11 +169,11 @@ class Kept:
 
     @property
     def shared(self) -> Shared:
-        """Where links of an environment lead to, and where that is."""
+        """The unpacked wheels, for links of an environment."""
         return Shared(seen_at=self._seen_at, folder=self._archives)
 
     def put_back(self) -> None:
-        """Have it at its place for the next build, if it is as it should be."""
+        """Move the cache back for the next build, unless it was refused."""
         if self.refusal or not self._made.is_dir() or not self._most_bytes:
             log.info("build.nothing_kept", reason=self.refusal)
             return
@@ -183,7 +182,7 @@ class Kept:
             self._prune()
             self._made.rename(self._held / "cache")
             if self._has_new:
-                # uv believes what it finds, also where a power loss has emptied it
+                # uv trusts its cache, also files that a power loss has emptied
                 flush_filesystem(self._held)
             self._place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             remove_tree(self._place)
@@ -193,7 +192,7 @@ class Kept:
             log.info("build.nothing_kept", reason=str(error))
 
     def _prune(self) -> None:
-        """Remove the oldest unpacked wheels that no environment has, until few enough bytes are left."""
+        """Remove the oldest unpacked wheels that no environment uses, down to `_most_bytes`."""
         unused = []
         for _, _, path in self._unpacked():
             size = _size_if_unused(path)
@@ -208,7 +207,7 @@ class Kept:
             left -= size
 
     def _forget(self, name: str) -> None:
-        """Remove what uv noted of an unpacked wheel: it does not look whether that is there."""
+        """Remove uv's entries of an unpacked wheel: uv does not check that it exists."""
         for link in self._made.glob("wheels-v*/**/*"):
             if link.is_symlink() and link.readlink().name == name:
                 for noted in link.parent.glob(f"{glob.escape(link.name)}.*"):
@@ -221,7 +220,7 @@ class Kept:
 
 
 def _share_tree(source: Path, target: Path) -> None:
-    """Have all files of `source` at `target`, too. Raises OSError; what is half there is what nothing leads to."""
+    """Hard-link all files of `source` below `target`. Raises OSError; nothing refers to an incomplete tree."""
     if target.exists():
         return
     for folder, _, files in os.walk(source):
@@ -232,7 +231,7 @@ def _share_tree(source: Path, target: Path) -> None:
 
 
 def _size_if_unused(tree: Path) -> int | None:
-    """The bytes that it occupies; None where an environment has a part of it, too."""
+    """The bytes that it occupies; None if an environment shares a part of it."""
     occupied = 0
     for folder, _, files in os.walk(tree):
         for name in files:

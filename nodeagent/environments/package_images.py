@@ -1,4 +1,4 @@
-"""The images with packages that an agent built, as users know environments: whose they are, their size and use."""
+"""Images with packages that an agent built, shown to users as environments: owner, size and last use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class PackageImages:
-    """What is derived from other images here, but for what Dockerfiles make. Blocking; raises EngineError.
+    """Derived images, except those from Dockerfiles. Blocking; raises EngineError.
 
-    `is_held` says whether a build needs the image of a key.
+    `is_held`: whether a build needs the image of a key.
     """
 
     def __init__(self, images: Images, is_held: Callable[[str], bool]) -> None:
@@ -30,12 +30,12 @@ class PackageImages:
         return {key: at for key, at in self._images.derived().items() if key in built}
 
     def owner(self, key: str) -> str | None:
-        """Whose one is that is there: see Facts."""
+        """Its owner: see Facts."""
         found = self._about(key).get("owner")
         return found if isinstance(found, str) else None
 
     def facts(self, key: str) -> Facts:
-        """What is known of one; `shared` is what its base has."""
+        """Its facts; `shared` is the size of its base."""
         about, image = self._about(key), self._images.found(key)
         size = 0 if image is None else image.size_bytes
         return Facts(
@@ -47,11 +47,11 @@ class PackageImages:
         )
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
-        """Remove one that nobody uses or builds; whether it is gone."""
+        """Remove it unless it is used or being built; whether it is gone."""
         return self._images.remove(key, lambda: is_used() or self._is_held(key))
 
     def _about(self, key: str) -> dict[str, Any]:
-        """What was noted when it was built."""
+        """The record of its build, or {}."""
         with suppress(FileNotFoundError):
             return dict(json.loads((self._images.folder / f"{key}.about").read_bytes()))
         return {}

@@ -1,11 +1,11 @@
-"""How a derived image is made: the files that a build reads, and the key of what it makes.
+"""The recipe of a derived image: the files that a build reads, and the image's key.
 
-A build runs one fixed script as root in a container of the base image; what users wrote goes in as
-files, line by line as `requirements.py` let it through, never into a command line. The machine's
+A build runs one fixed script as root in a container of the base image; users' input goes in as
+files, line by line as validated by `requirements.py`, never into a command line. The machine's
 configuration of pip and apt is mounted for the run and is no part of the image.
 
-Packages are installed by the platform's uv, which is mounted, too. It keeps what the image has where that fits, and what
-the requirements lead to is printed as a lock, if an index has all of it. Where uv does not run (musl, Python before
+Packages are installed by the platform's uv, which is mounted, too. It keeps the image's packages if they fit, and
+prints the resolution as a lock, if an index has all of it. Where uv does not run (musl, Python before
 3.8) pip installs, and there is no lock. uv's cache is the build's own: code of packages runs as root there.
 """
 
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from nsml.packages.requirements import Requirements
 
 PLACE = "/run/nsml-build"
-"""Where a build finds its files."""
+"""The folder of a build's files."""
 UNFIT = 75
-"""The exit status of a build that cannot have its packages beside the default ones."""
+"""Exit status of a build whose packages conflict with the default ones."""
 _LOCK_LINE = b"nsml-lock: "
-"""How the lines of a build's output begin that are its lock."""
+"""Prefix of the lock's lines in a build's output."""
 
 _SYSTEM = (
     "/bin",
@@ -63,7 +63,7 @@ _SYSTEM = (
     "/sys",
     "/usr",
 )
-"""Where a mount would hide what the image itself has."""
+"""Where a mount would hide the image's own files."""
 _ALWAYS = {
     "no-input": "true",
     "no-color": "true",
@@ -73,11 +73,11 @@ _ALWAYS = {
     "root-user-action": "ignore",
     "break-system-packages": "true",
 }
-"""What an older pip does not know it passes by in a file, and refuses on a command line."""
+"""In a file: an older pip ignores unknown options there, and refuses them on a command line."""
 
 _LONGEST_LINE = 64 << 10
 _WAYS_OF_FETCHING = {"trusted-host", "cert", "client-cert", "proxy", "timeout", "retries"}
-"""Options of pip that change nothing of what comes."""
+"""Options of pip that do not affect the packages."""
 
 SCRIPT = r"""#!/bin/sh
 # Runs as root in a container of the base image, once: what it changes is the new image.
@@ -216,9 +216,9 @@ fi
 
 @dataclass(frozen=True, slots=True)
 class LockUse:
-    """How the packages of a lock are taken: those that the lines `asked` lead to in the image, or all.
+    """Which packages of a lock are installed: those that the lines `asked` need in the image, or all.
 
-    The build fails if these lines lead to others, too.
+    The build fails if these lines need others, too.
     """
 
     asked: Sequence[str]
@@ -234,11 +234,11 @@ def recipe_key(
     owner: str,
     lock: LockUse | None = None,
 ) -> str:
-    """Names what would be built: the base, the lines in their order, and where they come from.
+    """Hash of the image's inputs: the base, the ordered lines, and the sources of packages.
 
-    Agents of one engine share what they build, and users too, who get the same from the machine's own
-    sources; what came from sources that its `owner` named is the owner's, since they may have let nobody
-    else have it.
+    Agents of one engine share images, and users share those with packages from the machine's own
+    sources; images with sources that `owner` named are the owner's alone, since these may serve
+    nobody else.
     """
     options = key_options(pip_options(environ))
     sources = {name: options[name] for name in options if name not in _WAYS_OF_FETCHING}
@@ -264,16 +264,16 @@ def write_recipe(
     default: Sequence[str] = (),
     default_lock: str = "",
 ) -> list[Mounted]:
-    """Write the files of a build below `folder`; what the build is to mount. With `lock` the requirements are a whole lock.
+    """Write the files of a build below `folder`; return its mounts. With `lock` the requirements are a whole lock.
 
-    `default`: lines of packages that the image has and that must fit beside the requirements, else the build ends with
-    UNFIT; `default_lock` is the lock of the image, if the requirements add nothing to it.
+    `default`: lines of the image's packages that must be compatible with the requirements, else the build ends with
+    UNFIT; `default_lock` is the image's lock, also the result's if the requirements add nothing.
 
-    Raises EnvironmentFailed when the machine's configuration cannot be given to a container.
+    Raises EnvironmentFailed if the machine's configuration cannot be given to a container.
     """
     if folder.exists():
         shutil.rmtree(folder)
-    # Open below, since apt fetches as a user of its own; nobody else passes the agent's folders.
+    # Readable, since apt fetches as a user of its own; the agent's folders above keep others out.
     folder.mkdir(parents=True)
     folder.chmod(0o755)
     for part in ("mirrors", "pip-site", "pip-site/pip"):
@@ -308,7 +308,7 @@ def write_recipe(
 def _write_for_uv(
     folder: Path, lines: Sequence[str], environ: Mapping[str, str], lock: LockUse | None
 ) -> None:
-    """Write what uv installs, and the same configuration for it as variables."""
+    """Write uv's requirements, and its configuration as variables."""
     named = [line for line in lines if not line.startswith("-")]
     options = with_options_of(
         [line for line in lines if line.startswith("-")], pip_options(environ)
@@ -339,7 +339,7 @@ def _write_for_uv(
     for name, content in files.items():
         (folder / name).write_bytes(content)
         (folder / name).chmod(0o644)
-    _write(folder / "uv", "", mode=0o755)  # what is mounted there needs a place
+    _write(folder / "uv", "", mode=0o755)  # the mount's target must exist
     _write(folder / "packages-of-index.txt", _lines(named))
     asked = () if lock is None else [line for line in lock.asked if not line.startswith("-")]
     _write(folder / "asked.txt", _lines(asked))
@@ -348,7 +348,7 @@ def _write_for_uv(
 
 
 class LockTaken:
-    """Passes output on in whole lines, but for its lock, which `lock` has then; "" where it is none."""
+    """Passes output on in whole lines, without those of the lock, which are collected in `lock`."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -367,12 +367,12 @@ class LockTaken:
                 self._size += len(line)
         is_of_lock = self._rest.startswith(_LOCK_LINE)
         if len(self._rest) > (MOST_LOCK_BYTES if is_of_lock else _LONGEST_LINE):
-            # no package has such a line
+            # no package has so long a line
             self._size += MOST_LOCK_BYTES if is_of_lock else 0
             self.end()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Flush the last line."""
         if self._rest:
             self._say(self._rest)
         self._rest = b""
@@ -391,7 +391,7 @@ class LockTaken:
 
 
 def _with_keys(folder: Path, sources: str, apt: AptConfiguration) -> str:
-    """`sources` with the keyrings that they name as files of the build."""
+    """`sources`, with their keyrings' paths replaced by copies in the build."""
     for path in apt.keyrings:
         if path in sources:
             given = _given(folder, Path(path), f"key-{Path(path).name}")
@@ -405,7 +405,7 @@ def _hides(place: Path) -> bool:
 
 
 def _given(folder: Path, source: Path, name: str) -> str:
-    """Copy a file of the machine's configuration; its path in the build."""
+    """Copy a file of the machine's configuration; return its path in the build."""
     try:
         content = source.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a code folder asks for, read on a node: files that a program may have put something in the place of."""
+"""Reads a code folder's requirements on a node, where a program may have replaced the files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_requirements(
     has_image: bool = False,
     readers: Readers = HERE,
 ) -> Requirements:
-    """See `nsml.packages.requirements`; `readers` as a rule in a sandbox (`setups.py`). Raises EnvironmentFailed."""
+    """See `nsml.packages.requirements`; `readers` usually run in a sandbox (`setups.py`). Raises EnvironmentFailed."""
     try:
         return requirements.read_requirements(
             lambda name: _text(code, name),
@@ -44,7 +44,7 @@ def read_requirements(
 
 
 def _names(code: Path) -> list[str]:
-    """The files of the folder itself."""
+    """Files directly in the folder."""
     with os.scandir(code) as found:
         return sorted(one.name for one in found if one.is_file(follow_symlinks=False))
 
@@ -52,8 +52,8 @@ def _names(code: Path) -> list[str]:
 def _text(code: Path, name: str) -> str | None:
     """The text of a file of the code folder; None when there is none.
 
-    A program of an earlier try may have put something in its place: no link leads elsewhere, a hard
-    link neither, since the file must be whose folder it lies in.
+    A program of an earlier attempt may have replaced it: symlinks are refused, and hard links to
+    others' files too, since file and folder must have the same owner.
     """
     *folders, last = Path(name).parts
     try:

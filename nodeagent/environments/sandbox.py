@@ -1,16 +1,15 @@
-"""Runs what builds an environment, with fewer rights than any session: once, in a folder of its own.
+"""Runs builds of environments, with fewer rights than any session: once, each in its own folder.
 
 ```
 <agent data>/builds/<slot>.lock    held by the agent while the slot is used
 <agent data>/builds/<slot>/        a replica folder (`folders.py`): `app/` becomes the environment
 ```
 
-A build is run as a session is, by a shim: at level `namespace` in a root of its own, where of the agent's
-data nothing is seen but the folder that it fills, at the path where that will lie. Where the agent has
-root it runs as an account that no user has and no other build at that time; elsewhere as the agent's own
-user, as sessions do there. It stays in a control group, below one of all builds, and within limits of its
-own; how many run at once is `build_queue.py`'s. What it says is passed on, what it made is taken over by
-`sealing.py`; neither is believed.
+A build runs like a session, under a shim: at level `namespace` in its own root, which has none of the
+agent's data but the folder to fill, at its final path. If the agent is root, it runs under an account that
+no user and no other running build has; else as the agent's own user, like sessions there. It has its own
+control group, below one of all builds, and its own limits; `build_queue.py` decides how many run at once.
+Its output is passed on, and its result sealed by `sealing.py`; neither is trusted.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ if TYPE_CHECKING:
 
 _KILLED_WITHIN_S = 5.0
 _SLOTS = 256
-"""Builds at one time where all run as one user."""
+"""Concurrent builds if all run as one user."""
 _LOOK_EVERY_S = 0.1
 _COUNT_PIECE_S = 0.05
 _COUNT_SHARE = 0.05
@@ -81,10 +80,10 @@ _SMALL_DISK_BYTES = 64 << 20
 _SMALL_S = 60.0
 _SMALL_AT_ONCE = 2
 OOM_SCORE = 1000
-"""The kernel ends builds first: sessions have 500, and anybody's may be built again."""
+"""The kernel kills builds first: sessions have 500, and builds can be repeated."""
 _MOST_READ_BYTES = 16 << 20
 _MOST_AT_ONCE_BYTES = 1 << 20
-"""So that what says more than can be read is still looked after."""
+"""So that builds with too much output to read are still checked."""
 _TAIL_BYTES = 64 << 10
 _VERDICT = b"nsml: "
 
@@ -93,10 +92,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildLimits:
-    """What one build may use: bytes, cores, processes with threads, files and folders, seconds.
+    """Limits of one build: bytes, cores, processes with threads, files and folders, seconds.
 
-    `kept_bytes` is what may be kept of one for the next. `at_once` builds run on a node at most, `per_owner`
-    of one user, with `together_bytes` of memory, of which readings of users' files have a part.
+    `kept_bytes`: cached from one build for the next. At most `at_once` builds run on a node, `per_owner`
+    of one user, with `together_bytes` of memory, which includes the reading of users' files.
     """
 
     memory_bytes: int = 8 << 30
@@ -111,7 +110,7 @@ class BuildLimits:
     together_bytes: int = 64 << 30
 
     def small(self) -> BuildLimits:
-        """For what reads a file of a user: none of it should take long, and none waits for builds."""
+        """Limits for reading a user's file: that should be quick, and does not wait for builds."""
         part = self.together_bytes // _SMALL_MEMORY_SHARE
         return replace(
             self,
@@ -124,7 +123,7 @@ class BuildLimits:
 
     @property
     def most_together_bytes(self) -> int:
-        """The memory that is of use to all of them."""
+        """The most memory that all can use."""
         small = self.small()
         return self.at_once * self.memory_bytes + small.at_once * small.memory_bytes
 
@@ -147,12 +146,12 @@ class Task:
 
     Attributes:
         argv: the command line; `{run}` in it is the folder of `files` as the program sees it.
-        mounts: what it reads of the machine.
-        files: text by name that it is given, which nobody else reads.
-        variables: of its environment, kept from every disk; `{run}` as in `argv`, `{kept}` is the folder
-            of what is kept from one build to the next.
-        kept: where builds leave what the next one goes on from (`kept.py`); None: nothing is kept.
-        kept_by_all: the same of builds for everybody, which this one has a share in.
+        mounts: of the machine, to read.
+        files: private input files: content by name.
+        variables: of its environment, never written to disk; `{run}` as in `argv`, `{kept}` is the folder
+            that is cached between builds.
+        kept: the cache of builds for the next one (`kept.py`); None: nothing is cached.
+        kept_by_all: the cache of builds for everybody, shared with this one.
     """
 
     argv: Sequence[str]
@@ -164,19 +163,19 @@ class Task:
 
 
 class Sandbox:
-    """Where builds of one agent run. Blocking; safe from several threads and processes.
+    """Runs builds of one agent. Blocking; safe for concurrent threads and processes.
 
     Args:
-        folder: of the builds, on the filesystem of what they make.
-        machine: what starts of programs need to know of it.
+        folder: of the builds, on the filesystem of their results.
+        machine: its facts for starting programs.
         level: the strongest isolation that works here without containers.
         ids: the uids of builds, one each; empty: all run as the agent's own user.
         network: makes the networks of sessions: each build gets one of its own; None: the machine's.
         limits: of one build, and of all.
-        room: how many bytes builds may still write to the disk; negative: they are ended, since they can
+        room: bytes that builds may still write to the disk; negative: they are ended, since they can
             fill it.
 
-    Whoever calls `make` has a turn in `queue`.
+    Callers of `make` have a turn in `queue`.
     """
 
     def __init__(
@@ -218,11 +217,11 @@ class Sandbox:
         turn: Turn,
         sealed: Callable[[Path], object] = lambda _: None,
     ) -> None:
-        """Have the folder `place` be there, as the program made it, the agent's own and read-only.
+        """Run a program that makes the folder `place`, then make that the agent's own and read-only.
 
-        The program sees it there while it fills it. `say` gets all of its output, `sealed` the finished folder
-        before it is there. Raises EnvironmentFailed
-        with the last lines of that or the limit that was exceeded, EnvironmentCancelled soon after
+        The program sees it at `place` while it fills it. `say` gets all output, `sealed` the finished folder
+        before it is moved there. Raises EnvironmentFailed
+        with the last lines of output or the exceeded limit, EnvironmentCancelled soon after
         `cancelled` is set, and OSError where this machine lacks something; nothing is left then.
         """
         remove_tree(place)
@@ -265,9 +264,9 @@ class Sandbox:
         waits: Waits = lambda _: None,
         cancelled: threading.Event | None = None,
     ) -> bytes:
-        """The output of a program that reads what `owner` wrote, at most so many bytes.
+        """The output, at most `most` bytes, of a program that reads input of `owner`.
 
-        Waits for its turn among its like, which `waits` is told. Raises EnvironmentFailed, EnvironmentCancelled,
+        Waits for its turn among readings; `waits` receives why. Raises EnvironmentFailed, EnvironmentCancelled,
         and OSError where this machine lacks something.
         """
         output, limits = bytearray(), self.limits.small()
@@ -287,7 +286,7 @@ class Sandbox:
         return bytes(output)
 
     def tidy(self) -> None:
-        """End and remove what builds of an agent that was killed left."""
+        """End and remove builds that a killed agent left."""
         for entry in self.folder.glob("*.lock"):
             if entry.stem.isdecimal():
                 with self._held(int(entry.stem)):
@@ -298,7 +297,7 @@ class Sandbox:
 
     @contextmanager
     def _slot(self, cancelled: threading.Event | None) -> Iterator[tuple[int, ReplicaFolder]]:
-        """A slot that nobody else uses meanwhile, with its folder; waits while there is none."""
+        """A free slot for the context, with its folder; waits while there is none."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         while True:
             for slot in range(len(self._ids) or _SLOTS):
@@ -312,7 +311,7 @@ class Sandbox:
 
     @contextmanager
     def _held(self, slot: int) -> Iterator[ReplicaFolder | None]:
-        """The empty folder of a slot, the caller's alone for the context; None: somebody has it."""
+        """The empty folder of a slot, locked for the context; None: the slot is in use."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         lock = os.open(self.folder / f"{slot}.lock", flags, 0o600)
         try:
@@ -333,9 +332,9 @@ class Sandbox:
             os.close(lock)
 
     def _clear(self, folder: ReplicaFolder) -> bool:
-        """End what runs of a build and remove its folder; False while something of it cannot be killed.
+        """Kill a build's processes and remove its folder; False while one cannot be killed.
 
-        A process that waits in the kernel for a disk keeps its slot, and nobody else waits for it.
+        A process that waits in the kernel for a disk keeps its slot; no other build waits for it.
         """
         if not folder.path.exists():
             return True
@@ -344,7 +343,7 @@ class Sandbox:
             with suppress(ProcessLookupError):
                 os.kill(claim.pid, signal.SIGKILL)
         uid, group = account_of(folder), group_in(folder)
-        # else all of that account: another agent of the same range may build beside this one
+        # else all processes of the account: another agent may use the same uids meanwhile
         is_enclosed = group is not None or self._has_own_pids()
         strays = Strays(
             mark=_mark(folder),
@@ -369,7 +368,7 @@ class Sandbox:
 
     @contextmanager
     def _seen_at(self, place: Path, folder: ReplicaFolder) -> Iterator[list[MountEntry]]:
-        """Have `place` lead to what is being made: a mount where programs have a root, else a link."""
+        """Show the build's output at `place`: by a mount if programs have a root, else by a link."""
         if self.level is Isolation.NAMESPACE:
             yield [writable_entry(folder.app, place)]
             return
@@ -433,14 +432,14 @@ class Sandbox:
         _judge(read_exit(folder), words, limits, turn)
 
     def _grouped(self) -> Machine:
-        """The machine, with the control groups of builds below one that bounds their memory together."""
+        """The machine, with control groups of builds below one that limits their total memory."""
         groups = self._machine.limits.groups
         if groups is None:
             return self._machine
         try:
             groups = parent_group(groups, BUILDS, memory_bytes=self.limits.together_bytes)
         except OSError as error:
-            # each keeps its own limit all the same, and the queue their sum
+            # each still has its own limit, and the queue limits their sum
             log.warning("build.no_common_group", error=str(error))
         return replace(self._machine, limits=replace(self._machine.limits, groups=groups))
 
@@ -490,7 +489,7 @@ class Sandbox:
         cancelled: threading.Event | None,
         turn: Turn,
     ) -> None:
-        """Pass on what the program says until its shim has ended; end it when it must not go on."""
+        """Pass on the program's output until its shim has ended; end it if it must not continue."""
         ended = select.poll()
         ended.register(shim.pidfd, select.POLLIN)
         count = _Count(folder, self.limits.files, turn)
@@ -514,7 +513,7 @@ class Sandbox:
         if cancelled is not None and cancelled.is_set():
             return EnvironmentCancelled()
         if self._room() < 0:
-            # as where it is full indeed: the node's fault, and another may have room
+            # as for a full disk: the node's fault, and another node may have room
             return NoRoom("the node's disk is nearly full, and others need the rest")
         if count.is_over():
             return EnvironmentFailed(
@@ -525,9 +524,9 @@ class Sandbox:
 
 
 def shared_copy(folder: Path, name: str, sources: Mapping[str, Path]) -> Path:
-    """A folder below `folder` with copies of files and folders by name, which programs in it can read.
+    """A folder below `folder` with copies of `sources`, by name, which programs in it can read.
 
-    Made once for each content; compiled, since a build keeps nothing that it compiles.
+    Made once for each content; compiled here, since builds do not keep their bytecode.
     """
     content = [name, platform.python_version(), *map(str, sources.items())]
     content += [
@@ -559,7 +558,7 @@ def shared_copy(folder: Path, name: str, sources: Mapping[str, Path]) -> Path:
 
 
 def base_python() -> Path:
-    """The interpreter that environments stand on, at its own path on this machine."""
+    """The base interpreter of environments, at its own path on this machine."""
     folder = Path(sys.base_prefix) / "bin"
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     found = (folder / name for name in (version, "python3", "python"))
@@ -573,14 +572,14 @@ def _interpreters() -> frozenset[str]:
 
 
 def _mark(folder: ReplicaFolder) -> bytes:
-    """What is in the environment of a build's processes alone; of one that had none yet, of nobody's."""
+    """A variable that only a build's processes have; before its start, one that no process has."""
     with suppress(OSError, ValueError, KeyError):
         return f"NSML_REPLICA={json.loads(folder.spec.read_bytes())['replica']}".encode()
     return b"NSML_REPLICA=none"
 
 
 def _judge(record: ExitRecord | None, words: _Words, limits: BuildLimits, turn: Turn) -> None:
-    """Raises EnvironmentFailed unless the program came to a good end, NoRoom where the disk is to blame."""
+    """Raises EnvironmentFailed unless the program succeeded, NoRoom if the disk is to blame."""
     if record is None:
         raise EnvironmentFailed("the build was killed")
     if record.why is ExitWhy.EXITED:
@@ -617,7 +616,7 @@ def _judge(record: ExitRecord | None, words: _Words, limits: BuildLimits, turn: 
 
 
 class _Words:
-    """What a build says: passed on in whole lines, and remembered as `LastWords` does."""
+    """A build's output: passed on in whole lines, and kept as by `LastWords`."""
 
     def __init__(self, say: Say) -> None:
         self._words = LastWords(say)
@@ -626,7 +625,7 @@ class _Words:
         self._verdict = ""
 
     def read(self, output: int, *, is_last: bool = False) -> None:
-        """Take what is new in the open file, when it `is_last` to the end; of very much only the end."""
+        """Take new output from the open file, to the end if `is_last`; of very much only the tail."""
         size = os.fstat(output).st_size
         if size > _MOST_READ_BYTES or (is_last and size > self._at + _MOST_AT_ONCE_BYTES):
             self._at = max(self._at, size - _TAIL_BYTES)
@@ -639,7 +638,7 @@ class _Words:
                 self._rest = self._rest if newline else b""
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Flush the last line."""
         if self._rest:
             self._take(self._rest)
         self._rest = b""
@@ -651,14 +650,14 @@ class _Words:
     def _take(self, piece: bytes) -> None:
         for line in piece.splitlines(keepends=True):
             if line.startswith(_VERDICT):
-                # for who tells how the build ended, in words of its own
+                # not passed on: the build's error reports it
                 self._verdict = line.removeprefix(_VERDICT)[:1000].decode(errors="replace").strip()
             else:
                 self._words(line)
 
 
 class _Count:
-    """How many files a build has made, counted a little at a time; `turn` learns how many bytes."""
+    """Counts a build's files, a little at a time, and updates the bytes in `turn`."""
 
     def __init__(self, folder: ReplicaFolder, most: int, turn: Turn) -> None:
         self._folder = folder
@@ -669,7 +668,7 @@ class _Count:
         self._walked_s = 0.0
 
     def is_over(self) -> bool:
-        """Go on counting where it is time; whether there are too many."""
+        """Continue counting if it is time; whether there are too many."""
         now = time.monotonic()
         if now < self._next_at:
             return False

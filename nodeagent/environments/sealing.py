@@ -1,10 +1,10 @@
-"""Takes over a tree that a build has made: checked, then the agent's own and read-only.
+"""Seals a build's output: checks the tree, then makes it read-only and the agent's own.
 
-Nothing is parsed, no file is opened and no link followed: folders are listed by descriptor, entries judged
-by what the kernel says of them. Whoever made the tree must not run any more.
+Nothing is parsed, no file is opened and no link followed: folders are listed by descriptor, entries checked
+by their `stat`. The build must have ended.
 
-Links to files of unpacked wheels (`Shared`), which are sealed already, become hard links to them: whatever
-environments share is the agent's, and nobody can write it through one of them.
+Links to files of unpacked wheels (`Shared`), which are sealed already, become hard links to them: files
+shared by environments are the agent's, and nobody can write them through an environment.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_DEPTH = 64
 _BLOCK = 512
 _NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP}
-"""Another filesystem, too many names of one file, or a filesystem without hard links: it is copied."""
+"""Another filesystem, too many links to one file, or no support for hard links: it is copied."""
 _COPIED_BYTES = 1 << 30
 
 
 class Unsound(Exception):
-    """A tree holds what no build of packages makes; the text says what, for its user."""
+    """A tree has entries that no package build makes; the text says what, for its user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Sealed files that a tree may have, too: links lead to them below `seen_at`, and they lie in `folder`."""
+    """Sealed files that a tree may share: they are in `folder`, and links name them below `seen_at`."""
 
     seen_at: str
     folder: Path
@@ -46,18 +46,18 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a tree may hold.
+    """Rules for a tree.
 
     Attributes:
-        uid: whom everything in it belongs to.
-        place: where it will lie, as links inside name it.
-        outside: what links may name beyond it: the interpreter.
+        uid: the owner of all entries.
+        place: its final path, as links inside name it.
+        outside: link targets allowed outside it: the interpreter.
         bytes: the most that it occupies; None: no limit.
-        files: how many files and folders it may have.
-        is_private: it is for the agent alone, and for further builds; else for all to read.
-        shared: what links become hard links to; None: nothing.
+        files: maximum number of files and folders.
+        is_private: only the agent and later builds may read it; else everybody.
+        shared: files that links become hard links to; None: none.
         rewritten: the name of files that stay writable for the agent, since installers change copies of them,
-            which have the same mode; nothing shares them. "": there are none.
+            which have the same mode; they are not shared. "": there are none.
     """
 
     uid: int
@@ -72,7 +72,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One thing of the tree: its name in the open `folder`, and the path from the top."""
+    """An entry of the tree: its name in the open `folder`, and the path from the top."""
 
     name: str
     path: str
@@ -83,8 +83,8 @@ class _Entry:
 def seal(tree: Path, rules: Rules) -> None:
     """Check all of `tree`, then make it the agent's, readable by all and writable by nobody, or private.
 
-    The top itself stays writable for the agent, which moves it. Raises Unsound, with nothing changed, and
-    OSError.
+    The top itself stays writable for the agent, which moves it. Raises Unsound, usually with nothing
+    changed, and OSError.
     """
     occupied = count = 0
     with open_folder(tree.parent, [tree.name]) as top:
@@ -114,7 +114,7 @@ def seal(tree: Path, rules: Rules) -> None:
 
 
 def _walk(top: int) -> Iterator[_Entry]:
-    """All below an open folder, what is in a folder before the folder itself."""
+    """All entries below an open folder, each folder after its contents."""
     yield from _walk_folder(top, "", _MOST_DEPTH)
 
 
@@ -139,10 +139,10 @@ def _occupied(facts: os.stat_result) -> int:
 
 
 def _why_unsound(entry: _Entry, rules: Rules) -> str:
-    """What is wrong with an entry; empty when nothing is."""
+    """What is wrong with an entry; "" if nothing."""
     facts = entry.facts
     is_link = stat.S_ISLNK(facts.st_mode)
-    # links are given to nobody: one of the agent's is of an earlier build
+    # links keep their owner: one of the agent's is of an earlier build
     if facts.st_uid != rules.uid and not (is_link and facts.st_uid == os.geteuid()):
         return "belongs to another user"
     if is_link:
@@ -158,14 +158,14 @@ def _why_unsound(entry: _Entry, rules: Rules) -> str:
 
 
 def _stays(target: str, path: str, rules: Rules) -> bool:
-    """Whether a link at `path` leads to what is inside, to the interpreter, or to what is shared.
+    """Whether a link at `path` points inside the tree, to the interpreter, or to a shared file.
 
-    A `..` is allowed only where it leads: behind a name that is itself a link it would go elsewhere.
+    `..` is allowed only at the start: behind a name that is itself a link it would point elsewhere.
     """
     if target in rules.outside:
         return True
     if rules.shared is not None and target.startswith(f"{rules.shared.seen_at}/"):
-        return True  # judged where it is replaced
+        return True  # checked when it is replaced
     parts = PurePosixPath(target).parts
     place = PurePosixPath(rules.place).parts
     if target.startswith("/"):
@@ -186,7 +186,7 @@ def _take(entry: _Entry, rules: Rules) -> None:
         rights = (0o700 if is_run else 0o600) if rules.is_private else (0o555 if is_run else 0o444)
         if entry.name == rules.rewritten and stat.S_ISREG(mode):
             rights |= 0o200
-        # no link: it was checked, and nobody is left who could have replaced it
+        # not a link: it was checked, and no process is left to replace it
         os.chmod(entry.name, rights, dir_fd=entry.folder)
 
 
@@ -237,7 +237,7 @@ class _Sharing:
         return True
 
     def _at(self, parts: list[str]) -> int:
-        """The open folder of a shared file; what lies together is asked for together."""
+        """The open folder of a shared file; kept open for further files of that folder."""
         if parts != self._parts:
             self._opened.close()
             self._parts = None

@@ -1,4 +1,4 @@
-"""What files of users list that are more than lines, read in a sandbox: the agent itself parses none."""
+"""Reads users' requirement files that need a parser, in a sandbox: the agent itself parses none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAMES = {"project": "pyproject.toml", "lock": "uv.lock", "script": "the script 
 
 
 class _Asker(NamedTuple):
-    """For whom files are read."""
+    """The requester of a reading."""
 
     owner: str
     waits: Waits
@@ -40,7 +40,7 @@ class _Asker(NamedTuple):
 
 
 class Setups:
-    """Reads `setup.py`, projects, locks and scripts; what one lists is kept by its content. Blocking; safe from several threads."""
+    """Reads `setup.py`, projects, locks, scripts and conda files; results are cached by content. Blocking; thread-safe."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -54,7 +54,7 @@ class Setups:
         waits: Waits = lambda _: None,
         cancelled: threading.Event | None = None,
     ) -> Readers:
-        """Reads files of a user; `waits` is told why that waits. What it returns raises as `Sandbox.ask`."""
+        """Readers of a user's files; `waits` receives why one waits. They raise as `Sandbox.ask`."""
         who = _Asker(owner, waits, cancelled)
         return Readers(
             setup=partial(self._read_setup, who),
@@ -65,7 +65,7 @@ class Setups:
     def _read_setup(self, who: _Asker, text: str) -> tuple[list[str], list[str]]:
         """The lines that a `setup.py` lists, and notes."""
         if "install_requires" not in text:
-            return [], []  # most say nothing
+            return [], []  # most list nothing
         lines, notes = _texts(self._told(who, "setup.py", setup_reader, (), (text,)), "setup.py", 2)
         return lines, notes
 
@@ -104,7 +104,7 @@ class Setups:
         words: tuple[str, ...],
         texts: Sequence[str],
     ) -> bytes:
-        """What the program `reader` says of texts, kept by these."""
+        """The output of `reader` for texts, cached by these."""
         content = json.dumps([*words, *texts]).encode()
         digest = hashlib.sha256(f"{reader.__name__} ".encode() + content).hexdigest()
         with self._turn:
@@ -158,7 +158,7 @@ class Setups:
 
 
 def _texts(said: bytes, name: str, count: int) -> list[list[str]]:
-    """What a reader said, which is not believed: lists of texts."""
+    """A reader's untrusted output, checked: lists of texts."""
     try:
         lists = json.loads(said)
         if len(lists) == count and all(isinstance(one, str) for some in lists for one in some):

@@ -1,7 +1,7 @@
-"""Writes the file in each archive that it is given to stdout, each with a line that says what follows.
+"""Prints the first file of each given archive to stdout, after a line with its kind.
 
-A program of the sandbox (standard library only): an archive has what an image's maker chose. `file`, the
-content and a NUL byte, which no such file has; `none` and a NUL byte for what is no regular file.
+Runs in the sandbox (standard library only), since an image's maker chose the contents. Per archive: `file`,
+the content and a NUL byte, which no such file has; `none` and a NUL byte if it is no regular file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tarfile
 
 
 def unpacked(path: str) -> bytes | None:
-    """The content of the first entry of the archive; None: it is no regular file, or no archive."""
+    """The archive's first file; None: no archive, no regular file, or one with NUL bytes."""
     try:
         with tarfile.open(path) as archive:
             entry = archive.next()

@@ -1,19 +1,18 @@
-"""Python environments of sessions on nodes without containers: each combination built once a node.
+"""Python environments of sessions on nodes without containers: each is built once per node.
 
 ```
-<agent data>/environments/<key>/         (built again: `<key>.2`) a virtual environment of one user's, the agent's and read-only
-<agent data>/environments/<key>.owner    the id of the user whose it is; empty: everybody's
+<agent data>/environments/<key>/         (rebuilt: `<key>.2`) a virtual environment, owned by the agent and read-only
+<agent data>/environments/<key>.owner    the id of its user; empty: everybody's
 <agent data>/environments/<key>.ready    written last, with the time; its mtime is the last use
 ```
 
-What users chose is never read here: uv has a sandbox (`sandbox.py`) in which it installs wheels only
-(`installer.py`), and what comes out of it is checked and sealed without being opened. The mark that one is
-whole lies beside it, where no package can write it. What is built for one user is given to no other who names
-the same: an index may have shown it to that user alone, and packages of theirs may have changed it, or the
-downloads that it was made from. Only the bare one, which nothing is installed into, is everybody's. A user's
-environments share the files of the wheels that they have in common (`kept.py`). An environment is never the
-platform's own and has no pip; it is made with the platform's uv, under the host's pip configuration as far as that
-says where packages come from.
+Users' packages are never read here: uv installs wheels only (`installer.py`), in a sandbox (`sandbox.py`),
+and the result is checked and sealed without being opened. The mark of a complete environment is beside it,
+where no package can write. An environment of one user is never given to another with the same requirements:
+an index may serve the packages to that user alone, and packages may have changed it, or the downloads that
+it was made from. Only the bare one and that of the default packages are everybody's. A user's environments
+share the files of common wheels (`kept.py`). An environment is never the platform's own and has no pip; it
+is made with the platform's uv, and of the host's pip configuration only the sources of packages apply.
 """
 
 from __future__ import annotations
@@ -78,14 +77,14 @@ _BARE_DISK_BYTES = 8 << 20
 _BLOCK = 512
 _CONDA_PYTHON = re.compile(r"python-(\d+\.\d+\.[0-9a-z]{1,16})-\w+\.json")
 _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr")
-"""What a build's root has of the machine by itself, or never has."""
+"""Folders that a build's root always has, or must never have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """What an environment is to have: `lines`, and of `base` what they do not name and can be had beside them.
+    """The contents of an environment: `lines`, and if compatible `base`, without the packages that `lines` name.
 
-    `owner`: the id of the user whose it is; "": everybody's. `conda`: packages of conda, which `lines` are added to.
+    `owner`: the id of its user; "": everybody's. `conda`: packages of conda, to which `lines` are added.
     """
 
     lines: Sequence[str] = ()
@@ -101,10 +100,10 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What people are told of an environment.
+    """Facts about an environment, for users.
 
-    `owner`: a user's id; "": everybody's; None: not known. `size`: bytes on disk; `shared`: of these what had other names,
-    too, when it was measured. `built_at`: Unix seconds.
+    `owner`: a user's id; "": everybody's; None: unknown. `size`: bytes on disk; `shared`: the part shared with others
+    when it was measured. `built_at`: Unix seconds.
     """
 
     owner: str | None
@@ -115,11 +114,11 @@ class Facts:
 
 
 class Environments:
-    """The node's environments below `folder`, built in `sandbox`. Blocking; safe from several threads and processes.
+    """The node's environments below `folder`, built in `sandbox`. Blocking; safe for concurrent threads and processes.
 
-    `accounts` keeps those of one user from the programs of others, where users have accounts here. `default` are
-    the lines of what code has that names no packages, and which others are added to. `conda` builds packages of conda;
-    without, they are refused.
+    `accounts` keeps a user's environments from the programs of others, where users have accounts here. `default`:
+    the lines for code that names no packages, also added to the lines of other code. `conda` builds packages of
+    conda; without it they are refused.
     """
 
     def __init__(
@@ -143,11 +142,11 @@ class Environments:
 
     @property
     def builds_conda(self) -> bool:
-        """Whether packages of conda can be installed."""
+        """Whether conda packages can be installed."""
         return self._conda is not None
 
     def key(self, requirements: Requirements, owner: str) -> str:
-        """Names the environment: the interpreter, where pip looks, the lines in their order, and whose they are."""
+        """Hash of the environment's inputs: the interpreter, pip's sources, the ordered lines, and the owner."""
         return _key(self._wanted(requirements, owner))
 
     def _wanted(self, requirements: Requirements, owner: str) -> _Wanted:
@@ -171,13 +170,13 @@ class Environments:
         built_after: float = 0.0,
         built: Callable[[float], object] = lambda _: None,
     ) -> PythonEnvironment:
-        """The environment for `requirements`, built if it is the first time; marks its use.
+        """The environment for `requirements`, built on first use; marks its use.
 
-        With a `lock` it has exactly these packages. Without one, for no requirements it is that of the node's default packages, and the bare one where these cannot be had. One that was built before `built_after` is built anew, beside that one. `built` gets when it was built. Both are Unix seconds.
+        With a `lock` it has exactly the lock's packages. Without lock and requirements it is that of the node's default packages, or the bare one if these cannot be installed. One built before `built_after` is rebuilt, beside the old one. `built` gets the build time. Both are Unix seconds.
 
-        `owner` is the id of the user whose it is, and whose downloads a build goes on from. `say` gets what is
-        to be seen in the session's log, `waits` why its build waits, `use` the key before anybody could remove it. Raises
-        EnvironmentFailed with the last lines of that, EnvironmentCancelled soon after `cancelled` is set, and
+        `owner` is the user's id; a build starts with this user's downloads. `say` gets output for the
+        session's log, `waits` why the build waits, `use` the key before anybody could remove it. Raises
+        EnvironmentFailed with the last lines of output, EnvironmentCancelled soon after `cancelled` is set, and
         AccountsError and OSError where this machine lacks something.
         """
         provide = partial(
@@ -199,14 +198,14 @@ class Environments:
         if requirements.lines or requirements.conda or not self._default:
             return provide(self._wanted(requirements, owner), built_after=built_after)
         try:
-            # which no user has made anew for all others
+            # no user may have it rebuilt for all others
             return provide(self._wanted(requirements, owner), built_after=0.0)
         except EnvironmentFailed as error:
             say(f"nsml: note: without the node's default packages: {error}\n".encode())
             return provide(_Wanted(), built_after=0.0)
 
     def build_default(self, say: Say, cancelled: threading.Event, *, built_after: float) -> None:
-        """Have the environment of the default packages, before anybody waits for it. Raises as `provide`."""
+        """Build the environment of the default packages before anybody waits for it. Raises as `provide`."""
         self._provide(
             _Wanted(lines=self._default),
             say=say,
@@ -251,17 +250,17 @@ class Environments:
             )
         os.utime(ready)
         built(self._built_at(key))
-        self._keep_private(place, wanted)  # what an agent of another level built, too
+        self._keep_private(place, wanted)  # also if an agent of another level built it
         return PythonEnvironment(folder=place, base_prefix=Path(sys.base_prefix))
 
     def _current(self, key: str, built_after: float) -> str:
-        """The generation to use: the last one, or the next where that is too old, or there is none."""
+        """The generation to use: the last one, or the next if that is too old or missing."""
         last = last_of(key, (mark.stem for mark in self.folder.glob(f"{key}*.ready")))
         is_good = last is not None and self._built_at(last) >= built_after
         return last if last is not None and is_good else next_of(key, last)
 
     def _locked(self, requirements: Requirements, lock: str, owner: str) -> _Wanted:
-        """Raises EnvironmentFailed where it cannot be the lock of these requirements."""
+        """Raises EnvironmentFailed if the lock does not fit the requirements."""
         try:
             found = locked(requirements, lock, self._default)
             conda = self._conda_packages(found.conda) if found.conda else None
@@ -270,7 +269,7 @@ class Environments:
             raise EnvironmentFailed(f"the lock of its packages cannot be used: {error}") from None
 
     def _conda_packages(self, wanted: CondaPackages) -> CondaPackages:
-        """From the channels that this node has. Raises EnvironmentFailed where it builds no packages of conda."""
+        """`wanted` with this node's channels. Raises EnvironmentFailed if it builds no conda packages."""
         if self._conda is None:
             raise EnvironmentFailed(MISSING)
         return self._conda.replaced(wanted)
@@ -281,13 +280,13 @@ class Environments:
         return sorted(names - {one.name for one in read_lock(lock)})
 
     def _has(self, wanted: _Wanted, lock: str) -> bool:
-        """Whether the environment for what was asked for has these packages as it is."""
+        """Whether the current environment for `wanted` has exactly this lock."""
         return lock_of(self.folder / self._current(_key(wanted), 0.0)) == lock
 
     def _built_at(self, key: str) -> float:
-        """When it was built: Unix seconds; 0 where that is not known."""
+        """When it was built: Unix seconds; 0: unknown."""
         with suppress(OSError):
-            # empty in what earlier versions built
+            # empty if an earlier version built it
             if said := self._ready(key).read_text():
                 return float(said)
             return (self.folder / key).stat().st_mtime
@@ -307,13 +306,13 @@ class Environments:
         return found
 
     def owner(self, key: str) -> str | None:
-        """Whose one is that is there: see Facts."""
+        """Its owner: see Facts."""
         with suppress(OSError):
             return self._owner(key).read_text()
         return None
 
     def facts(self, key: str) -> Facts:
-        """What is known of one that is there. Reads all of its folders once: what is built never changes."""
+        """Its facts. Reads all of its folders once: a built environment never changes."""
         known, built_at = self._measured.get(key), self._built_at(key)
         if known is None or known.built_at != built_at:
             known = self._measured[key] = self._measure(key, built_at)
@@ -336,13 +335,13 @@ class Environments:
         )
 
     def touch(self, key: str) -> None:
-        """It is used now."""
+        """Mark it used."""
         for ready in (self._ready(key), self.folder / key / "ready"):
             with suppress(OSError):
                 os.utime(ready, follow_symlinks=False)
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
-        """Remove one that nobody uses or builds; whether it is gone."""
+        """Remove it unless it is used or being built; whether it is gone."""
         place = self.folder / key
         with self._builds.unused(key) as is_free:
             if not is_free or is_used():
@@ -387,7 +386,7 @@ class Environments:
                 turn=turn,
                 sealed=lambda made: self._keep_private(made, wanted),
             )
-            # the mark must not outlive a power loss that the files before it do not
+            # after a power loss the mark must not exist without the files before it
             flush_filesystem(place)
             _warn_of_unreadable_lock(place, say)
             write_atomically(self._owner(place.name), wanted.owner.encode())
@@ -416,7 +415,7 @@ class Environments:
         if is_on(options.get("no-index", "")):
             variables[installer.NO_INDEX] = "1"
         if "SSL_CERT_FILE" in variables:
-            variables["REQUESTS_CA_BUNDLE"] = variables["SSL_CERT_FILE"]  # micromamba's word for it
+            variables["REQUESTS_CA_BUNDLE"] = variables["SSL_CERT_FILE"]  # micromamba's name for it
         folders = [*shareable(of_host, hides=_hides), *self._conda.folders()]
         return Task(
             argv=[str(base_python()), "-I", str(kit / "conda_installer.py"), str(place), "{run}"],
@@ -444,7 +443,7 @@ class Environments:
         programs = {"installer.py": Path(installer.__file__)}
         if wanted.lines:
             kit = shared_copy(self._sandbox.folder, "uv", programs | {"uv": uv_program()})
-        else:  # without 40 MB that nothing would use
+        else:  # without uv: 40 MB, unused here
             kit = shared_copy(self._sandbox.folder, "kit", programs)
         argv = [str(base_python()), "-I", str(kit / "installer.py"), str(place)]
         mounts = [Mount(source=kit, target=str(kit))]
@@ -475,7 +474,7 @@ class Environments:
         )
 
     def _preferred(self) -> bytes:
-        """The lock of the default packages, whose versions are those to take beside other packages."""
+        """The lock of the default packages: preferred versions beside other packages."""
         key = self._current(_key(_Wanted(lines=self._default)), 0.0)
         with suppress(OSError):
             return (self.folder / key / installer.LOCK).read_bytes()
@@ -483,14 +482,14 @@ class Environments:
 
 
 def lock_of(environment: Path) -> str:
-    """The lock of an environment; "" where it has none, or one that nobody else takes."""
+    """The lock of an environment; "" if it is missing or invalid."""
     with suppress(OSError, ValueError):
         return _read_lock_file(environment)
     return ""
 
 
 def _read_lock_file(environment: Path) -> str:
-    """Raises OSError, and ValueError for what is no lock."""
+    """Raises OSError, and ValueError for an invalid lock."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(environment / installer.LOCK, flags)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
@@ -500,7 +499,7 @@ def _read_lock_file(environment: Path) -> str:
 
 
 def _warn_of_unreadable_lock(environment: Path, say: Say) -> None:
-    """Say in the agent's log and in the session's why a new environment has no lock, though its build left one."""
+    """Log why a new environment has no lock though its build left one, for the agent and the session."""
     try:
         _read_lock_file(environment)
     except FileNotFoundError:
@@ -511,9 +510,9 @@ def _warn_of_unreadable_lock(environment: Path, say: Say) -> None:
 
 
 def python_version_of(environment: Path) -> str:
-    """Of the interpreter of an environment; "" where that is not known. Blocking.
+    """The Python version of an environment; "" if unknown. Blocking.
 
-    That of this node, unless it has one from conda: what its packages wrote is believed if it looks like a version.
+    This node's, unless it has one from conda: its packages' record is trusted if it looks like a version.
     """
     if not (environment / "conda-meta").is_dir():
         return platform.python_version()
@@ -541,6 +540,6 @@ def _packages(lines: Sequence[str]) -> bytes:
 
 
 def _hides(place: Path) -> bool:
-    """Whether a mount of the folder would hide what a build's root has, or what it must not have."""
+    """Whether mounting the folder would hide a build's own root, or add what it must not have."""
     text = str(place)
     return text == "/" or any(text == part or text.startswith(f"{part}/") for part in _SYSTEM)
