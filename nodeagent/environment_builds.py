@@ -1,6 +1,6 @@
-"""Builds of environments that users ask for before a session needs them. No order is stored.
+"""Builds of environments that users request before a session needs them. Orders are not stored.
 
-What was built is kept like what a session asked for.
+Results are kept like those of sessions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = structlog.get_logger()
 
 
 class Built(NamedTuple):
-    """What was built: what names it on the node, and the lock of its packages ("": it has none)."""
+    """A result of a build: its key on the node, and the lock of its packages ("": it has none)."""
 
     key: str
     lock: str = ""
@@ -56,7 +56,7 @@ class Built(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Asked:
-    """For whom something is built, with which logins at registries, and who hears of it. Times are Unix seconds."""
+    """A request for a build: its user, registry logins, and callbacks. Times are Unix seconds."""
 
     owner: str
     say: Say
@@ -68,13 +68,13 @@ class Asked:
 
 
 class Provide(Protocol):
-    """Builds what sessions have on this node. Blocking."""
+    """Builds environments as for sessions on this node. Blocking."""
 
     in_containers: bool
-    """Whether it builds images: packages may be built from source there, and the image below has packages already."""
+    """Whether it builds images: packages may be built from source there, and the base image has packages already."""
 
     def __call__(self, wanted: Requirements, asked: Asked) -> Built:
-        """What a session with these requirements gets."""
+        """Build as for a session with these requirements."""
         ...
 
     def from_dockerfile(self, files: pb.EnvironmentFiles, asked: Asked) -> Built:
@@ -91,7 +91,7 @@ class OnMachine:
         self._environments = environments
 
     def uses(self) -> frozenset[str]:
-        """See InImages: an environment that is being built is held by its own lock."""
+        """See InImages: an environment that is being built is protected by its own lock."""
         return frozenset()
 
     def __call__(self, wanted: Requirements, asked: Asked) -> Built:
@@ -117,7 +117,7 @@ class OnMachine:
 
 
 class InImages:
-    """Images of a node with containers, with the packages upon the image that the code or the site names."""
+    """Images of a node with containers: the packages on the image that the code or the site names."""
 
     in_containers = True
 
@@ -127,7 +127,7 @@ class InImages:
         """The keys of images, by the build that needs them."""
 
     def uses(self) -> frozenset[str]:
-        """What running builds need, as `used_things` has it for replicas; from any thread."""
+        """Images that running builds need, in the format of `used_things`; thread-safe."""
         return frozenset(f"image {key}" for held in list(self._held.values()) for key in list(held))
 
     def __call__(self, wanted: Requirements, asked: Asked) -> Built:
@@ -201,7 +201,7 @@ class _Build(Work[pb.EnvironmentBuild]):
     began_at: float = field(default_factory=time.time)
     log: bytearray = field(default_factory=bytearray)
     forgotten: int = 0
-    """Bytes of the log that are not kept any more."""
+    """Bytes dropped from the log's start."""
     words: str = ""
     built_at: float = 0.0
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -222,9 +222,9 @@ class _Build(Work[pb.EnvironmentBuild]):
         self.built_at = at
 
     def told(self, known: int) -> pb.EnvironmentBuild:
-        """How it stands, with its log from `known` on."""
+        """Its status, with its log from byte `known` on."""
         message = pb.EnvironmentBuild(state=pb.ENVIRONMENT_BUILD_STATE_RUNNING, words=self.words)
-        # before the log: what is not told any more was said before the end
+        # before the log: once there is a result, the log is complete
         if self.result is not None:
             message.CopyFrom(self.result)
         with self.turn:
@@ -233,7 +233,7 @@ class _Build(Work[pb.EnvironmentBuild]):
             message.log, message.log_offset = piece, self.forgotten + begin
             has_more = begin + len(piece) < len(self.log)
         if has_more:
-            # the end is told with the end of the log
+            # the end is reported with the end of the log
             message.state = pb.ENVIRONMENT_BUILD_STATE_RUNNING
             message.ClearField("lock")
         message.build_id = self.build_id
@@ -241,11 +241,11 @@ class _Build(Work[pb.EnvironmentBuild]):
 
 
 class EnvironmentBuilds:
-    """The builds that users asked for. A context manager: leaving it cancels those that run.
+    """Builds requested by users. A context manager: leaving it cancels running builds.
 
     Args:
         most: the limits of concurrent builds of this kind: on the node, and of one user.
-        reader: of the files of users.
+        reader: of users' files.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class EnvironmentBuilds:
         files: pb.EnvironmentFiles,
         logins: Mapping[str, Login] = MappingProxyType({}),
     ) -> pb.EnvironmentBuild:
-        """Begin one, with its owner's logins at registries; how it stands."""
+        """Start one, with its owner's registry logins; return its status."""
         if refusal := self._builds.refusal(owner):
             return _failed(refusal)
         build = _Build(build_id=build_id, asked_at=self._builds.now())
@@ -297,13 +297,13 @@ class EnvironmentBuilds:
         return build.told(0)
 
     def cancel(self, owner: str, build_id: str) -> None:
-        """Have one end, if it runs."""
+        """Cancel one, if it runs."""
         build = self._builds.find(owner, build_id)
         if build is not None:
             build.cancelled.set()
 
     def look(self, owner: str, build_id: str, known: int) -> pb.EnvironmentBuild:
-        """How one stands, with what it said from `known` bytes on."""
+        """The status of one, with its log from byte `known` on."""
         build = self._builds.find(owner, build_id)
         if build is None:
             return pb.EnvironmentBuild(state=pb.ENVIRONMENT_BUILD_STATE_UNKNOWN)
