@@ -1,4 +1,4 @@
-"""Users' questions about environments of this node, removals and builds. No order is stored."""
+"""Users' orders about environments of this node: list, remove, build. They are not stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_LISTED: Final = 256
 MOST_WAITING: Final = 256
 """Different orders that wait for their turn; more are refused."""
 WANTED_FOR_S: Final = 25.0
-"""How long the control plane waits: an order that has waited longer is not carried out."""
+"""How long the control plane waits, in seconds: older orders are not carried out."""
 
 log = structlog.get_logger()
 
@@ -43,25 +43,25 @@ class Stored(Protocol):
         ...
 
     def owner(self, key: str) -> str | None:
-        """Whose one is; see Facts."""
+        """Its owner; see Facts."""
         ...
 
     def facts(self, key: str) -> Facts:
-        """What is known of one."""
+        """Its facts."""
         ...
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
-        """Remove one that nobody uses or builds; whether it is gone."""
+        """Remove it unless it is used or being built; whether it is gone."""
         ...
 
 
 class EnvironmentOrders:
-    """Carries out the orders, one after the other, equal ones together. A context manager: leaving it gives up what is not done.
+    """Carries out orders, one after the other, equal ones together. A context manager: leaving it drops unfinished ones.
 
     Args:
-        environments: of this node, by what its replicas' uses call their kind; no two kinds have the same key.
+        environments: of this node, by their kind in its replicas' uses; no two kinds have the same key.
         folders: of its replicas.
-        builds: what builds some before a session needs them.
+        builds: of environments before a session needs them.
         answered: called when there is an answer.
     """
 
@@ -82,7 +82,7 @@ class EnvironmentOrders:
         self._clock = clock
         self._run_long = run_long
         self._waiting: OrderedDict[tuple[str, str], dict[str, float]] = OrderedDict()
-        """By what is to be removed and the owner: when each order of this came, by its id."""
+        """By key to remove and owner: when each such order arrived (monotonic), by its id."""
         self._answers: list[pb.EnvironmentReport] = []
         self._group = TaskGroup()
         self._working: asyncio.Task[None] | None = None
@@ -134,7 +134,7 @@ class EnvironmentOrders:
             since = self._clock.monotonic() - WANTED_FOR_S
             if max(orders.values()) > since:
                 report = await self._carried_out(remove, owner)
-                self._answer(orders, report)  # with those that came meanwhile
+                self._answer(orders, report)  # also orders that came meanwhile
             del self._waiting[remove, owner]
 
     def _answer(self, order_ids: Iterable[str], report: pb.EnvironmentReport) -> None:
