@@ -1,6 +1,6 @@
 """Users' orders about images of this node: pull one before a session needs it, remove one.
 
-No order is stored. An image that was pulled is kept like one that a session asked for.
+Orders are not stored. A pulled image is kept like one that a session requested.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class ImageOrders:
     def _fetched(
         self, pull: _Pull, owner: str, logins: Mapping[str, Login]
     ) -> resources.ImageStatus:
-        """Have the image here. Blocking."""
+        """Get the image. Blocking."""
         pinned, size = self._images.fetch(
             pull.image, pull.say, pull.cancelled, owner=owner, logins=logins
         )
