@@ -2,9 +2,12 @@
 
 Usage: python -m tests.integration.collecting_program FOLDER SEED MOMENT
 
-A moment is a write of the database, or a file that is opened for writing, renamed or removed. At the given one the process
-is gone, as by kill -9; 0: it does not die, and ends with 0 once nothing is left to collect. The clock is the folder's own: it goes
-a grace ahead whenever nothing is on its way from being found present to being referred to.
+A moment is a write of the database or the bucket, or a file that is opened for writing, renamed or removed. At the given one the
+process is gone, as by kill -9; 0: it does not die, and ends with 0 once nothing is left to collect. The clock is the folder's own:
+it goes a grace ahead whenever nothing is on its way from being found present to being referred to.
+
+The database and the objects are in the folder too, unless `Servers` was written there. While a server is away, what was begun is
+tried again until it succeeds.
 """
 
 import asyncio
@@ -12,18 +15,30 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from controlplane.content.object_gc import Collector
 from controlplane.content.observed_clock import ObservedClock
-from controlplane.history.sqlite import SqliteHistory, open_history
+from controlplane.domain.errors import Unavailable
+from controlplane.history.postgresql import PostgresHistory, address, database
+from controlplane.history.postgresql.dialect import PostgresDialect
+from controlplane.history.sql.history import History
+from controlplane.history.sqlite import open_history
 from controlplane.history.sqlite.database import SqliteDatabase
 from controlplane.history.values import Dataset
 from controlplane.objects import maintenance
+from controlplane.objects.bucket_files import BucketFiles
+from controlplane.objects.files import Files
 from controlplane.objects.folder_files import open_folder
 from controlplane.objects.packed import PackedObjects
+from controlplane.objects.service import BucketService
+from controlplane.objects.shared_files import open_shared
 from nsml.common.clock import SystemClock, in_thread
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
@@ -33,6 +48,26 @@ CONTENTS = 400
 """Different files; those of a tree are some of them."""
 NAMES = 12
 OWNER = "kim"
+T = TypeVar("T")
+
+
+class Servers(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps the database and the objects; `keys`: variables of the environment with the bucket's."""
+
+    history: str
+    objects: str
+    endpoint: str
+    keys: dict[str, str]
+
+    def write(self, folder: Path) -> None:
+        """Have whatever opens the folder use them."""
+        (folder / "servers.json").write_bytes(msgspec.json.encode(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Servers | None":
+        """Those of a folder, if it has any."""
+        file = folder / "servers.json"
+        return msgspec.json.decode(file.read_bytes(), type=cls) if file.exists() else None
 
 
 def content(number: int) -> bytes:
@@ -69,6 +104,11 @@ class FolderClock(SystemClock):
         """See Clock."""
         return super().monotonic() + self._ahead_s
 
+    @property
+    def ahead_s(self) -> float:
+        """How far it is ahead."""
+        return self._ahead_s
+
     def advance(self, by_s: float) -> None:
         """Have it so much further ahead, also for who opens the folder next."""
         self._ahead_s += by_s
@@ -77,10 +117,22 @@ class FolderClock(SystemClock):
         fresh.rename(self._ahead)
 
 
+class _AheadDialect(PostgresDialect):
+    """The server's clock, as far ahead as the folder's."""
+
+    def __init__(self, clock: FolderClock) -> None:
+        self._clock = clock
+
+    @property
+    def now(self) -> str:  # type: ignore[override]
+        """See Dialect."""
+        return f"{PostgresDialect.now} + {self._clock.ahead_s}"
+
+
 class World:
     """What is in the folder, opened."""
 
-    def __init__(self, clock: FolderClock, history: SqliteHistory, objects: PackedObjects) -> None:
+    def __init__(self, clock: FolderClock, history: History, objects: PackedObjects) -> None:
         self.clock = clock
         self.history = history
         self.objects = objects
@@ -136,11 +188,23 @@ class World:
 async def open_world(folder: Path) -> World:
     """Open it as a control plane does at its start."""
     clock = FolderClock(folder)
-    history = await open_history(folder / "history.db", clock=clock, run=in_thread)
-    objects = PackedObjects(open_folder(folder / "objects", in_thread), history.packs)
+    history, files = await _opened(folder, clock)
+    objects = PackedObjects(files, history.packs)
     await objects.mark("c1/x")
     await objects.prepare()
     return World(clock, history, objects)
+
+
+async def _opened(folder: Path, clock: FolderClock) -> tuple[History, Files]:
+    servers = Servers.read(folder)
+    if servers is None:
+        history = await open_history(folder / "history.db", clock=clock, run=in_thread)
+        return history, open_folder(folder / "objects", in_thread)
+    kept = await database.open_database(address.read_address(servers.history))
+    kept.dialect = _AheadDialect(clock)
+    service = BucketService(endpoint=servers.endpoint)
+    files = open_shared(servers.objects, in_thread, service=service, environment=servers.keys)
+    return PostgresHistory(kept, clock), files
 
 
 def say(*words: str) -> None:
@@ -163,16 +227,38 @@ def die_at(moment: int) -> None:
         if is_written or event in {"os.rename", "os.remove", "os.link"}:
             count()
 
-    written = SqliteDatabase.write
-
-    async def write(self: SqliteDatabase, *arguments: Any, **options: Any) -> Any:
-        count()
-        done = await written(self, *arguments, **options)
-        count()
-        return done
-
     sys.addaudithook(audit)
-    SqliteDatabase.write = write  # type: ignore[method-assign]
+    for kind, name in (
+        (SqliteDatabase, "write"),
+        (database.PostgresDatabase, "write"),
+        (BucketFiles, "put"),
+        (BucketFiles, "remove"),
+    ):
+        setattr(kind, name, _counting(getattr(kind, name), count))
+
+
+def _counting(
+    done: Callable[..., Awaitable[Any]], count: Callable[[], None]
+) -> Callable[..., Awaitable[Any]]:
+    """The same, with a moment before it and one after."""
+
+    async def counted(*arguments: Any, **options: Any) -> Any:
+        count()
+        found = await done(*arguments, **options)
+        count()
+        return found
+
+    return counted
+
+
+async def insist(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try again while a server is away."""
+    while True:
+        try:
+            return await attempt()
+        except Unavailable:
+            say("refused")
+            await asyncio.sleep(0.05)
 
 
 async def change(world: World, chance: random.Random) -> None:
@@ -180,11 +266,12 @@ async def change(world: World, chance: random.Random) -> None:
     while True:
         name, seed = f"d{chance.randrange(NAMES)}", chance.randrange(1_000)
         if chance.random() < 0.6:
-            await world.refer(name, seed)
+            await insist(partial(world.refer, name, seed))
             say("made", name, str(seed))
         else:
             say("removing", name)
-            await world.history.catalogue.remove_dataset(OWNER, name, at=world.clock.time())
+            remove = partial(world.history.catalogue.remove_dataset, OWNER, name)
+            await insist(partial(remove, at=world.clock.time()))
         # Else nearly all moments are the writer's, and few fall into a look.
         await asyncio.sleep(0.05)
 
@@ -192,7 +279,7 @@ async def change(world: World, chance: random.Random) -> None:
 async def collect(world: World) -> None:
     """Look and look again, for ever."""
     while True:
-        await world.collect()
+        await insist(world.collect)
         say("collected")
 
 

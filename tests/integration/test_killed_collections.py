@@ -1,15 +1,18 @@
-"""An object store whose control plane is killed again and again while versions come and go, what earlier versions stored is moved
-into packs, and garbage is collected and packs are copied together.
+"""An object store whose control plane, database and bucket are killed again and again while versions come and go, what earlier
+versions stored is moved into packs, and garbage is collected and packs are copied together.
 
 What was acknowledged is whole, whatever is visible is whole, and in the end nothing takes room that nothing refers to.
-NSML_SEED repeats one seed; NSML_STORAGE_KILLS: how often it is killed.
+NSML_SEED repeats one seed; NSML_STORAGE_KILLS: how often one of them is killed.
 """
 
 import asyncio
 import os
 import random
+import signal
 import sys
 from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,10 @@ from controlplane.objects.maintenance import MANY_SMALL, SMALL_BYTES
 from controlplane.objects.pack import key_of
 from nsml.content.framing import frame
 from tests.integration import collecting_program as program
-from tests.integration.collecting_program import OWNER, open_world, tree
+from tests.integration.collecting_program import OWNER, Servers, open_world, tree
+from tests.support.postgres import PostgresServer
+from tests.support.proxy import Proxy
+from tests.support.s3 import KEYS, S3Server
 
 SEEDS = [int(os.environ["NSML_SEED"])] if "NSML_SEED" in os.environ else [1]
 KILLS = int(os.environ.get("NSML_STORAGE_KILLS", "6"))
@@ -28,31 +34,96 @@ OLD = [-1, -2, -3]
 NAMES = [f"d{number}" for number in range(program.NAMES)] + [f"old{seed}" for seed in OLD]
 
 
-async def run(folder: Path, seed: int, moment: int) -> tuple[int, list[list[str]]]:
-    """Run it until it dies or ends; its exit code, and what it has said."""
+NEVER = 1 << 60
+"""A moment that does not come."""
+PATIENCE_S = 120.0
+
+
+class Run:
+    """A run of the program, and what it has said: word and names."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said: list[list[str]] = []
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            words = line.decode().split()
+            # The rest is the log.
+            if words and words[0] in {"made", "removing", "collected", "refused"}:
+                self.said.append(words)
+
+    async def says(self, *words: str) -> None:
+        """Wait until it has said all of these words, from now on."""
+        start = len(self.said)
+        async with asyncio.timeout(PATIENCE_S):
+            while not set(words) <= {said[0] for said in self.said[start:]}:
+                assert not self._reading.done(), f"it ended before it said {words}"
+                await asyncio.sleep(0.02)
+
+    async def end(self) -> int:
+        """Wait until it has died or ended; its exit code."""
+        await self._reading
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def running(folder: Path, seed: int, moment: int) -> AsyncIterator[Run]:
+    """A run that is killed at the end of the block, unless it has ended before."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.integration.collecting_program"),
         *(str(folder), str(seed), str(moment)),
         stdout=asyncio.subprocess.PIPE,
     )
-    said, _ = await process.communicate()
-    assert process.returncode is not None
-    lines = [line.split() for line in said.decode().splitlines()]
-    # The rest is the log.
-    return process.returncode, [one for one in lines if one[0] in {"made", "removing", "collected"}]
+    run = Run(process)
+    try:
+        yield run
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await run.end()
 
 
-def store_loose(folder: Path, blobs: dict[str, bytes], under: str) -> None:
-    for digest, data in blobs.items():
-        path = folder / "objects" / under / digest[:2] / digest[2:]
+class Place:
+    """Where a world's objects are, as files by key."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "objects"
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write one past the object store."""
+        path = self._folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(frame(data))
+        path.write_bytes(data)
+
+    def keys(self) -> set[str]:
+        """All of them."""
+        files = (path for path in self._folder.rglob("*") if path.is_file())
+        return {str(path.relative_to(self._folder)) for path in files}
 
 
-async def begin(folder: Path) -> None:
+class BucketPlace:
+    """The same in a bucket."""
+
+    def __init__(self, server: S3Server, bucket: str) -> None:
+        self._server, self._bucket = server, bucket
+
+    def put(self, key: str, data: bytes) -> None:
+        """See Place."""
+        self._server.client().put_object(Bucket=self._bucket, Key=f"p/{key}", Body=data)
+
+    def keys(self) -> set[str]:
+        """See Place."""
+        return {key.removeprefix("p/") for key in self._server.keys(self._bucket)}
+
+
+async def begin(folder: Path, place: Place | BucketPlace) -> None:
     """As an earlier version left it: each blob a file; the trees of three datasets, and of none, one of these aside."""
     for seed, under in [*((one, NAMED) for one in [*OLD, -4]), (-5, ASIDE)]:
-        store_loose(folder, tree(seed)[1], under)
+        for digest, data in tree(seed)[1].items():
+            place.put(f"{under}/{digest[:2]}/{digest[2:]}", frame(data))
     world = await open_world(folder)
     for seed in OLD:
         await world.note(f"old{seed}", seed)
@@ -68,22 +139,24 @@ async def visible(folder: Path) -> dict[str, set[str]]:
         found[name] = {one.version.message for one in versions}
     for one in set().union(*found.values()):
         root, blobs = tree(int(one))
-        for digest, data in blobs.items():
-            assert await world.objects.get(digest) == data, f"{digest} of {root}"
+        digests = list(blobs)
+        while digests:
+            read = await world.objects.get_first(digests, 16 << 20)
+            for digest, data in zip(digests, read, strict=False):
+                assert blobs[digest] == data, f"{digest} of {root}"
+            del digests[: len(read)]
     await world.history.close()
     return found
 
 
-async def check_room(folder: Path, left: set[str]) -> None:
+async def check_room(folder: Path, place: Place | BucketPlace, left: set[str]) -> None:
     """Everything that is stored belongs to one of the trees."""
     world = await open_world(folder)
     wanted = {digest for one in left for digest in tree(int(one))[1]}
     assert {blob.digest async for blob in world.objects.list()} == wanted
     assert [blob async for blob in world.objects.list_aside()] == []
     packs = {key_of(pack.name): pack for pack in await world.history.packs.packs()}
-    objects = folder / "objects"
-    files = {str(path.relative_to(objects)) for path in objects.rglob("*") if path.is_file()}
-    assert files - {"mark", "clock"} == packs.keys(), (
+    assert place.keys() - {"mark", "clock"} == packs.keys(), (
         "nothing unfinished is left, and no blob of its own"
     )
     assert sum(pack.stored < SMALL_BYTES for pack in packs.values()) < MANY_SMALL
@@ -92,32 +165,104 @@ async def check_room(folder: Path, left: set[str]) -> None:
     await world.history.close()
 
 
+class Kept:
+    """What has to be there: trees by dataset; and how often the program has done what."""
+
+    def __init__(self) -> None:
+        self.needed: dict[str, set[str]] = defaultdict(
+            set, {f"old{one}": {str(one)} for one in OLD}
+        )
+        self.done: Counter[str] = Counter()
+
+    def note(self, said: list[list[str]]) -> None:
+        """Take in what a run has said."""
+        for word, *names in said:
+            self.done[word] += 1
+            if word == "made":
+                self.needed[names[0]].add(names[1])
+            elif word == "removing":
+                self.needed[names[0]].clear()
+
+    async def check(self, folder: Path) -> set[str]:
+        """All of it is visible, and all that is visible is whole: these trees."""
+        found = await visible(folder)
+        for name, wanted in self.needed.items():
+            assert wanted <= found[name], name
+        return set().union(*found.values())
+
+    async def end(self, folder: Path, place: Place | BucketPlace) -> None:
+        """What is left, once nothing is left to collect, and that it did what it was killed in."""
+        async with running(folder, 0, 0) as run:
+            assert await run.end() == 0
+        await check_room(folder, place, await self.check(folder))
+        assert self.done["made"], "it did what it was killed in"
+        assert self.done["collected"]
+
+
 @pytest.mark.parametrize(
     "seed", [*SEEDS, *(pytest.param(n, marks=pytest.mark.variant) for n in (2, 3, 4))]
 )
+@pytest.mark.timeout(120 + 60 * KILLS)
 async def test_no_version_is_lost_and_no_room(seed: int, tmp_path: Path) -> None:
-    chance = random.Random(seed)
-    await begin(tmp_path)
-    needed: dict[str, set[str]] = defaultdict(set, {f"old{one}": {str(one)} for one in OLD})
-    done: Counter[str] = Counter()
+    chance, kept, place = random.Random(seed), Kept(), Place(tmp_path)
+    await begin(tmp_path, place)
     for number in range(KILLS):
         moment = chance.randrange(1, MOST_MOMENTS)
-        code, said = await run(tmp_path, chance.randrange(1 << 30), moment)
-        assert code == -9
-        for word, *names in said:
-            done[word] += 1
-            if word == "made":
-                needed[names[0]].add(names[1])
-            elif word == "removing":
-                needed[names[0]].clear()
-        print(number, moment, dict(done), flush=True)
-        found = await visible(tmp_path)
-        for name, wanted in needed.items():
-            assert wanted <= found[name], name
-    code, _ = await run(tmp_path, 0, 0)
-    assert code == 0
-    left = await visible(tmp_path)
-    assert all(wanted <= left[name] for name, wanted in needed.items())
-    await check_room(tmp_path, set().union(*left.values()))
-    assert done["made"], "it did what it was killed in"
-    assert done["collected"]
+        async with running(tmp_path, chance.randrange(1 << 30), moment) as run:
+            assert await run.end() == -signal.SIGKILL
+        kept.note(run.said)
+        print(number, moment, dict(kept.done), flush=True)
+        await kept.check(tmp_path)
+    await kept.end(tmp_path, place)
+
+
+@pytest.mark.long("it kills servers over and over, and collects what is left")
+@pytest.mark.timeout(120 + 60 * KILLS)
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_neither_is_lost_when_the_database_and_the_bucket_die(
+    seed: int, tmp_path: Path, postgres_server: PostgresServer, postgres_database: str, s3: S3Server
+) -> None:
+    chance, kept, bucket = random.Random(seed), Kept(), s3.bucket()
+    place = BucketPlace(s3, bucket)
+    killed: Counter[str] = Counter()
+    async with Proxy(s3.endpoint.removeprefix("http://")) as proxy:
+        Servers(
+            history=postgres_database,
+            objects=f"s3://{bucket}/p",
+            endpoint=f"http://{proxy.address}",
+            keys=dict(KEYS),
+        ).write(tmp_path)
+
+        async def kill_database() -> None:
+            await asyncio.to_thread(postgres_server.kill)
+            await asyncio.sleep(chance.uniform(0.0, 1.0))
+            await asyncio.to_thread(postgres_server.start)
+
+        async def cut_bucket() -> None:
+            if chance.random() < 0.5:
+                proxy.cut(after_bytes=chance.randrange(1 << 20))
+                return
+            proxy.refuse()
+            await asyncio.sleep(chance.uniform(0.0, 2.0))
+            proxy.heal()
+
+        servers = {"database": kill_database, "bucket": cut_bucket}
+        await begin(tmp_path, place)
+        while sum(killed.values()) < KILLS:
+            # In turn, so that even a short test has all of them.
+            moment = NEVER if killed["bucket"] == killed["program"] else chance.randrange(1, 200)
+            async with running(tmp_path, chance.randrange(1 << 30), moment) as run:
+                if moment != NEVER:
+                    assert await run.end() == -signal.SIGKILL
+                    killed["program"] += 1
+                else:
+                    await run.says("made", "collected")
+                    for victim in chance.sample(sorted(servers), len(servers)):
+                        await asyncio.sleep(chance.uniform(0.0, 1.0))
+                        await servers[victim]()
+                        killed[victim] += 1
+                        await run.says("made", "collected")
+            kept.note(run.said)
+            print(dict(killed), dict(kept.done), flush=True)
+            await kept.check(tmp_path)
+        await kept.end(tmp_path, place)

@@ -44,8 +44,8 @@ class S3Server:
 
     def keys(self, bucket: str) -> list[str]:
         """The names of all objects in a bucket."""
-        found = self.client().list_objects_v2(Bucket=bucket)
-        return [one["Key"] for one in found.get("Contents", ())]
+        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        return [one["Key"] for page in pages for one in page.get("Contents", ())]
 
     def empty(self, bucket: str) -> None:
         """Remove all objects of a bucket."""
