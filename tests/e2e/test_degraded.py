@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -19,7 +18,7 @@ from tests.e2e.programs import wait_for, write_program
 from tests.support import disks
 from tests.support.etcd import pause, require_etcd
 from tests.support.in_process import Platform
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, by_file
 
 LITTLE_BYTES = 32 << 10
 """What a full disk still has: less than a checkpoint, more than a probe."""
@@ -213,16 +212,6 @@ def test_without_the_history_ends_are_told_and_records_wait_on_the_node(server, 
             assert printed == [f"line {step}" for step in range(len(printed))]
             reported = platform.json("events", one, "loss")["items"]
             assert [point["step"] for point in reported] == list(range(len(printed)))
-
-
-def by_file(url: str, folder) -> str:
-    """The same database, with its password in a file."""
-    parts = urlsplit(url)
-    file = folder / "pgpass"
-    file.write_text(f"{parts.hostname}:{parts.port}:*:{parts.username}:{parts.password}\n")
-    file.chmod(0o600)
-    place = f"{parts.hostname}:{parts.port}{parts.path}"
-    return f"postgresql://{parts.username}@{place}?passfile={file}"
 
 
 def live(platform: Platform) -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""Datasets while client, control plane and agent are killed at any moment: what is acknowledged is there, and whole."""
+"""Datasets and checkpoints while client, control plane, agent, database and bucket are killed at any moment: what is acknowledged is
+there, and whole, and in the end nothing takes room that nothing refers to.
+
+NSML_SEED repeats one seed; NSML_STORAGE_KILLS: how often one of them is killed.
+"""
 
 import hashlib
 import os
@@ -6,26 +10,48 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from bench.platform import PROGRAMS
+from bench.platform import PROGRAMS, ROOT
+from nsml.content.digests import is_digest
 from tests.e2e.programs import wait_for, write_program
+from tests.integration.collecting_program import Servers
 from tests.support.in_process import Platform
+from tests.support.postgres import PostgresServer, by_file, postgres_server
+from tests.support.proxy import proxied
+from tests.support.s3 import KEYS, S3Server, s3
+
+__all__ = ["postgres_server", "s3"]
 
 KILLS = int(os.environ.get("NSML_STORAGE_KILLS", "6"))
+SAVED_BYTES = 3 << 20
+EVICTING = {"NSML_AGENT_KEEP_FREE_SHARE": "0.999", "NSML_AGENT_KEEP_FREE_BYTES": str(1 << 60)}
+"""An agent with these is always short of room: what nobody uses goes at its next look."""
 
-HASHING = """\
-import hashlib, pathlib, nsml
+PROGRAM = f"""\
+import hashlib, pathlib, random, nsml
 found = hashlib.sha256()
 root = pathlib.Path(nsml.DATASET_PATH)
 for path in sorted(root.rglob("*")):
     if path.is_file():
         found.update(str(path.relative_to(root)).encode())
         found.update(path.read_bytes())
-print("digest", found.hexdigest())
+digest = found.hexdigest()
+print("digest", digest)
+
+def save(folder):
+    (pathlib.Path(folder) / "weights").write_bytes(random.Random(digest).randbytes({SAVED_BYTES}))
+
+nsml.bind(save=save)
+nsml.save("best")
 """
 
 
@@ -52,61 +78,244 @@ def digest_of(tree: Path) -> str:
     return found.hexdigest()
 
 
-@pytest.mark.long("it kills a platform over and over")
-@pytest.mark.timeout(60 + 60 * KILLS)
-def test_nothing_is_lost_or_corrupt_whoever_is_killed(tmp_path: Path) -> None:
-    seed = int(os.environ.get("NSML_SEED", time.time_ns() % 1_000_000))
-    print(f"NSML_SEED={seed}")
-    chance = random.Random(seed)
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    with Platform(simulate_gpus=2) as platform:
-        program = write_program(tmp_path / "program", HASHING)
-        took_s = 2.0
-        for number in range(KILLS):
-            change(tree, chance)
-            victim = chance.choice(["client", "controlplane", "agent"])
-            print(number, victim, flush=True)
-            if victim == "agent":
-                platform.nsml("dataset", "push", "t", str(tree), timeout_s=300)
-                check_session(platform, program, digest_of(tree), chance)
-                continue
-            began = time.monotonic()
-            pushing = subprocess.Popen(
-                [PROGRAMS / "nsml", "dataset", "push", "t", str(tree)],
-                env=platform.environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            time.sleep(chance.uniform(0.3, took_s))
+class Campaign:
+    """Pushes, sessions and evictions, in each of which somebody may be killed; and what there has to be afterwards.
+
+    Args:
+        servers: kills one of these servers, and has it back.
+    """
+
+    def __init__(
+        self,
+        platform: Platform,
+        folder: Path,
+        chance: random.Random,
+        servers: dict[str, Callable[[], None]],
+    ) -> None:
+        self.platform = platform
+        self.killed: Counter[str] = Counter()
+        self._chance = chance
+        self._tree, self._copy = folder / "tree", folder / "copy"
+        self._tree.mkdir()
+        self._program = write_program(folder / "program", PROGRAM)
+        self._kill = {
+            "controlplane": lambda: self._restart("controlplane"),
+            "agent": lambda: self._restart("agent"),
+            **servers,
+        }
+        moments = {
+            "push": ["client", "controlplane", *servers],
+            "session": ["controlplane", "agent", *servers],
+            "evict": ["agent"],
+        }
+        self._pairs = [(moment, one) for moment, victims in moments.items() for one in victims]
+        self._took_s = 2.0
+        self._versions: dict[int, str] = {}
+        self._sessions: dict[str, str] = {}
+
+    def run(self, kills: int) -> None:
+        """Kill so often, in a random order in which each of them comes as often as the others, at each moment."""
+        left: list[tuple[str, str]] = []
+        for number in range(kills):
+            if not left:
+                left = self._chance.sample(self._pairs, len(self._pairs))
+            moment, victim = left.pop()
+            print(number, moment, victim, flush=True)
+            change(self._tree, self._chance)
+            self._push(victim if moment == "push" else None)
+            if moment != "push":
+                self._run(victim if moment == "session" else None)
+            if moment == "evict":
+                self._kill_as_it_evicts()
+            self.killed[f"{moment} {victim}"] += 1
+
+    def check(self) -> None:
+        """Everything that was acknowledged is there, and nothing is damaged."""
+        nsml = self.platform.nsml
+        for number, digest in self._versions.items():
+            nsml("dataset", "pull", f"t@{number}", str(self._copy), timeout_s=300)
+            assert digest_of(self._copy / "t") == digest, f"version {number}"
+            shutil.rmtree(self._copy)
+        for session, digest in self._sessions.items():
+            nsml("model", "pull", session, "best", str(self._copy), timeout_s=300)
+            (weights,) = self._copy.rglob("weights")
+            assert weights.read_bytes() == random.Random(digest).randbytes(SAVED_BYTES), session
+            shutil.rmtree(self._copy)
+        nsml("doctor", "storage", timeout_s=300)
+        wait_for(lambda: self._trees() == set(), what="nothing is left of what was evicted")
+        print(dict(self.killed), "evicted:", self._evicted(), flush=True)
+        assert self._evicted() >= len(self._sessions) // 2
+
+    def remove_all(self) -> None:
+        """Remove every session and dataset."""
+        if self._sessions:
+            self.platform.nsml("rm", "-y", *self._sessions, timeout_s=300)
+        self.platform.nsml("dataset", "rm", "-y", "t", timeout_s=300)
+
+    @property
+    def sessions(self) -> int:
+        """How many there were; all have ended."""
+        return len(self._sessions)
+
+    def _restart(self, program: str) -> None:
+        self.platform.kill(program)
+        self.platform.up()
+
+    def _push(self, victim: str | None) -> None:
+        """Whoever is killed, the push or its repetition succeeds."""
+        began = time.monotonic()
+        push = ("dataset", "push", "t", str(self._tree))
+        pushing = subprocess.Popen(
+            [PROGRAMS / "nsml", *push],
+            env=self.platform.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        if victim:
+            time.sleep(self._chance.uniform(0.3, self._took_s))
             if victim == "client":
                 pushing.send_signal(signal.SIGKILL)
             else:
-                platform.kill("controlplane")
-                platform.up()
-            pushing.wait(timeout=300)
-            if pushing.returncode:
-                platform.nsml("dataset", "push", "t", str(tree), timeout_s=300)
-            else:
-                took_s = time.monotonic() - began
-            copy = tmp_path / "copy"
-            platform.nsml("dataset", "pull", "t", str(copy), timeout_s=300)
-            assert digest_of(copy / "t") == digest_of(tree), (
-                "what was acknowledged is what is pulled"
-            )
-            shutil.rmtree(copy)
+                self._kill[victim]()
+        pushing.wait(timeout=300)
+        if pushing.returncode:
+            self.platform.nsml(*push, timeout_s=300)
+        elif not victim:
+            self._took_s = time.monotonic() - began
+        (newest, *_) = self.platform.json("dataset", "versions", "t")["items"]
+        self._versions[newest["version"]] = digest_of(self._tree)
+
+    def _run(self, victim: str | None) -> None:
+        """A session sees all of its dataset and its checkpoint is durable, or it is run again."""
+        nsml, digest = self.platform.nsml, digest_of(self._tree)
+        run = nsml("run", "-d", "t", "-g", "0", "-o", "name", cwd=self._program, timeout_s=180)
+        session = run.stdout.strip()
+        if victim:
+            time.sleep(self._chance.uniform(0.0, 2.5))
+            self._kill[victim]()
+
+        def ended() -> str:
+            found = nsml("ps", "-a", "-o", "csv", "--fields", "name,state", check=False).stdout
+            states = dict(line.split(",")[:2] for line in found.splitlines() if "," in line)
+            state = states.get(session, "")
+            return state if state in {"SUCCEEDED", "FAILED", "STOPPED", "HELD"} else ""
+
+        state = wait_for(ended, timeout_s=300, what=f"{session} ends")
+        said = nsml("logs", session, timeout_s=120).stdout
+        assert (state, f"digest {digest}" in said) == ("SUCCEEDED", True), said
+        self._sessions[session] = digest
+
+    def _evicted(self) -> int:
+        """How many trees of datasets the agent has evicted."""
+        log = (self.platform.folder / "data" / "agent.log").read_text(errors="replace")
+        return sum("disk.relieved" in line and '"dataset"' in line for line in log.splitlines())
+
+    def _trees(self) -> set[str]:
+        """What the agent's folder of datasets has, also what is on its way out."""
+        folder = self.platform.folder / "data/agent/datasets"
+        return {path.name for path in folder.iterdir()}
+
+    def _kill_as_it_evicts(self) -> None:
+        """The agent, as the newest tree goes; where that has gone already, at any moment."""
+        here = {name for name in self._trees() if is_digest(name)}
+        ends_at = time.monotonic() + 60
+        while here <= self._trees() and here:
+            assert time.monotonic() < ends_at, "nothing is evicted"
+            time.sleep(0.001)
+        time.sleep(self._chance.uniform(0.0, 0.02))
+        self.platform.kill("agent")
+        is_cut = any(not is_digest(name) for name in self._trees())
+        self.killed["evict agent, in the middle"] += is_cut
+        self.platform.up()
 
 
-def check_session(platform: Platform, program: Path, digest: str, chance: random.Random) -> None:
-    """A session whose agent is killed while it fetches its data sees all of it, or is run again."""
-    run = platform.nsml("run", "-d", "t", "-g", "0", "-o", "name", cwd=program, timeout_s=180)
-    session = run.stdout.strip()
-    time.sleep(chance.uniform(0.0, 1.5))
-    platform.kill("agent")
+def chance_of() -> random.Random:
+    seed = int(os.environ.get("NSML_SEED", time.time_ns() % 1_000_000))
+    print(f"NSML_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.mark.long("it kills a platform over and over")
+@pytest.mark.timeout(60 + 60 * KILLS)
+@pytest.mark.variant
+def test_nothing_is_lost_or_corrupt_whoever_is_killed(tmp_path: Path) -> None:
+    with Platform(simulate_gpus=2, environment=EVICTING) as platform:
+        campaign = Campaign(platform, tmp_path, chance_of(), {})
+        campaign.run(KILLS)
+        campaign.check()
+
+
+@pytest.mark.long("it kills a platform and its servers over and over")
+@pytest.mark.timeout(180 + 60 * KILLS)
+def test_nor_when_its_database_or_its_bucket_is(
+    tmp_path: Path, postgres_server: PostgresServer, s3: S3Server
+) -> None:
+    chance, bucket = chance_of(), s3.bucket()
+    with (
+        postgres_server.database() as url,
+        proxied(s3.endpoint.removeprefix("http://")) as proxy,
+        Platform(
+            simulate_gpus=2,
+            options=["--history", by_file(url, tmp_path)],
+            environment={
+                **EVICTING,
+                **KEYS,
+                "NSML_CONTROLPLANE_OBJECTS": f"s3://{bucket}/p",
+                "NSML_CONTROLPLANE_S3_ENDPOINT": f"http://{proxy.address}",
+                "NSML_CONTROLPLANE_DIRECT_READS": "true",
+            },
+        ) as platform,
+    ):
+
+        def kill_database() -> None:
+            postgres_server.kill()
+            time.sleep(chance.uniform(0.0, 2.0))
+            postgres_server.start()
+
+        def cut_bucket() -> None:
+            if chance.random() < 0.5:
+                proxy.cut(after_bytes=chance.randrange(1 << 20))
+                return
+            proxy.refuse()
+            time.sleep(chance.uniform(0.0, 4.0))
+            proxy.heal()
+
+        servers = {"database": kill_database, "bucket": cut_bucket}
+        campaign = Campaign(platform, tmp_path, chance, servers)
+        campaign.run(KILLS)
+        name = urlsplit(url).path.removeprefix("/")
+
+        def asked(query: str) -> int:
+            [(value,)] = postgres_server.execute(query, name)
+            return int(value)
+
+        def collect() -> None:
+            """Collect until nothing is left to collect, on a clock that runs ahead, while the platform is down."""
+            term = asked("SELECT value FROM properties WHERE name = 'term'")
+            Servers(
+                history=url,
+                objects=f"s3://{bucket}/p",
+                endpoint=s3.endpoint,
+                keys=dict(KEYS),
+                term=term,
+            ).write(tmp_path)
+            program = [sys.executable, "-m", "tests.integration.collecting_program"]
+            subprocess.run([*program, str(tmp_path), "0", "0"], cwd=ROOT, timeout=600, check=True)
+
+        count = "SELECT count(*) FROM sessions"
+        wait_for(lambda: asked(count) == campaign.sessions, what="the database has all sessions")
+        with stopped(platform):
+            collect()
+        campaign.check()
+        campaign.remove_all()
+        with stopped(platform):
+            collect()
+            assert set(s3.keys(bucket)) <= {"p/mark", "p/clock"}, "nothing takes room"
+
+
+@contextmanager
+def stopped(platform: Platform) -> Iterator[None]:
+    """Stop the platform, and have it back."""
+    platform.nsml("down", "-y", timeout_s=120)
+    yield
     platform.up()
-
-    def said() -> str:
-        return platform.nsml("logs", session, check=False).stdout
-
-    wait_for(lambda: "digest " in said(), timeout_s=300, what="what the session read")
-    assert f"digest {digest}" in said()

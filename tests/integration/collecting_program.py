@@ -52,12 +52,18 @@ T = TypeVar("T")
 
 
 class Servers(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeps the database and the objects; `keys`: variables of the environment with the bucket's."""
+    """What keeps the database and the objects.
+
+    Attributes:
+        keys: variables of the environment with those of the bucket.
+        term: of the last leader that has written to the database.
+    """
 
     history: str
     objects: str
     endpoint: str
     keys: dict[str, str]
+    term: int = 1
 
     def write(self, folder: Path) -> None:
         """Have whatever opens the folder use them."""
@@ -132,7 +138,9 @@ class _AheadDialect(PostgresDialect):
 class World:
     """What is in the folder, opened."""
 
-    def __init__(self, clock: FolderClock, history: History, objects: PackedObjects) -> None:
+    def __init__(
+        self, clock: FolderClock, history: History, objects: PackedObjects, term: int
+    ) -> None:
         self.clock = clock
         self.history = history
         self.objects = objects
@@ -143,7 +151,7 @@ class World:
             state=state,
             observed=ObservedClock(objects=objects, history=history, clock=clock, grace_s=GRACE_S),
             may=lambda: True,
-            term=lambda: 1,
+            term=lambda: term,
             run=in_thread,
         )
         self._referring = asyncio.Lock()
@@ -187,16 +195,17 @@ class World:
 
 async def open_world(folder: Path) -> World:
     """Open it as a control plane does at its start."""
-    clock = FolderClock(folder)
-    history, files = await _opened(folder, clock)
+    clock, servers = FolderClock(folder), Servers.read(folder)
+    history, files = await _opened(folder, clock, servers)
     objects = PackedObjects(files, history.packs)
     await objects.mark("c1/x")
     await objects.prepare()
-    return World(clock, history, objects)
+    return World(clock, history, objects, servers.term if servers else 1)
 
 
-async def _opened(folder: Path, clock: FolderClock) -> tuple[History, Files]:
-    servers = Servers.read(folder)
+async def _opened(
+    folder: Path, clock: FolderClock, servers: Servers | None
+) -> tuple[History, Files]:
     if servers is None:
         history = await open_history(folder / "history.db", clock=clock, run=in_thread)
         return history, open_folder(folder / "objects", in_thread)

@@ -23,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import psutil
 import psycopg
@@ -286,6 +287,16 @@ class PostgresServer:
         if self._account is None:
             return {}
         return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+
+
+def by_file(url: str, folder: Path) -> str:
+    """The same database, with its password in a file in `folder`."""
+    parts = urlsplit(url)
+    file = folder / "pgpass"
+    file.write_text(f"{parts.hostname}:{parts.port}:*:{parts.username}:{parts.password}\n")
+    file.chmod(0o600)
+    place = f"{parts.hostname}:{parts.port}{parts.path}"
+    return f"postgresql://{parts.username}@{place}?passfile={file}"
 
 
 @pytest.fixture(scope="session")

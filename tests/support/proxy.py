@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Self
 
 
@@ -143,3 +144,42 @@ class Proxy:
                     way.cut()
         sink.close()
         self._ways.discard(way)
+
+
+class ThreadedProxy:
+    """A proxy for a test without a loop; made by `proxied`."""
+
+    def __init__(self, proxy: Proxy, loop: asyncio.AbstractEventLoop) -> None:
+        self._proxy, self._loop = proxy, loop
+        self.address = proxy.address
+
+    def refuse(self) -> None:
+        """See Proxy."""
+        self._loop.call_soon_threadsafe(self._proxy.refuse)
+
+    def cut(self, after_bytes: int = 0) -> None:
+        """See Proxy."""
+        self._loop.call_soon_threadsafe(self._proxy.cut, after_bytes)
+
+    def heal(self) -> None:
+        """See Proxy."""
+        self._loop.call_soon_threadsafe(self._proxy.heal)
+
+
+@contextlib.contextmanager
+def proxied(target: str) -> Iterator[ThreadedProxy]:
+    """A proxy in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="proxy")
+    thread.start()
+    try:
+        proxy = Proxy(target)
+        asyncio.run_coroutine_threadsafe(proxy.__aenter__(), loop).result()
+        try:
+            yield ThreadedProxy(proxy, loop)
+        finally:
+            asyncio.run_coroutine_threadsafe(proxy.__aexit__(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
