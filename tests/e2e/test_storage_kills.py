@@ -32,6 +32,8 @@ from tests.support.s3 import KEYS, S3Server, s3
 __all__ = ["postgres_server", "s3"]
 
 KILLS = int(os.environ.get("NSML_STORAGE_KILLS", "6"))
+LONGEST_AWAY_S = 20.0
+"""Of a server that was killed."""
 SAVED_BYTES = 3 << 20
 EVICTING = {"NSML_AGENT_KEEP_FREE_SHARE": "0.999", "NSML_AGENT_KEEP_FREE_BYTES": str(1 << 60)}
 """An agent with these is always short of room: what nobody uses goes at its next look."""
@@ -132,6 +134,9 @@ class Campaign:
     def check(self) -> None:
         """Everything that was acknowledged is there, and nothing is damaged."""
         nsml = self.platform.nsml
+        listed = self.platform.json("dataset", "versions", "t")["items"]
+        # A push that was repeated has made one version.
+        assert {one["version"] for one in listed} == self._versions.keys()
         for number, digest in self._versions.items():
             nsml("dataset", "pull", f"t@{number}", str(self._copy), timeout_s=300)
             assert digest_of(self._copy / "t") == digest, f"version {number}"
@@ -267,9 +272,13 @@ def test_nor_when_its_database_or_its_bucket_is(
         ) as platform,
     ):
 
+        def away_s() -> float:
+            """Mostly short, and now and then longer than calls wait."""
+            return LONGEST_AWAY_S * chance.random() ** 4
+
         def kill_database() -> None:
             postgres_server.kill()
-            time.sleep(chance.uniform(0.0, 2.0))
+            time.sleep(away_s())
             postgres_server.start()
 
         def cut_bucket() -> None:
@@ -277,7 +286,7 @@ def test_nor_when_its_database_or_its_bucket_is(
                 proxy.cut(after_bytes=chance.randrange(1 << 20))
                 return
             proxy.refuse()
-            time.sleep(chance.uniform(0.0, 4.0))
+            time.sleep(away_s())
             proxy.heal()
 
         servers = {"database": kill_database, "bucket": cut_bucket}
