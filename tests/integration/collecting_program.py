@@ -1,9 +1,10 @@
 """A control plane reduced to its object store, with a writer and a collector, that kills itself at a certain moment.
 
-Usage: python -m tests.integration.collecting_program FOLDER SEED MOMENT
+Usage: python -m tests.integration.collecting_program FOLDER SEED MOMENT [--ask]
 
 A moment is a write of the database or the bucket, or a file that is opened for writing, renamed or removed. At the given one the
-process is gone, as by kill -9; 0: it does not die, and ends with 0 once nothing is left to collect. The clock is the folder's own:
+process is gone, as by kill -9; 0: it does not die, and ends with 0 once nothing is left to collect. With --ask it stands still
+there, says "moment", and reads from a line of its input how many moments later the next one is. The clock is the folder's own:
 it goes a grace ahead whenever nothing is on its way from being found present to being referred to.
 
 The database and the objects are in the folder too, unless `Servers` was written there. While a server is away, what was begun is
@@ -221,15 +222,27 @@ def say(*words: str) -> None:
     os.write(1, (" ".join(words) + "\n").encode())
 
 
-def die_at(moment: int) -> None:
-    """Have this process killed at a moment from here on."""
+def die() -> int:
+    """Kill this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("it was killed")
+
+
+def ask() -> int:
+    """Stand still until the test says how many moments later this is called again."""
+    say("moment")
+    return int(sys.stdin.readline())
+
+
+def at_moment(moment: int, act: Callable[[], int]) -> None:
+    """Have `act` called at a moment from here on; it says how many later it is called again."""
     left = moment
 
     def count() -> None:
         nonlocal left
         left -= 1
         if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
+            left = act()
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         is_written = event == "open" and bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
@@ -296,8 +309,12 @@ async def main() -> None:
     """See above."""
     folder, seed, moment = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     if moment:
-        die_at(moment)
+        asks = "--ask" in sys.argv
+        if not asks:
+            at_moment(moment, die)
         world = await open_world(folder)
+        if asks:  # it does not open while a server is away
+            at_moment(moment, ask)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(change(world, random.Random(seed)))
             tasks.create_task(collect(world))

@@ -11,8 +11,9 @@ import random
 import signal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ NAMES = [f"d{number}" for number in range(program.NAMES)] + [f"old{seed}" for se
 
 NEVER = 1 << 60
 """A moment that does not come."""
+SERVERS_A_RUN, SOON = 5, 60
+"""So many servers are killed in one run, one so many moments after the other at most."""
+AWAY_S = 4.0
+"""At most."""
 PATIENCE_S = 120.0
 
 
@@ -45,6 +50,7 @@ class Run:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.said: list[list[str]] = []
+        self._moments = asyncio.Semaphore(0)
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -54,6 +60,8 @@ class Run:
             # The rest is the log.
             if words and words[0] in {"made", "removing", "collected", "refused"}:
                 self.said.append(words)
+            elif words == ["moment"]:
+                self._moments.release()
 
     async def says(self, *words: str) -> None:
         """Wait until it has said all of these words, from now on."""
@@ -63,6 +71,16 @@ class Run:
                 assert not self._reading.done(), f"it ended before it said {words}"
                 await asyncio.sleep(0.02)
 
+    async def stands_still(self) -> None:
+        """Wait until it stands still at a moment."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self._moments.acquire()
+
+    def go_on(self, moment: int) -> None:
+        """Let it go on from there, until it stands still so many moments later."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{moment}\n".encode())
+
     async def end(self) -> int:
         """Wait until it has died or ended; its exit code."""
         await self._reading
@@ -70,11 +88,12 @@ class Run:
 
 
 @asynccontextmanager
-async def running(folder: Path, seed: int, moment: int) -> AsyncIterator[Run]:
+async def running(folder: Path, seed: int, moment: int, *options: str) -> AsyncIterator[Run]:
     """A run that is killed at the end of the block, unless it has ended before."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.integration.collecting_program"),
-        *(str(folder), str(seed), str(moment)),
+        *(str(folder), str(seed), str(moment), *options),
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
     run = Run(process)
@@ -233,35 +252,44 @@ async def test_neither_is_lost_when_the_database_and_the_bucket_die(
             keys=dict(KEYS),
         ).write(tmp_path)
 
-        async def kill_database() -> None:
-            await asyncio.to_thread(postgres_server.kill)
-            await asyncio.sleep(chance.uniform(0.0, 1.0))
+        async def kill_database(go_on: Callable[[], None]) -> None:
+            """At the moment, or while what comes next is on its way."""
+            killing = asyncio.create_task(asyncio.to_thread(postgres_server.kill))
+            if chance.random() < 0.5:
+                await killing
+            go_on()
+            await killing
+            await asyncio.sleep(AWAY_S * chance.random() ** 3)
             await asyncio.to_thread(postgres_server.start)
 
-        async def cut_bucket() -> None:
+        async def cut_bucket(go_on: Callable[[], None]) -> None:
+            """As `kill_database`; or cut once, in the middle of what is said."""
             if chance.random() < 0.5:
-                proxy.cut(after_bytes=chance.randrange(1 << 20))
+                proxy.cut(after_bytes=chance.randrange(1 << chance.randrange(21)))
+                go_on()
                 return
             proxy.refuse()
-            await asyncio.sleep(chance.uniform(0.0, 2.0))
+            go_on()
+            await asyncio.sleep(AWAY_S * chance.random() ** 3)
             proxy.heal()
 
         servers = {"database": kill_database, "bucket": cut_bucket}
         await begin(tmp_path, place)
         while sum(killed.values()) < KILLS:
-            # In turn, so that even a short test has all of them.
-            moment = NEVER if killed["bucket"] == killed["program"] else chance.randrange(1, 200)
+            moment = chance.randrange(1, MOST_MOMENTS // 4)
             async with running(tmp_path, chance.randrange(1 << 30), moment) as run:
-                if moment != NEVER:
-                    assert await run.end() == -signal.SIGKILL
-                    killed["program"] += 1
-                else:
-                    await run.says("made", "collected")
-                    for victim in chance.sample(sorted(servers), len(servers)):
-                        await asyncio.sleep(chance.uniform(0.0, 1.0))
-                        await servers[victim]()
-                        killed[victim] += 1
-                        await run.says("made", "collected")
+                assert await run.end() == -signal.SIGKILL
+            killed["program"] += 1
+            kept.note(run.said)
+            moment = chance.randrange(1, SOON)
+            async with running(tmp_path, chance.randrange(1 << 30), moment, "--ask") as run:
+                for victim in chance.choices(sorted(servers), k=SERVERS_A_RUN):
+                    await run.stands_still()
+                    await servers[victim](partial(run.go_on, chance.randrange(1, SOON)))
+                    killed[victim] += 1
+                await run.stands_still()
+                run.go_on(NEVER)
+                await run.says("made", "collected")
             kept.note(run.said)
             print(dict(killed), dict(kept.done), flush=True)
             await kept.check(tmp_path)
