@@ -35,6 +35,7 @@ OLD = [-1, -2, -3]
 NAMES = [f"d{number}" for number in range(program.NAMES)] + [f"old{seed}" for seed in OLD]
 
 
+MAINTAINED = ("moved_in", "adopted", "copied", "removed")
 NEVER = 1 << 60
 """A moment that does not come."""
 SERVERS_A_RUN, SOON = 5, 60
@@ -57,7 +58,9 @@ class Run:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             words = line.decode().split()
-            # The rest is the log.
+            # The rest is the log, which says what maintenance has done: NAME=COUNT.
+            facts = dict(word.split("=", 1) for word in words if "=" in word)
+            self.said += [[one] for one in MAINTAINED if facts.get(one, "0") != "0"]
             if words and words[0] in {"made", "removing", "collected", "refused"}:
                 self.said.append(words)
             elif words == ["moment"]:
