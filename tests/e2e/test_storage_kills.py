@@ -109,6 +109,7 @@ class Campaign:
             "push": ["client", "controlplane", *servers],
             "session": ["controlplane", "agent", *servers],
             "evict": ["agent"],
+            "remove": ["client", "controlplane", *(one for one in servers if one == "database")],
         }
         self._pairs = [(moment, one) for moment, victims in moments.items() for one in victims]
         self._took_s = 2.0
@@ -129,18 +130,21 @@ class Campaign:
                 self._run(victim if moment == "session" else None)
             if moment == "evict":
                 self._kill_as_it_evicts()
+            elif moment == "remove":
+                self._remove(victim)
             self.killed[f"{moment} {victim}"] += 1
 
     def check(self) -> None:
         """Everything that was acknowledged is there, and nothing is damaged."""
         nsml = self.platform.nsml
         listed = self.platform.json("dataset", "versions", "t")["items"]
-        # A push that was repeated has made one version.
+        # A push that was repeated has made one version, and what was removed is gone.
         assert {one["version"] for one in listed} == self._versions.keys()
         for number, digest in self._versions.items():
             nsml("dataset", "pull", f"t@{number}", str(self._copy), timeout_s=300)
             assert digest_of(self._copy / "t") == digest, f"version {number}"
             shutil.rmtree(self._copy)
+        assert set(nsml("ps", "-a", "-o", "name").stdout.split()) == self._sessions.keys()
         for session, digest in self._sessions.items():
             nsml("model", "pull", session, "best", str(self._copy), timeout_s=300)
             (weights,) = self._copy.rglob("weights")
@@ -166,22 +170,28 @@ class Campaign:
         self.platform.kill(program)
         self.platform.up()
 
-    def _push(self, victim: str | None) -> None:
-        """Whoever is killed, the push or its repetition succeeds."""
-        began = time.monotonic()
-        push = ("dataset", "push", "t", str(self._tree))
-        pushing = subprocess.Popen(
-            [PROGRAMS / "nsml", *push],
+    def _begin(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [PROGRAMS / "nsml", *arguments],
             env=self.platform.environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+
+    def _strike(self, victim: str, client: subprocess.Popen[bytes]) -> None:
+        if victim == "client":
+            client.send_signal(signal.SIGKILL)
+        else:
+            self._kill[victim]()
+
+    def _push(self, victim: str | None) -> None:
+        """Whoever is killed, the push or its repetition succeeds."""
+        began = time.monotonic()
+        push = ("dataset", "push", "t", str(self._tree))
+        pushing = self._begin(*push)
         if victim:
             time.sleep(self._chance.uniform(0.3, self._took_s))
-            if victim == "client":
-                pushing.send_signal(signal.SIGKILL)
-            else:
-                self._kill[victim]()
+            self._strike(victim, pushing)
         pushing.wait(timeout=300)
         if pushing.returncode:
             self.platform.nsml(*push, timeout_s=300)
@@ -214,6 +224,22 @@ class Campaign:
         """How many trees of datasets the agent has evicted."""
         log = (self.platform.folder / "data" / "agent.log").read_text(errors="replace")
         return sum("disk.relieved" in line and '"dataset"' in line for line in log.splitlines())
+
+    def _remove(self, victim: str) -> None:
+        """The newest session, or version: it is gone after the removal or its repetition."""
+        if self._chance.random() < 0.5:
+            session, _ = self._sessions.popitem()
+            removal: tuple[str, ...] = ("rm", "-y", session)
+        else:
+            version, _ = self._versions.popitem()
+            removal = ("dataset", "rm", "-y", f"t@{version}")
+        removing = self._begin(*removal)
+        time.sleep(self._chance.uniform(0.2, 0.8))
+        self._strike(victim, removing)
+        removing.wait(timeout=300)
+        if removing.returncode:
+            # It is not found where the first one did it; `check` sees whether it is gone.
+            self.platform.nsml(*removal, check=False, timeout_s=300)
 
     def _trees(self) -> set[str]:
         """What the agent's folder of datasets has, also what is on its way out."""
