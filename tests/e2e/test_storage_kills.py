@@ -109,7 +109,7 @@ class Campaign:
             "push": ["client", "controlplane", *servers],
             "session": ["controlplane", "agent", *servers],
             "evict": ["agent"],
-            "remove": ["client", "controlplane", *(one for one in servers if one == "database")],
+            "remove": ["client", "controlplane", *(one for one in servers if one != "bucket")],
         }
         self._pairs = [(moment, one) for moment, victims in moments.items() for one in victims]
         self._took_s = 2.0
@@ -255,7 +255,7 @@ class Campaign:
             time.sleep(0.001)
         time.sleep(self._chance.uniform(0.0, 0.02))
         self.platform.kill("agent")
-        is_cut = any(not is_digest(name) for name in self._trees())
+        is_cut = any(name.endswith(".partial") for name in self._trees())
         self.killed["evict agent, in the middle"] += is_cut
         self.platform.up()
 
@@ -285,9 +285,13 @@ def test_nor_when_its_database_or_its_bucket_is(
     with (
         postgres_server.database() as url,
         proxied(s3.endpoint.removeprefix("http://")) as proxy,
+        proxied(f"127.0.0.1:{postgres_server.port}") as before_database,
         Platform(
             simulate_gpus=2,
-            options=["--history", by_file(url, tmp_path)],
+            options=[
+                "--history",
+                by_file(postgres_server.by_way_of(before_database.address, url), tmp_path),
+            ],
             environment={
                 **EVICTING,
                 **KEYS,
@@ -315,9 +319,14 @@ def test_nor_when_its_database_or_its_bucket_is(
             time.sleep(away_s())
             proxy.heal()
 
-        servers = {"database": kill_database, "bucket": cut_bucket}
+        def lose_commits() -> None:
+            """They are done; who asked for them cannot know."""
+            before_database.lose_answers(b"COMMIT", chance.choice([1, 2, 5, 20]))
+
+        servers = {"database": kill_database, "bucket": cut_bucket, "commit": lose_commits}
         campaign = Campaign(platform, tmp_path, chance, servers)
         campaign.run(KILLS)
+        before_database.heal()
         name = urlsplit(url).path.removeprefix("/")
 
         def asked(query: str) -> int:

@@ -247,9 +247,12 @@ async def test_neither_is_lost_when_the_database_and_the_bucket_die(
     chance, kept, bucket = random.Random(seed), Kept(), s3.bucket()
     place = BucketPlace(s3, bucket)
     killed: Counter[str] = Counter()
-    async with Proxy(s3.endpoint.removeprefix("http://")) as proxy:
+    async with (
+        Proxy(s3.endpoint.removeprefix("http://")) as proxy,
+        Proxy(f"127.0.0.1:{postgres_server.port}") as before_database,
+    ):
         Servers(
-            history=postgres_database,
+            history=postgres_server.by_way_of(before_database.address, postgres_database),
             objects=f"s3://{bucket}/p",
             endpoint=f"http://{proxy.address}",
             keys=dict(KEYS),
@@ -276,7 +279,12 @@ async def test_neither_is_lost_when_the_database_and_the_bucket_die(
             await asyncio.sleep(AWAY_S * chance.random() ** 3)
             proxy.heal()
 
-        servers = {"database": kill_database, "bucket": cut_bucket}
+        async def lose_commits(go_on: Callable[[], None]) -> None:
+            """They are done; who asked for them cannot know."""
+            before_database.lose_answers(b"COMMIT", chance.choice([1, 1, 1, 2, 5]))
+            go_on()
+
+        servers = {"database": kill_database, "bucket": cut_bucket, "commit": lose_commits}
         await begin(tmp_path, place)
         while sum(killed.values()) < KILLS:
             moment = chance.randrange(1, MOST_MOMENTS // 4)
@@ -291,6 +299,7 @@ async def test_neither_is_lost_when_the_database_and_the_bucket_die(
                     await servers[victim](partial(run.go_on, chance.randrange(1, SOON)))
                     killed[victim] += 1
                 await run.stands_still()
+                before_database.heal()
                 run.go_on(NEVER)
                 await run.says("made", "collected")
             kept.note(run.said)

@@ -122,6 +122,10 @@ class PostgresServer:
         plain = f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
         return f"{plain}?{query}" if query else plain
 
+    def by_way_of(self, address: str, url: str) -> str:
+        """The URL of a database of this server, by way of a proxy at HOST:PORT."""
+        return url.replace(f"@127.0.0.1:{self.port}/", f"@{address}/")
+
     def make(self) -> None:
         """Make the cluster in its folder."""
         secret = self.folder / "password"

@@ -18,6 +18,8 @@ class _Way:
         self.left: int | None = None
         """Bytes that are passed on still before it is cut; None: it is not."""
         self.is_lost = False
+        self.is_answer_lost = False
+        """The next that its server says is not passed on: it is cut instead."""
         self.writers: list[asyncio.StreamWriter] = []
 
     def take(self, data: bytes) -> bytes:
@@ -35,8 +37,8 @@ class _Way:
 class Proxy:
     """Between a client and a server, HOST:PORT or /PATH.
 
-    It passes on until it is told otherwise: `silence`, `lose`, `refuse`, `cut`, and `lag_s`, by which each part is late;
-    `heal` undoes them. What was cut or lost stays so.
+    It passes on until it is told otherwise: `silence`, `lose`, `refuse`, `cut`, `lose_answers`, and `lag_s`, by which each part is
+    late; `heal` undoes them. What was cut or lost stays so.
 
     Args:
         port: where it listens; 0: any free one.
@@ -51,6 +53,7 @@ class Proxy:
         self._ways: set[_Way] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_silent = self._refuses = False
+        self._unanswered, self._unanswered_left = b"", 0
         self.lag_s = lag_s
 
     async def __aenter__(self) -> Self:
@@ -90,9 +93,14 @@ class Proxy:
             if not after_bytes:
                 way.cut()
 
+    def lose_answers(self, request: bytes, count: int = 1) -> None:
+        """Cut the next connections that say `request`, each once the server has answered: that is not passed on."""
+        self._unanswered, self._unanswered_left = request, count
+
     def heal(self) -> None:
         """Pass on again, also what was held."""
         self._is_silent = self._refuses = False
+        self._unanswered_left = 0
         self.lag_s = lambda: 0.0
         for way in self._ways:
             if not way.is_lost:
@@ -120,7 +128,7 @@ class Proxy:
             self._ways.discard(way)
             return
         for source, sink in ((reader, far_writer), (far_reader, writer)):
-            task = asyncio.create_task(self._pass(way, source, sink))
+            task = asyncio.create_task(self._pass(way, source, sink, is_answer=sink is writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -131,13 +139,24 @@ class Proxy:
         return await asyncio.open_connection(host, int(port))
 
     async def _pass(
-        self, way: _Way, source: asyncio.StreamReader, sink: asyncio.StreamWriter
+        self,
+        way: _Way,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        *,
+        is_answer: bool,
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(1 << 16):
                 if lag_s := self.lag_s():
                     await asyncio.sleep(lag_s)
                 await way.passes.wait()
+                if is_answer and way.is_answer_lost:
+                    way.cut()
+                    break
+                if not is_answer and self._unanswered_left and self._unanswered in data:
+                    self._unanswered_left -= 1
+                    way.is_answer_lost = True
                 sink.write(way.take(data))
                 await sink.drain()
                 if way.left == 0:
@@ -160,6 +179,10 @@ class ThreadedProxy:
     def cut(self, after_bytes: int = 0) -> None:
         """See Proxy."""
         self._loop.call_soon_threadsafe(self._proxy.cut, after_bytes)
+
+    def lose_answers(self, request: bytes, count: int = 1) -> None:
+        """See Proxy."""
+        self._loop.call_soon_threadsafe(self._proxy.lose_answers, request, count)
 
     def heal(self) -> None:
         """See Proxy."""
