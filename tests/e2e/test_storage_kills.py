@@ -54,6 +54,9 @@ def save(folder):
 
 nsml.bind(save=save)
 nsml.save("best")
+made = pathlib.Path("made")
+made.mkdir(exist_ok=True)
+save(made)
 """
 
 
@@ -84,7 +87,7 @@ class Campaign:
     """Pushes, sessions and evictions, in each of which somebody may be killed; and what there has to be afterwards.
 
     Args:
-        servers: kills one of these servers, and has it back.
+        servers: kills these servers, or all there is, and has them back.
     """
 
     def __init__(
@@ -115,6 +118,8 @@ class Campaign:
         self._took_s = 2.0
         self._versions: dict[int, str] = {}
         self._sessions: dict[str, str] = {}
+        self._made: list[str] = []
+        """By each session, also those that were removed since."""
 
     def run(self, kills: int) -> None:
         """Kill so often, in a random order in which each of them comes as often as the others, at each moment."""
@@ -147,19 +152,30 @@ class Campaign:
         assert set(nsml("ps", "-a", "-o", "name").stdout.split()) == self._sessions.keys()
         for session, digest in self._sessions.items():
             nsml("model", "pull", session, "best", str(self._copy), timeout_s=300)
-            (weights,) = self._copy.rglob("weights")
-            assert weights.read_bytes() == random.Random(digest).randbytes(SAVED_BYTES), session
-            shutil.rmtree(self._copy)
+            self._check_copy(digest)
+        if self._made:
+            listed = self.platform.json("dataset", "versions", "made")["items"]
+            assert len(listed) == len(self._made), "each session has made one version"
+        for number, digest in enumerate(self._made, 1):
+            nsml("dataset", "pull", f"made@{number}", str(self._copy), timeout_s=300)
+            self._check_copy(digest)
         nsml("doctor", "storage", timeout_s=300)
         wait_for(lambda: self._trees() == set(), what="nothing is left of what was evicted")
         print(dict(self.killed), "evicted:", self._evicted(), flush=True)
         assert self._evicted() >= len(self._sessions) // 2
 
+    def _check_copy(self, digest: str) -> None:
+        """What was pulled is what a session with that dataset has saved."""
+        (weights,) = self._copy.rglob("weights")
+        assert weights.read_bytes() == random.Random(digest).randbytes(SAVED_BYTES)
+        shutil.rmtree(self._copy)
+
     def remove_all(self) -> None:
         """Remove every session and dataset."""
         if self._sessions:
             self.platform.nsml("rm", "-y", *self._sessions, timeout_s=300)
-        self.platform.nsml("dataset", "rm", "-y", "t", timeout_s=300)
+        names = self.platform.nsml("dataset", "ls", "-o", "name").stdout.split()
+        self.platform.nsml("dataset", "rm", "-y", *names, timeout_s=300)
 
     @property
     def sessions(self) -> int:
@@ -203,7 +219,8 @@ class Campaign:
     def _run(self, victim: str | None) -> None:
         """A session sees all of its dataset and its checkpoint is durable, or it is run again."""
         nsml, digest = self.platform.nsml, digest_of(self._tree)
-        run = nsml("run", "-d", "t", "-g", "0", "-o", "name", cwd=self._program, timeout_s=180)
+        options = ("-d", "t", "-g", "0", "--output-dataset", "made", "-o", "name")
+        run = nsml("run", *options, cwd=self._program, timeout_s=180)
         session = run.stdout.strip()
         if victim:
             time.sleep(self._chance.uniform(0.0, 2.5))
@@ -219,6 +236,7 @@ class Campaign:
         said = nsml("logs", session, timeout_s=120).stdout
         assert (state, f"digest {digest}" in said) == ("SUCCEEDED", True), said
         self._sessions[session] = digest
+        self._made.append(digest)
 
     def _evicted(self) -> int:
         """How many trees of datasets the agent has evicted."""
@@ -323,7 +341,18 @@ def test_nor_when_its_database_or_its_bucket_is(
             """They are done; who asked for them cannot know."""
             before_database.lose_answers(b"COMMIT", chance.choice([1, 2, 5, 20]))
 
-        servers = {"database": kill_database, "bucket": cut_bucket, "commit": lose_commits}
+        def kill_all() -> None:
+            platform.kill("agent")
+            platform.kill("controlplane")
+            kill_database()
+            platform.up()
+
+        servers = {
+            "database": kill_database,
+            "bucket": cut_bucket,
+            "commit": lose_commits,
+            "all": kill_all,
+        }
         campaign = Campaign(platform, tmp_path, chance, servers)
         campaign.run(KILLS)
         before_database.heal()
