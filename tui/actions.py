@@ -1,4 +1,4 @@
-"""What is done on the platform from the dashboard, each as the command of `nsml` that does the same."""
+"""Actions of the dashboard on the platform, each equal to a command of `nsml`."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from tui.shell import Shell
 
 MOST_STOPPED: Final = 100
-"""Sessions of one stop."""
+"""Sessions per stop."""
 MOST_REMOVED: Final = 100
-"""Sessions of one removal."""
+"""Sessions per removal."""
 _MOST_TYPED_CODE: Final = 200
-"""Lines for programs to evaluate."""
+"""Size of the history of typed code."""
 _NOT_CONNECTED: Final = "not connected yet"
 
 
 class Actions:
-    """Those of a dashboard.
+    """Actions of a dashboard.
 
     Attributes:
-        fetching: how far what is fetched has come; "" where nothing is.
+        fetching: progress of a download; "" if none is running.
     """
 
     def __init__(self, app: Shell) -> None:
@@ -55,10 +55,10 @@ class Actions:
         self.fetching = ""
         self._typed_code: deque[str] = deque(maxlen=_MOST_TYPED_CODE)
         self._conversation: Conversation | None = None
-        """What was asked of a program last."""
+        """The last one with a program."""
 
     def stop(self, sessions: Sequence[Session]) -> None:
-        """Stop sessions, once that is confirmed."""
+        """Stop sessions, after confirmation."""
         from nsml.view.sessions import WAITING_STATES
         from tui.screens.asking import Confirm
 
@@ -90,7 +90,7 @@ class Actions:
         return lambda client: client.sessions.stop(session.id)
 
     def remove(self, sessions: Sequence[Session]) -> None:
-        """Remove sessions that have ended with all that they left, once that is confirmed."""
+        """Remove ended sessions and all their data, after confirmation."""
         from nsml.client.checkpoints import saved_in
         from tui.screens.asking import Confirm
 
@@ -132,7 +132,7 @@ class Actions:
         in_background(self._app, "sizes", add_sizes)
 
     def _plan(self, command: str, sessions: Sequence[Session], loses: Sequence[str] = ()) -> Plan:
-        """What a command would do to sessions; a key asks always, since it is soon pressed."""
+        """Plan a command on sessions; keys always ask, since they are easy to press."""
         targets = [target_of(one) for one in sessions]
         return Plan(rule=COMMANDS[command], targets=targets, user=self._app.user, loses=loses)
 
@@ -163,7 +163,7 @@ class Actions:
         self._app.push_screen(Ask(f"Memo of {session.name}", session.memo), go)
 
     def forward(self, sessions: Sequence[Session]) -> None:
-        """Begin the command that forwards a port of one session: the port is still to be typed."""
+        """Open the command line with a port forward of one session; the user types the port."""
         if self._app.refuses_action("forwarded"):
             return
         if len(sessions) != 1:
@@ -176,7 +176,7 @@ class Actions:
         self._app.ask_command(f"forward {shell_word(session.name)} ")
 
     def enter(self, sessions: Sequence[Session], *, rank: int = 0) -> None:
-        """Give the terminal to a shell in one session, until that ends."""
+        """Open a shell in one session on this terminal, until it ends."""
         if self._app.refuses_action("entered"):
             return
         if len(sessions) != 1:
@@ -189,7 +189,7 @@ class Actions:
         self._app.obey(shell_line(["sh", f"{session.name}:{rank}" if rank else session.name]))
 
     def evaluate(self, sessions: Sequence[Session], *, rank: int = 0) -> None:
-        """Ask for code that the program of one session evaluates, and show what comes of it."""
+        """Ask for code, evaluate it in the program of one session, and show the result."""
         from tui.screens.evaluate import Conversation, Evaluate
 
         if self._app.refuses_action("evaluated"):
@@ -218,7 +218,7 @@ class Actions:
         self._app.push_screen(Evaluate(self._conversation, ask))
 
     def hold(self, sessions: Sequence[Session]) -> None:
-        """Pause the program of one session, or let it go on, once that is confirmed."""
+        """Pause or continue the program of one session, after confirmation."""
         from nsml.spec.knobs import USUAL_PAUSE_S
         from nsml.v1 import sessions_pb2 as pb
         from nsml.view.program_changes import is_held
@@ -260,13 +260,13 @@ class Actions:
         """Set knobs of the program of one session, in all its processes at the same step.
 
         Args:
-            sessions: the one.
-            settings: of which knobs.
-            taken: called once it is made, or waits for its step.
-            refused: called with the reason where it is not made; False: nobody reads it there, a note is to say it.
+            sessions: exactly one.
+            settings: the knobs to set.
+            taken: called once the change is made, or waits for its step.
+            refused: called with the reason if it fails; False: a note must show it.
 
         Returns:
-            Whether it is asked for.
+            Whether the change is requested.
         """
         from nsml.v1.sessions_pb2 import PROGRAM_CHANGE_KIND_SET
 
@@ -283,7 +283,7 @@ class Actions:
         return True
 
     def withdraw(self, sessions: Sequence[Session]) -> None:
-        """Withdraw the change of the program of one session that is not decided, once that is confirmed."""
+        """Withdraw the pending change of the program of one session, after confirmation."""
         from nsml.view.program_changes import open_change, what
         from tui.screens.asking import Confirm
 
@@ -305,7 +305,7 @@ class Actions:
         self._app.push_screen(Confirm(f"Withdraw {what(change)}?", command), go)
 
     def _changeable(self, sessions: Sequence[Session], done: str) -> Session | None:
-        """The one session whose program can be changed; None: there is none, and that is said."""
+        """Return the one session whose program can change; else say why not and return None."""
         from nsml.view.program_changes import RUNS
 
         if self._app.refuses_action(done):
@@ -328,7 +328,7 @@ class Actions:
         taken: Callable[[], None] = lambda: None,
         refused: Callable[[str], bool] | None = None,
     ) -> None:
-        """Ask for a change of running programs, and say what came of it once it is over."""
+        """Change running programs, and report the result."""
         from nsml.client.program_changes import until_over
         from nsml.v1 import sessions_pb2 as pb
         from nsml.view.program_changes import line, results, step_text, was_withdrawn_by_user
@@ -341,7 +341,7 @@ class Actions:
         async def call(client: Client) -> None:
             change = await until_over(client, await ask(client), told=told)
             if change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN:
-                if was_withdrawn_by_user(change):  # it is over as somebody wished
+                if was_withdrawn_by_user(change):  # withdrawn on request
                     taken()
                     self._app.say(line(change))
                     return
@@ -353,14 +353,14 @@ class Actions:
         self._act(command, {command: call}, refused=refused)
 
     def pull(self, saved: Saved | None) -> None:
-        """Fetch a checkpoint or an artifact into the folder in which the dashboard was started, once that is confirmed."""
+        """Fetch a checkpoint or an artifact into the dashboard's working directory, after confirmation."""
         from nsml.content.errors import ContentError
         from nsml.view.saved import is_lost, state_text
         from tui.screens.asking import Confirm
 
         if self._app.refuses_action("fetched"):
             return
-        if self._app.is_web:  # that folder is of whoever serves
+        if self._app.is_web:  # that folder is the server's
             self._app.say("nothing is fetched from here: nsml model pull does it", is_bad=True)
             return
         if saved is None:
@@ -400,9 +400,9 @@ class Actions:
         *,
         refused: Callable[[str], bool] | None = None,
     ) -> None:
-        """Do something on the platform, and say which command line does the same; of each call alone, too.
+        """Run calls, and show the equivalent command line; a failed call shows its own, its key in `calls`.
 
-        With `refused` no note stands in front of where it was typed, unless that does not take the reason.
+        With `refused`, a note is shown only if it returns False, since a note would cover the input.
         """
 
         def is_told(why: str) -> bool:
@@ -444,7 +444,7 @@ def _listed(plan: Plan) -> list[str]:
 
 
 def _none_runs(sessions: Sequence[Session], unmark: str) -> str:
-    """Why there is nothing to stop; several are chosen only where they are marked, wherever the cursor is."""
+    """Say why there is nothing to stop. Several sessions are chosen only if marked, wherever the cursor is."""
     if not sessions:
         return "nothing is chosen"
     if len(sessions) > 1:
@@ -457,7 +457,7 @@ def _fetching(
 ) -> (
     tuple[list[str], Path, Callable[[Client, Callable[[Transfer], None]], Awaitable[object]]] | None
 ):
-    """The command that fetches it, to where, and what does that; None of what is not in the object store."""
+    """Return the command, the target, and the download; None if it is not in the object store."""
     from nsml.client import artifacts, checkpoints
     from nsml.v1.artifacts_pb2 import ARTIFACT_STATE_DURABLE, Artifact
     from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE

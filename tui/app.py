@@ -1,4 +1,4 @@
-"""The dashboard: its screens, and what its keys do on the platform."""
+"""The dashboard: its screens and key actions."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 LEAST_COMPARED: Final = 2
 MOST_COMPARED: Final = 1_000
-"""Sessions whose series come by one request."""
+"""Limit of one request for series."""
 MOUSE: Final = (1000, 1003, 1015, 1006)
-"""Modes of a terminal by which it tells what the mouse does."""
+"""Terminal modes that report the mouse."""
 OPENING: Final = "opening"
 _IMPORTED_LATER: Final = (
     "nsml.client.connect",
@@ -44,7 +44,7 @@ _IMPORTED_LATER: Final = (
     "tui.screens.modes",
     "tui.screens.session",
 )
-"""What the first paint does without."""
+"""Not needed for the first paint."""
 
 
 def _import_rest() -> None:
@@ -65,7 +65,7 @@ def _everything() -> type[Provider]:
 
 
 class Dashboard(Shell):
-    """`nsml-tui`: see `Shell` for what it is made of."""
+    """`nsml-tui`: see `Shell` for its parts."""
 
     TITLE = "nsml"
     ENABLE_COMMAND_PALETTE = True
@@ -131,47 +131,47 @@ class Dashboard(Shell):
     ]
 
     async def open(self) -> None:
-        """Begin, once the rest is loaded."""
+        """Start, after importing the rest."""
         await in_thread(_import_rest)
         await super().open()
 
     @cached_property
     def actions(self) -> Actions:
-        """What keys do to sessions and checkpoints."""
+        """Key actions on sessions and checkpoints."""
         return Actions(self)
 
     @cached_property
     def prompt(self) -> Prompt:
-        """What the command line and the form of a new session do."""
+        """The command line and the form of a new session."""
         return Prompt(self)
 
     def model_screen(self) -> Frame | None:
-        """The screen in front, or in sight behind that, where it is one that shows the model."""
+        """Return the screen in front, or visible behind it, if it shows the model."""
         screen = self.screen
         if isinstance(screen, Modal) and screen.shows_behind:
             screen = self.screen_stack[-2]
         return screen if isinstance(screen, Frame) else None
 
     def go(self, mode: str) -> None:
-        """Another screen, out of whatever is open."""
+        """Switch to another screen, closing open ones."""
         while len(self.screen_stack) > 1:
             self.pop_screen()
         self.switch_mode(mode)
 
     def obey(self, line: str) -> None:
-        """Do what a command line says."""
+        """Run a command line."""
         self.prompt.obey(line)
 
     def ask_command(self, begun: str = "") -> None:
-        """Ask for a command that begins like this."""
+        """Ask for a command, starting with `begun`."""
         self.prompt.ask(begun)
 
     def submit(self, session: Session | None) -> None:
-        """Ask for the command line of another session, which begins as this one's."""
+        """Ask for the command line of a new session, prefilled from this one."""
         self.prompt.submit(session)
 
     def compare(self, sessions: Sequence[Session]) -> None:
-        """Sessions side by side, on a screen of their own."""
+        """Compare sessions, on a screen of their own."""
         from tui.screens.compare import CompareScreen
 
         if len(sessions) < LEAST_COMPARED:
@@ -185,7 +185,7 @@ class Dashboard(Shell):
             self.push_screen(CompareScreen([session.id for session in sessions]))
 
     def show_sessions(self, filter_text: str) -> None:
-        """The list of sessions, with a filter."""
+        """Show the list of sessions, filtered."""
         from tui.screens.sessions import SessionsScreen
 
         self.go("sessions")
@@ -193,20 +193,20 @@ class Dashboard(Shell):
             self.screen.filter_by(filter_text)
 
     def open_session(self, session: Session, *, tab: str = "") -> None:
-        """Its own screen, with a tab in front."""
+        """Open the session's screen at a tab."""
         from tui.screens.session import SessionScreen
 
         self.look_at(session)
         is_open = isinstance(self.screen, SessionScreen) and self.screen.is_of(session)
-        if not is_open or tab:  # an Enter that was pressed twice opens it once
+        if not is_open or tab:  # a double Enter opens it once
             self.push_screen(SessionScreen(session.id, name_of_session=session.name, tab=tab))
 
     def action_go(self, mode: str) -> None:
-        """Another screen, out of whatever is open."""
+        """Switch to another screen, closing open ones."""
         self.go(mode)
 
     def action_help(self) -> None:
-        """What the keys do that are in force."""
+        """Show the active keys."""
         from tui.screens.help import HERE, Help, KeyEntry, command_lines, key_entries
         from tui.widgets.table import HIDDEN, Table
 
@@ -219,18 +219,18 @@ class Dashboard(Shell):
 
     @property
     def hidden_actions(self) -> Collection[str]:
-        """Actions that do nothing with what is shown, and are not offered."""
+        """Actions that do nothing with the shown data, and are hidden."""
         return LIVE_ONLY_ACTIONS if self.player is not None else ()
 
     def action_refresh_all(self) -> None:
-        """Ask for everything again."""
+        """Request everything again."""
         if self.player is not None:
             self.player.again()
             return
         self.listen()
 
     def action_copy_command(self) -> None:
-        """Copy the command that shows what the screen shows."""
+        """Copy the command equivalent to the screen."""
         command, lacks = self.screen.command() if isinstance(self.screen, Frame) else ("", "")
         if not command:
             self.say("the command line has nothing like this")
@@ -246,7 +246,7 @@ class Dashboard(Shell):
             self.say("nothing was done yet")
 
     def action_mouse(self) -> None:
-        """Let go of the mouse, so that the terminal selects text by itself, or take it again."""
+        """Release the mouse, so that the terminal selects text itself, or capture it again."""
         if self._driver is None:
             return
         self.has_mouse = not self.has_mouse
@@ -265,9 +265,9 @@ class Dashboard(Shell):
         self.ask_command()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette has beside screens, sessions, and what keys do."""
-        left_out = {"Keys", "Quit"}  # which have keys
-        # To a browser no files are sent; where there are no colours, no theme shows but the one for that.
+        """Yield palette commands beside screens, sessions, and key actions."""
+        left_out = {"Keys", "Quit"}  # these have keys
+        # Browsers are sent no files; without colours, only the theme for that applies.
         left_out |= {"Screenshot"} if self.is_web else set()
         left_out |= {"Theme"} if self._appearance.is_colourless else set()
         for command in super().get_system_commands(screen):
@@ -275,7 +275,7 @@ class Dashboard(Shell):
                 yield command
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only a story has a time that is one's own, and only a terminal a mouse to let go of."""
+        """Enable time keys only in stories, and the mouse key only in terminals."""
         if action in {"pause", "pace", "jump"} and self.player is None:
             return False
         if action == "mouse" and self.is_web:
@@ -283,18 +283,18 @@ class Dashboard(Shell):
         return super().check_action(action, parameters)
 
     def action_pause(self) -> None:
-        """Let the story stand still, or go on; from its end on, again from its beginning."""
+        """Pause or resume the story; at its end, restart it."""
         if self.player is not None:
             self.player.pause()
             self.play()
 
     def action_pace(self, by: int) -> None:
-        """Faster or slower."""
+        """Change the speed."""
         if self.player is not None:
             self.player.pace(by)
 
     def action_jump(self, seconds: int) -> None:
-        """Forward or back in the story."""
+        """Jump in the story."""
         if self.player is not None:
             is_there = self.player.jump(seconds)
             if not (is_there or self.player.is_over or self.player.is_paused):

@@ -1,7 +1,7 @@
-"""How the dashboard looks: its themes, what colours mean in them, and ASCII where a terminal has no more.
+"""Appearance of the dashboard: themes, the meaning of colours, and ASCII for terminals with nothing more.
 
-What is drawn has roles, not colours. `nsml.view` calls roles by the colours that a plain terminal has for them;
-each theme says what they are in it.
+Drawn text has roles, not colours. `nsml.view` names roles by their colours on a plain terminal; each theme
+defines them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ WAITS: Final = "yellow"
 MOVES: Final = "cyan"
 BAD: Final = "red"
 LINES: Final = tuple(f"line-{number}" for number in range(1, 8))
-"""Of charts, in their order."""
+"""Of chart lines, in order."""
 RULE: Final = "rule"
 """Lines between panes."""
 OTHERS: Final = "others"
-"""What lines beside those in front look like: a text style."""
+"""Text style of chart lines in the background."""
 _PLAIN_TERMINAL: Final[Mapping[str, str]] = dict(
     zip(LINES, ("cyan", "yellow", "magenta", "green", "red", "blue", "white"), strict=True)
 )
@@ -45,10 +45,10 @@ class Appearance:
 
     Attributes:
         theme: one of `nsml.view.themes.THEMES`.
-        is_colourless: there are no colours at all.
-        is_ascii: nothing is drawn with other letters.
-        has_letters: those of other scripts are there for what people wrote.
-        is_animated: whether things may glide.
+        is_colourless: use no colours at all.
+        is_ascii: draw with ASCII only.
+        has_letters: letters of other scripts are available for user text.
+        is_animated: whether animations are allowed.
     """
 
     theme: str = "dark"
@@ -59,7 +59,7 @@ class Appearance:
 
 
 def apply_appearance(app: App[Any], appearance: Appearance) -> None:
-    """Give an app this appearance, and only our themes: no others have a colour for every role."""
+    """Apply an appearance, and keep only our themes: others lack colours for some roles."""
     for theme in ALL_THEMES:
         app.register_theme(theme)
     app.theme = appearance.theme
@@ -70,18 +70,18 @@ def apply_appearance(app: App[Any], appearance: Appearance) -> None:
 
 
 def filters(appearance: Appearance) -> list[LineFilter]:
-    """Filters for the lines of the app."""
+    """Return the app's line filters."""
     return [Ascii(has_letters=appearance.has_letters)] if appearance.is_ascii else []
 
 
 def style(app: App[Any], role: str) -> Style:
-    """How something with a role is drawn; of an app that has no such role: in the colour of that name."""
+    """Return the style of a role; if the app lacks the role, the colour of that name."""
     colour = app.theme_variables.get(f"role-{role}")
     return _style(colour) if colour else _parsed(_PLAIN_TERMINAL.get(role, role))
 
 
 def others(app: App[Any]) -> Style:
-    """How lines beside those in front are drawn."""
+    """Return the style of other lines."""
     return _parsed(app.theme_variables.get(OTHERS, "dim"))
 
 
@@ -96,14 +96,14 @@ def _parsed(words: str) -> Style:
 
 
 class Ascii(LineFilter):
-    """Draws lines in ASCII, cell by cell, whoever made them."""
+    """Converts lines to ASCII, cell by cell, whatever drew them."""
 
     def __init__(self, *, has_letters: bool) -> None:
         super().__init__()
         self._has_letters = has_letters
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's
-        """The same segments in ASCII."""
+        """Convert segments to ASCII."""
         return [
             segment
             if segment.text.isascii()
@@ -230,7 +230,7 @@ ALL_THEMES: Final = (
             ),
         },
     ),
-    # The palette of Okabe and Ito, which eyes without red, green or blue tell apart.
+    # The palette of Okabe and Ito, distinguishable without red, green or blue vision.
     Theme(
         name="colour-blind",
         primary="#56b4e9",
@@ -272,7 +272,7 @@ ALL_THEMES: Final = (
             RULE: "ansi_bright_black",
             "ansi-background": "ansi_default",
             "ansi-foreground": "ansi_default",
-            # What is turned round is seen on any background, and without colours.
+            # Reverse video is visible on any background, and without colours.
             **_cursor("ansi_default", "ansi_default", blurred="ansi_default", style="bold reverse"),
             "block-cursor-blurred-foreground": "ansi_default",
             "block-cursor-blurred-text-style": "underline",

@@ -21,11 +21,11 @@ def in_background(
     *,
     is_alone: bool = True,
 ) -> None:
-    """Run `work` as a worker of its owner, which cancels it when it goes; `is_alone` replaces the others of its group.
+    """Run `work` as a worker of `owner`, cancelled with it; `is_alone` replaces others of its group.
 
-    `work` is called when its turn comes: a coroutine made earlier, and replaced or cancelled before that, would never be
-    awaited. Textual removes what the owner consists of before it cancels the owner's workers: one that misses a part then has
-    nobody left to show anything to, and ends.
+    `work` is called when it starts: a coroutine created earlier, and replaced or cancelled before that, would never be
+    awaited. Textual removes the owner's parts before it cancels the owner's workers: a worker that misses a part then
+    has nothing to show, and ends.
     """
 
     async def begun() -> None:

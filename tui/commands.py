@@ -1,6 +1,6 @@
-"""What is typed behind `:`: what it means, and how it can go on. Pure.
+"""Commands typed after `:`: parsing and completion. Pure.
 
-A few words are of the dashboard itself; all others are those of `nsml`, whose name may stand before them.
+A few belong to the dashboard itself; all others are commands of `nsml`, whose name may precede them.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ OWN: Final[Mapping[str, str]] = {
     "theme": "other colours: theme NAME",
     "history": "earlier commands, to run again",
 }
-"""The dashboard's own words, and what they do."""
+"""The dashboard's own commands and their effects."""
 _FLAGS: Final = {"ps": re.compile(r"--|-\w(\s|$)"), "plot": re.compile("-")}
-"""How those begin which `nsml` has, too, and is meant by. In a filter `-state:run` is what does not fit."""
+"""Arguments that select the `nsml` command of the same name. In a filter, `-state:run` excludes."""
 
 
 class Way(StrEnum):
-    """How a command of `nsml` is carried out."""
+    """How a command of `nsml` is run."""
 
     SHOWN = "shown"
-    """It only reads: what it writes is shown."""
+    """It only reads: its output is shown."""
     ASKED = "asked"
-    """It changes something: whether it is meant is asked, then what it writes is shown."""
+    """It changes something: it is confirmed first, then its output is shown."""
     HANDED = "handed"
-    """It asks, stays, or writes files: it gets the terminal, and gives it back."""
+    """It asks, keeps running, or writes files: it gets the terminal until it ends."""
 
 
 _EVERY: Final = ""
@@ -164,9 +164,9 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "audit": Way.SHOWN,
     },
 }
-"""Of each command of `nsml`, by the word behind it where it has such.
+"""By command of `nsml` and subcommand, if it has any.
 
-Those of `nsml.view.confirmation.COMMANDS` are handed the terminal: they ask themselves, and do what was confirmed.
+Commands in `nsml.view.confirmation.COMMANDS` get the terminal: they ask themselves, and do what was confirmed.
 """
 _STAYS_OR_WRITES: Final = (
     "--follow",
@@ -216,16 +216,16 @@ _OF_SESSIONS: Final = frozenset(
         "visdom",
     }
 )
-"""Commands that are followed by sessions."""
+"""Commands with sessions as arguments."""
 _NEEDS_SESSIONS: Final = _OF_SESSIONS - {
     *("model", "artifact", "gpumonitor", "status", "tensorboard", "visdom")
 }
-"""Those of them that mean nothing without a session, or something else."""
+"""Those with no meaning, or another one, without a session."""
 MOST_OFFERED: Final = 8
 
 
 class CommandError(ValueError):
-    """What was typed means nothing; `message` says why."""
+    """Invalid input; `message` says why."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -233,28 +233,28 @@ class CommandError(ValueError):
 
 
 class Own(NamedTuple):
-    """A word of the dashboard, with what stands behind it."""
+    """A command of the dashboard, with its arguments."""
 
     name: str
     rest: str
 
 
 class Nsml(NamedTuple):
-    """A command of `nsml`: its words without that name, and how it is carried out."""
+    """A command of `nsml`: its words without that name, and how it is run."""
 
     words: tuple[str, ...]
     way: Way
 
     @property
     def text(self) -> str:
-        """As it is typed in a shell."""
+        """As typed in a shell."""
         return shell_line([PROGRAM, *self.words])
 
 
 def understood(text: str) -> Own | Nsml | None:
-    """What a line means; None: nothing was typed.
+    """Parse a line; None: it is empty.
 
-    Raises CommandError where it means nothing.
+    Raises CommandError if it is invalid.
     """
     first, _, rest = text.strip().partition(" ")
     if not first:
@@ -276,16 +276,16 @@ def understood(text: str) -> Own | Nsml | None:
 
 
 def lacks_session(command: Nsml) -> bool:
-    """Whether it needs a session and has nothing but flags."""
+    """Whether it needs a session and has only flags."""
     name, *behind = command.words
     is_bare = all(word.startswith("-") for word in behind)
     return name in _NEEDS_SESSIONS and is_bare and not {"-h", "--help"} & set(behind)
 
 
 def run_of(text: str) -> Nsml:
-    """The `nsml run` that a line says; `nsml` may be left out, before a flag `run`, too.
+    """Parse a line as `nsml run`; `nsml` is optional, and before a flag also `run`.
 
-    Raises CommandError where it is another command, or none.
+    Raises CommandError if it is another command, or none.
     """
     command = understood(f"run {text}" if text.strip().startswith("-") else text)
     if not isinstance(command, Nsml) or command.words[0] != "run":
@@ -294,7 +294,7 @@ def run_of(text: str) -> Nsml:
 
 
 class Settings(NamedTuple):
-    """What is behind `nsml set SESSION`: values in JSON by knob, the step, and the words themselves."""
+    """Arguments of `nsml set SESSION`: values in JSON by knob, the step, and the words themselves."""
 
     values: Mapping[str, str]
     at: int | None
@@ -302,9 +302,9 @@ class Settings(NamedTuple):
 
 
 def settings_of(text: str) -> Settings:
-    """What a line sets, as `nsml set` takes it: NAME=VALUE [NAME=VALUE]... [--at STEP].
+    """Parse arguments of `nsml set`: NAME=VALUE [NAME=VALUE]... [--at STEP].
 
-    Raises CommandError where it sets nothing.
+    Raises CommandError if they set nothing.
     """
     try:
         words = shell_split(text)
@@ -328,7 +328,7 @@ def settings_of(text: str) -> Settings:
 
 
 def runs_of(typed: Iterable[str]) -> list[str]:
-    """Those of the lines that submit."""
+    """Return the lines that submit."""
     return [text for text in typed if _is_run(text)]
 
 
@@ -341,7 +341,7 @@ def _is_run(text: str) -> bool:
 
 
 def rerun_of(line: str) -> str:
-    """The session whose code a line of `nsml run` runs again; "" where it sends a folder."""
+    """Return the session whose code a `nsml run` line reuses; "" if it sends a folder."""
     with suppress(ValueError):
         found = ""
         words = iter(shell_split(line))
@@ -357,7 +357,7 @@ def rerun_of(line: str) -> str:
 
 
 def without_memo(words: Sequence[str]) -> list[str]:
-    """A `nsml run` without its memo, which tells that run from others; what is behind `--` is the program's."""
+    """Drop the memo of a `nsml run`, which is specific to that run; words after `--` are the program's."""
     end = words.index("--") if "--" in words else len(words)
     kept: list[str] = []
     flags = iter(words[:end])
@@ -392,7 +392,7 @@ def _way(words: Sequence[str]) -> Way:
 
 def _stays_or_writes(word: str) -> bool:
     if word.startswith("--"):
-        # click takes what a flag begins with for the flag where that is no other.
+        # click accepts unambiguous prefixes of flags.
         flag = word.partition("=")[0]
         return any(one.startswith(flag) for one in _STAYS_OR_WRITES)
     return word.startswith("-") and bool({"f", "w"} & set(word[1:]))
@@ -401,12 +401,12 @@ def _stays_or_writes(word: str) -> bool:
 def offered(
     text: str, *, sessions: Callable[[], Iterable[str]], contexts: Callable[[], Iterable[str]]
 ) -> list[str]:
-    """How a line could go on: whole lines, the likeliest first.
+    """Complete a line: whole lines, the likeliest first.
 
     Args:
-        text: what is typed so far.
-        sessions: names of sessions, asked for where one may stand.
-        contexts: those of platforms.
+        text: the input so far.
+        sessions: returns names of sessions, called only if one may follow.
+        contexts: returns names of contexts.
     """
     first, space, _ = text.lstrip().partition(" ")
     if not space:
@@ -415,7 +415,7 @@ def offered(
     words = lead.split()
     words = words[1:] if words[0] == PROGRAM else words
     if words and words[0] in _OF_SESSIONS and not (len(words) == 1 and _following(words[0])):
-        if words[0] in {"plot", "forward", "sh"} and len(words) > 1:  # it is of one
+        if words[0] in {"plot", "forward", "sh"} and len(words) > 1:  # it takes one
             return []
         others = (name for name in sessions() if name not in words)
         return _holding(last, others, f"{lead} ")
@@ -446,7 +446,7 @@ def _begun(part: str, names: Iterable[str], before: str) -> list[str]:
 
 
 def _holding(part: str, names: Iterable[str], before: str) -> list[str]:
-    """What begins with it, then what has it anywhere; no more names are looked at than have to be."""
+    """List names with this prefix, then others that contain it; look at no more names than needed."""
     begun, others = list[str](), list[str]()
     for name in names:
         if name.startswith(part):

@@ -1,7 +1,7 @@
 """The only part of the dashboard that talks to the platform.
 
-Each method receives one topic until it is cancelled, and posts what it receives as events of the model. None of them
-raises what the platform answers: it is an event as well, and is asked again after a while.
+Each method receives one topic until cancelled, and posts events to the model. Errors of the platform are not
+raised: they are events as well, and the request is retried after a while.
 """
 
 from __future__ import annotations
@@ -91,44 +91,44 @@ T = TypeVar("T")
 Post: TypeAlias = "Callable[[Event], None]"
 
 LOOK_EVERY_S: Final = 2.0
-"""How often is asked again what comes on no stream."""
+"""Poll interval of topics without a stream."""
 CALM_EVERY_S: Final = 4.0
 CALM_AFTER: Final = 5
-"""Answers in a row that were the very same."""
+"""Equal answers before polling slows down."""
 ENDED_EVERY_S: Final = 20.0
-"""Those that end meanwhile are told by the stream of live ones."""
+"""The stream of live sessions reports newly ended ones."""
 ENDED_SERIES_EVERY_S: Final = 60.0
-"""An agent may still bring what it kept."""
+"""An agent may still send buffered data."""
 MOST_ENDED: Final = 1_000
-"""Ended sessions that are asked for."""
+"""Limit of requested ended sessions."""
 MOST_WAITING: Final = 1_000
 DETAILS_EVERY_S: Final = 5.0
 ENDED_DETAILS_EVERY_S: Final = 60.0
 MOST_MEDIA: Final = 2_000
-"""Of a session that are listed: the last."""
+"""Listed per session: the last ones."""
 TELEMETRY_CELLS: Final = 240
 DATASETS_EVERY_S: Final = 10.0
 MOST_FILES: Final = 10_000
-"""Of a dataset whose files are asked for: what names them names every chunk of them, too."""
+"""Of a dataset with a file list: its manifest names every chunk, too."""
 MOST_FILES_BYTES: Final = 64 * 1024**3
 EACH_S: Final = 0.1
-"""By how much later the series of several are read again, for each of them."""
+"""Extra poll interval of series, for each of several sessions."""
 MOST_COLUMNS: Final = 8_000
-"""Of all sessions together that are asked for, while each has a few."""
+"""Requested of all sessions together, unless LEAST_COLUMNS each is more."""
 LEAST_COLUMNS: Final = 20
 MOST_IN_LINE: Final = 1_000
-"""Characters of one of its lines: a longer one is shown as several, and held for its end by nobody."""
+"""Characters of a log line: a longer one is split, so that nothing waits for its end."""
 FIRST_RETRY_S: Final = 0.5
 LONGEST_RETRY_S: Final = 2.0
 
 
 class Feed:
-    """What the platform tells, topic by topic.
+    """Updates of the platform, topic by topic.
 
     Args:
-        client: connected or not: connections are made as calls need them.
-        post: takes each event.
-        signed_out: called when the platform refuses the client's token; what was refused is not asked again.
+        client: connected or not: calls connect as needed.
+        post: receives each event.
+        signed_out: called when the platform rejects the client's token; the rejected request is not retried.
     """
 
     def __init__(
@@ -152,14 +152,14 @@ class Feed:
         }
 
     async def receive(self, topics: Iterable[Topic]) -> None:
-        """All of these that are of the platform, and of no one session."""
+        """Receive the platform's topics among these, not those of one session."""
         async with TaskGroup() as group:
             for topic in topics:
                 if topic in self._platform:
                     group.create_task(self._platform[topic]())
 
     async def sessions(self) -> None:
-        """Live sessions and every change of them, with what they report."""
+        """Receive live sessions, their changes, and their reports."""
 
         async def watch() -> None:
             stream = watch_sessions(
@@ -169,7 +169,7 @@ class Feed:
                 short=True,
                 on_link=self._on_link(Topic.SESSIONS),
             )
-            # All of them come in parts, of which only the last has a revision: until then what was known stays.
+            # The full list comes in parts, and only the last has a revision: until then the old list stays.
             parts: list[Session] | None = None
             async with aclosing(stream):
                 async for answer in stream:
@@ -186,7 +186,7 @@ class Feed:
         await self._for_ever(Topic.SESSIONS, watch)
 
     async def ended(self) -> None:
-        """Sessions that have ended, the newest."""
+        """Receive the newest ended sessions."""
 
         async def look() -> EndedReceived:
             chosen = pb.SessionFilter(states=sorted(ENDED_STATES), include_ended=True)
@@ -199,7 +199,7 @@ class Feed:
         await self._again(Topic.ENDED, look, lambda event: event, every_s=ENDED_EVERY_S)
 
     async def whole(self, sessions: Iterable[Session]) -> None:
-        """All of those of which lists lack the end of a long command, one after the other."""
+        """Receive the sessions whose long commands are cut in lists, one by one."""
         for session in filter(is_short, sessions):
             while True:
                 try:
@@ -214,7 +214,7 @@ class Feed:
                 break
 
     async def cluster(self) -> None:
-        """The platform as a whole; its answers are the pulse by which a dead connection shows."""
+        """Poll the cluster, which also reveals a dead connection."""
         clock = self._client.clock
 
         async def look() -> ClusterReceived:
@@ -225,7 +225,7 @@ class Feed:
         await self._again(Topic.CLUSTER, look, lambda event: event, every_s=LOOK_EVERY_S)
 
     async def queue(self) -> None:
-        """Who waits, and why."""
+        """The queue, with reasons."""
 
         async def look() -> ListQueueResponse:
             return joined(await self._client.sessions.queue(limit=MOST_WAITING))
@@ -233,19 +233,19 @@ class Feed:
         await self._again(Topic.QUEUE, look, QueueReceived, every_s=LOOK_EVERY_S)
 
     async def nodes(self) -> None:
-        """The machines and their devices."""
+        """Receive nodes and their devices."""
         await self._again(
             Topic.NODES, self._client.nodes.every, NodesReceived, every_s=LOOK_EVERY_S
         )
 
     async def datasets(self) -> None:
-        """The datasets that the user may see."""
+        """Receive datasets the user may see."""
         await self._again(
             Topic.DATASETS, self._client.datasets.every, DatasetsReceived, every_s=DATASETS_EVERY_S
         )
 
     async def tree(self, dataset: Dataset) -> None:
-        """The files of a version of a dataset; they are the same for good."""
+        """Receive the files of a dataset version, which never change."""
         if dataset.file_count > MOST_FILES or dataset.size_bytes > MOST_FILES_BYTES:
             self._post(Refused(Topic.TREE, "too large for its files to be listed here"))
             return
@@ -264,13 +264,13 @@ class Feed:
         await self._for_ever(Topic.TREE, look)
 
     async def projects(self) -> None:
-        """The user's projects, and what is held of each."""
+        """Receive the user's projects and their usage."""
         await self._again(
             Topic.PROJECTS, self._client.projects.every, ProjectsReceived, every_s=LOOK_EVERY_S
         )
 
     async def project(self, name: str) -> None:
-        """One of them, with who holds what."""
+        """Receive one, with usage by user."""
 
         async def look() -> ProjectReceived:
             return ProjectReceived(await self._client.projects.get(name))
@@ -278,7 +278,7 @@ class Feed:
         await self._again(Topic.PROJECT, look, lambda event: event, every_s=LOOK_EVERY_S)
 
     async def explanation(self, session: Session) -> None:
-        """Why a live session waits; of one that does not, what its processes take, which changes all the time."""
+        """Receive why a live session is queued; if it is not, usage of its processes, which changes all the time."""
         calls = self._client.sessions
 
         async def look() -> ExplanationReceived:
@@ -291,9 +291,9 @@ class Feed:
         await self._again(Topic.EXPLANATION, look, lambda event: event, every_s=LOOK_EVERY_S)
 
     async def series(self, sessions: Sequence[Session], query: ChartQuery) -> None:
-        """What sessions reported, as wide as it is drawn; again and again until they have ended.
+        """Receive series of sessions at the drawn width, again and again.
 
-        The more there are, the fewer columns each has, and the more seldom they are read.
+        More sessions get fewer columns each, and are read less often.
         """
         ids = tuple(session.id for session in sessions)
         width = max(min(query.width, MOST_COLUMNS // len(ids)), LEAST_COLUMNS)
@@ -305,14 +305,14 @@ class Feed:
             columns = await read_columns(self._client, sessions, asked, patience_s=0.0)
             if received is None or columns != received[0]:
                 received = columns, _gathered(columns, sessions, query)
-            return received[1]  # what is the same is drawn once
+            return received[1]  # an identical answer is not drawn again
 
         have_ended = all(session.state in ENDED_STATES for session in sessions)
         every_s = ENDED_SERIES_EVERY_S if have_ended else LOOK_EVERY_S + EACH_S * len(ids)
         await self._again(Topic.SERIES, look, lambda event: event, every_s=every_s)
 
     async def code(self, sessions: tuple[Session, Session]) -> None:
-        """How the code of two sessions differs; it does so for good."""
+        """Receive the code diff of two sessions, which never changes."""
 
         async def look() -> None:
             try:
@@ -323,14 +323,14 @@ class Feed:
                 raise PlatformFault(str(error)) from error
             ids = sessions[0].id, sessions[1].id
             names = sessions[0].name, sessions[1].name
-            # Of long files that takes a while, in which others have their turn.
+            # Long files take a while, in which other tasks run.
             found = await in_thread(lambda: code.all_compared(files, data, names))
             self._post(CodeReceived(ids, found, code.same(old, new)))
 
         await self._for_ever(Topic.CODE, look)
 
     async def log(self, session: Session, rank: int = 0) -> None:
-        """The end of what a replica printed, and what it prints."""
+        """Receive the end of a replica's output, and new output."""
 
         async def follow() -> None:
             self._post(LogReceived(session.id, (), is_anew=True))
@@ -348,7 +348,7 @@ class Feed:
                     is_next = 0 < attempt < piece.attempt
                     attempt = piece.attempt
                     if is_next:
-                        # The one before may have ended within a line.
+                        # The previous attempt may have ended within a line.
                         text, lead, missing = _shown_log(), "", 0
                     missing += piece.missing_bytes
                     *lines, lead = _lines_of(lead, text.feed(piece.data))
@@ -360,10 +360,10 @@ class Feed:
 
         await self._for_ever(Topic.LOG, follow)
 
-    # What tabs of one session show
+    # Tabs of one session
 
     async def detail(self, session: Session, detail: Detail, medium: Media | None) -> None:
-        """What a tab asks for; `medium` is that whose content it is."""
+        """Receive a tab's topic; `medium`: the media file to read."""
         match detail.topic:
             case Topic.CHECKPOINTS | Topic.ARTIFACTS:
                 await self.saved(session, detail.topic)
@@ -385,7 +385,7 @@ class Feed:
                 await self.stacks(session, detail.what)
 
     async def saved(self, session: Session, topic: Topic) -> None:
-        """Its checkpoints, or its artifacts."""
+        """Receive its checkpoints or artifacts."""
 
         async def look() -> CheckpointsReceived | ArtifactsReceived:
             if topic is Topic.ARTIFACTS:
@@ -397,7 +397,7 @@ class Feed:
         await self._detail(topic, session, look)
 
     async def telemetry(self, session: Session, span: str) -> None:
-        """What its devices and processes did in the last `span` of time (`10m`); "": since it was placed."""
+        """Receive usage of its devices and processes in the last `span` (`10m`); "": since placement."""
 
         async def look() -> TelemetryReceived:
             ended = seconds_of(session.ended_at) if session.HasField("ended_at") else None
@@ -412,7 +412,7 @@ class Feed:
         await self._detail(Topic.TELEMETRY, session, look, every_s=LOOK_EVERY_S)
 
     async def files(self, session: Session) -> None:
-        """Those of its code, which are the same for good."""
+        """Receive the files of its code, which never change."""
 
         async def look() -> FilesReceived:
             tree = await read_tree(self._client, session)
@@ -421,7 +421,7 @@ class Feed:
         await self._once(Topic.FILES, look)
 
     async def file(self, session: Session, path: str) -> None:
-        """What is in one of them."""
+        """Receive a code file."""
 
         async def look() -> FileReceived:
             tree = await read_tree(self._client, session)
@@ -438,7 +438,7 @@ class Feed:
         await self._once(Topic.FILE, look)
 
     async def media(self, session: Session) -> None:
-        """What it showed beside its numbers."""
+        """Receive its logged media."""
         followed = media.Followed(self._client, session.id, most=MOST_MEDIA)
 
         async def look() -> MediaReceived:
@@ -447,7 +447,7 @@ class Feed:
         await self._detail(Topic.MEDIA, session, look)
 
     async def content(self, session: Session, medium: Media) -> None:
-        """What is in one of them."""
+        """Receive its content."""
 
         async def look() -> ContentReceived:
             data = await media.content(self._client, session.id, medium)
@@ -476,7 +476,7 @@ class Feed:
         await self._inside(Topic.PROCESSES, look, every_s=DETAILS_EVERY_S)
 
     async def stacks(self, session: Session, what: str) -> None:
-        """What its Python threads do, once: a process that computes is stopped for a moment to be read."""
+        """Receive stacks of its Python threads, once: reading stops a computing process for a moment."""
 
         async def look() -> StacksReceived:
             found = await read_stacks(self._client, session, with_locals=what == WITH_LOCALS)
@@ -487,7 +487,7 @@ class Feed:
     async def _inside(
         self, topic: Topic, look: Callable[[], Awaitable[Event]], *, every_s: float = math.inf
     ) -> None:
-        """Look into a running session. Who may not is told so once: each refusal is in the audit trail."""
+        """Look into a running session. Refusals are not retried: each is in the audit trail."""
 
         async def allowed() -> Event:
             try:
@@ -516,7 +516,7 @@ class Feed:
         await self._again(topic, look, lambda event: event, every_s=every_s)
 
     async def _once(self, topic: Topic, look: Callable[[], Awaitable[Event]]) -> None:
-        """Receive what never changes."""
+        """Receive immutable content."""
 
         async def sound() -> Event:
             try:
@@ -534,7 +534,7 @@ class Feed:
         *,
         every_s: float,
     ) -> None:
-        """Ask again and again, more seldom while `look` finds the very same; once where `every_s` is infinite."""
+        """Poll, less often while `look` returns the same object; only once if `every_s` is infinite."""
 
         async def asking() -> None:
             link = self._on_link(topic)
@@ -543,7 +543,7 @@ class Feed:
                 try:
                     seen = await look()
                 except Unavailable as error:
-                    # The first look, too: who starts while the platform is away sees it come.
+                    # On the first look, too: users starting during an outage see its end.
                     delay_s = backoff_s(FIRST_RETRY_S, retries, LONGEST_RETRY_S)
                     retries += 1
                     link(
@@ -567,7 +567,7 @@ class Feed:
         await self._for_ever(topic, asking)
 
     async def _for_ever(self, topic: Topic, receive: Callable[[], Awaitable[None]]) -> None:
-        """Receive a topic again after a refusal; return when there is no more of it."""
+        """Receive a topic, again after errors; return when it is complete."""
         while True:
             try:
                 await receive()
@@ -602,7 +602,7 @@ def _shown_log() -> ShownLog:
 
 
 def _lines_of(lead: str, done: Sequence[Printed]) -> list[str]:
-    """What became final as lines, and what the next begins with: a mark where a long one was broken off."""
+    """Return finished lines, then the start of the next; marks show where long lines break."""
     text = lead + "".join(
         one.text if one.text.endswith("\n") else f"{one.text}…\n…" for one in done
     )
@@ -611,7 +611,7 @@ def _lines_of(lead: str, done: Sequence[Printed]) -> list[str]:
 
 
 def _parts(line: str) -> list[str]:
-    """A line; several where it is long, with a mark where each breaks off and the next goes on."""
+    """Split a long line, with a mark where each part breaks off and the next continues."""
     parts = [line[at : at + MOST_IN_LINE] for at in range(0, max(len(line), 1), MOST_IN_LINE)]
     parts[1:] = [f"…{part}" for part in parts[1:]]
     parts[:-1] = [f"{part}…" for part in parts[:-1]]

@@ -1,4 +1,4 @@
-"""Names that have the letters of a text in their order, the closest first. Pure."""
+"""Fuzzy matching: names with a text's letters in order, the closest first. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 def fuzzy(text: str, items: Iterable[T], *, of: Callable[[T], str]) -> list[T]:
-    """The items that fit, as they were where they fit as well; spaces say nothing.
+    """Return the matching items, best first; equal matches keep their order. Spaces are ignored.
 
-    A text that stands as it is in a name fits best, at its beginning and in short names first; then names in
+    Names with the text as a substring are best, by its position, then by their length; then names in
     which its letters are close together.
     """
     letters = [letter for letter in text.casefold() if not letter.isspace()]

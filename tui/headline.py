@@ -1,4 +1,4 @@
-"""The first line of a screen: of its parts as many as have room, each of them whole. Pure."""
+"""The first line of a screen: as many parts as fit, each of them whole. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from rich.style import Style
 
 ALWAYS: Final = 100
-"""The worth of what is left out never."""
+"""Worth of parts that are never left out."""
 LEAST_NAME: Final = 8
-"""Cells to which a name is cut at most."""
+"""Minimum width of a cut name."""
 
 
 class HeadlineItem(NamedTuple):
-    """Something that the line says, behind a `gap`.
+    """A part of the line, after a `gap`.
 
-    What has no room is said in fewer words, if it has a `short` form, and then left out: what is worth least first.
+    Parts without room are replaced by their `short` form, if any, and then left out: the least worth first.
     """
 
     text: str
@@ -34,7 +34,7 @@ class HeadlineItem(NamedTuple):
 
 
 def headline(parts: Sequence[HeadlineItem], cells: int) -> Text:
-    """The parts in one line of so many cells; where those that always stay have no room, the name is cut in its middle."""
+    """Join the parts in one line of this width; if those that always stay do not fit, the name is cut in its middle."""
     kept = list(parts)
     rising = sorted(range(len(kept)), key=lambda place: kept[place].worth)
     for place in rising:

@@ -1,4 +1,4 @@
-"""How hints call keys: as their user has them; and which keys only move."""
+"""Names of keys in hints, by the user's keymap; and which keys only move."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOVES: Final = frozenset({"up", "down", "left", "right", "first", "last", "page
 
 
 def key_of(app: App[Any], name: str) -> str:
-    """What the first key of a binding is called: of the keymap, else its own.
+    """Return the name of a binding's first key, by the keymap or its default.
 
     Raises:
         KeyError: there is no such binding.
@@ -27,7 +27,7 @@ def key_of(app: App[Any], name: str) -> str:
 
 
 def is_moving(binding: Binding) -> bool:
-    """Whether its key does no more than to move the cursor or the focus: all that Textual has by itself does."""
+    """Whether its key only moves the cursor or the focus, like all of Textual's own bindings."""
     return binding.id is None or binding.id.rpartition(".")[2] in _MOVES
 
 

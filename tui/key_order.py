@@ -1,4 +1,4 @@
-"""Keys take effect in the order in which they were typed, however fast they come."""
+"""Handles keys in the order in which they were typed, however fast they come."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
 PATIENCE_S: Final = 0.5
-"""Seconds that one widget is waited for: one that is stuck holds no keys back for good."""
+"""Timeout for one widget, in seconds: a stuck one does not block keys forever."""
 MOST_ROUNDS: Final = 8
 _ENOUGH: Final = 2
 
 
 class KeyOrder:
-    """Delivers a key when all that the one before it led to is done.
+    """Delivers a key when all effects of the previous one are done.
 
     Textual hands a letter to the focused widget at once, while a key with a binding first goes up to the app, and what
-    that opens has the focus later still: of keys that come in one burst, as over a slow line, letters overtake it
-    (Textualize/textual#6605), and those typed behind `/` would be taken for commands of the list.
+    that opens gets the focus later still: in a burst, as over a slow line, letters overtake it
+    (Textualize/textual#6605), and those typed after `/` would act as commands of the list.
 
     Args:
-        app: of which the widgets are.
+        app: the owner of the widgets.
         deliver: hands a key to Textual.
     """
 
@@ -41,7 +41,7 @@ class KeyOrder:
         self._settling: asyncio.Task[None] | None = None
 
     async def take(self, key: Key) -> None:
-        """Deliver it now, or after those that wait."""
+        """Deliver it now, or after the waiting keys."""
         self._waiting.append(key)
         if self._settling is None:
             await self._next()
@@ -50,7 +50,7 @@ class KeyOrder:
         self._settling = None
         if not self._waiting or self._has_ended():
             return
-        # However long ago the last key was typed: on a busy machine what it opens may take as long.
+        # However old the last key: on a busy machine its effect may take as long.
         if self._last_for is not None and not self._is_calm():
             self._last_for = None
             self._settling = asyncio.create_task(self._settle())
@@ -62,14 +62,14 @@ class KeyOrder:
             await self._next()
 
     def _is_calm(self) -> bool:
-        """Whether nothing is on the way of the last key any more, which has moved no focus."""
+        """Whether the last key is fully handled, and has not moved the focus."""
         focus = self._focus()
         return focus is self._last_for and not any(
             node.message_queue_size for node in focus.ancestors_with_self
         )
 
     async def _settle(self) -> None:
-        """Go the way of a key, behind it, until the focus has come to where it stays."""
+        """Wait for the widgets on a key's path, until the focus no longer moves."""
         before, calm = None, 0
         for _ in range(MOST_ROUNDS):
             if self._has_ended():
@@ -84,10 +84,10 @@ class KeyOrder:
         self._app.call_later(self._next)
 
     def _has_ended(self) -> bool:
-        """Whether the app has no screen any more: no key means anything."""
+        """Whether the app has no screen left: keys mean nothing."""
         try:
             return not self._app.screen_stack
-        except KeyError:  # nor any mode
+        except KeyError:  # no mode either
             return True
 
     def _focus(self) -> Widget:
@@ -95,7 +95,7 @@ class KeyOrder:
 
 
 async def _reached(node: DOMNode) -> None:
-    """Wait until it has handled what it was sent until now; one that is closing never will."""
+    """Wait until it has handled its queued messages; a closing node never does."""
     done = asyncio.Event()
     if node.call_later(done.set):
         with suppress(TimeoutError):

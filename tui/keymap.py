@@ -1,4 +1,4 @@
-"""Which keys do what: `keymap.toml` beside config.toml, and what it may say.
+"""Key bindings: `keymap.toml` beside config.toml, and its format.
 
     preset = "vim"
 
@@ -6,8 +6,7 @@
     filter = "ctrl+f"
     compare = ["x", "f5"]
 
-The ids are those that `nsml-tui --keys` prints: table and key, or both with a point between them. What a preset says comes
-first, what the file says over it.
+`nsml-tui --keys` prints the ids: table and key, or both joined by a dot. The file overrides the preset.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
         "diff.page-up": "pageup,ctrl+b,ctrl+u",
         "text.page-down": "pagedown,ctrl+f,ctrl+d",
         "text.page-up": "pageup,ctrl+b,ctrl+u",
-        # Where one's fingers scroll, nothing is to be removed.
+        # Removal must not be on a scrolling key.
         "sessions.remove": "ctrl+x",
         "session.remove": "ctrl+x",
     },
@@ -75,7 +74,7 @@ _NAMES: Final = frozenset(key.value for key in Keys) | REPLACED_KEYS.keys()
 
 
 class KeymapError(Exception):
-    """A file of keys that says nothing; `advice` says what to do."""
+    """An invalid keymap file; `advice` says what to do."""
 
     def __init__(self, message: str, *, advice: str = "nsml-tui --keys") -> None:
         super().__init__(message)
@@ -84,7 +83,7 @@ class KeymapError(Exception):
 
 
 def parts() -> dict[type[DOMNode], tuple[Binding, ...]]:
-    """Every part of the dashboard that has bindings, with those that it inherits."""
+    """Return all parts of the dashboard with bindings, inherited ones included."""
     from textual.dom import DOMNode
 
     from tui import app, screens  # noqa: F401 - what is imported is found
@@ -105,7 +104,7 @@ def parts() -> dict[type[DOMNode], tuple[Binding, ...]]:
 
 
 def table(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Id, keys and what they do, of every binding."""
+    """Return id, keys and text of every binding."""
     found: dict[str, tuple[list[str], str]] = {}
     for bindings in parts().values():
         for one in bindings:
@@ -119,21 +118,21 @@ def table(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
 
 
 def _typed(key: str) -> str:
-    """A key as it is typed, `%`, where it is a letter that can stand among others; else its name."""
+    """Return a key as typed, `%`, if it is a character usable in a list; else its name."""
     letter = format_key(key)
     is_sign = len(letter) == 1 and letter.isascii() and letter not in {" ", ",", "+"}
     return letter if is_sign else key
 
 
 def read(path: Path, parts: Mapping[type[DOMNode], tuple[Binding, ...]]) -> dict[str, str]:
-    """What the file says, by id; nothing where there is no file.
+    """Return the keymap by id; empty if there is no file.
 
     Args:
         path: the file.
-        parts: every part that has bindings, with those that it inherits.
+        parts: all parts with bindings, inherited ones included.
 
     Raises:
-        KeymapError: it cannot be read, or says nothing.
+        KeymapError: the file is unreadable or invalid.
     """
     try:
         tree = toml_of(path.read_bytes())
@@ -141,7 +140,7 @@ def read(path: Path, parts: Mapping[type[DOMNode], tuple[Binding, ...]]) -> dict
         return {}
     except OSError as error:
         raise KeymapError(f"cannot read {path}: {error.strerror}", advice="") from error
-    except (ValueError, RecursionError) as error:  # a number or a nesting without end, too
+    except (ValueError, RecursionError) as error:  # huge numbers and deep nesting, too
         raise KeymapError(f"{path} is not sound TOML: {error}", advice="") from error
     preset = tree.pop("preset", "default")
     if not isinstance(preset, str) or preset not in PRESETS:
@@ -183,7 +182,7 @@ def _keys(path: Path, name: str, value: Any) -> Iterator[str]:
 
 
 def normal(key: str) -> str | None:
-    """A key as Textual calls it; None: there is no such key."""
+    """Return Textual's name of a key; None: no such key."""
     *modifiers, name = key.split("+") if len(key) > 1 else [key]
     if not name or not _MODIFIERS.issuperset(modifiers):
         return None
@@ -197,10 +196,10 @@ def normal(key: str) -> str | None:
 
 
 def clashing(parts: Mapping[type[DOMNode], tuple[Binding, ...]], keymap: Mapping[str, str]) -> str:
-    """What is wrong with keys that have two meanings in one place; "" where none has.
+    """Describe a key with two meanings in one place; "" if there is none.
 
-    A place is a part with what it inherits; of a screen with the app, which receives what the screen does not. What two keys
-    share without the keymap they may share with it.
+    A place is a part with what it inherits; for a screen also the app, which receives keys the screen does not handle.
+    Conflicts that exist without the keymap are allowed.
     """
     from tui.app import Dashboard
 

@@ -1,4 +1,4 @@
-"""How the list of sessions is shown: which, in what order, in which columns. Pure."""
+"""How the list of sessions is shown: order, groups and columns. Pure."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from tui.model import Row, Tally
 
 NEWEST: Final = "created"
-"""What is sorted by where nothing else was chosen, the newest first."""
+"""Default sort key, newest first."""
 _HELD: Final = partial(held_text, simulated=SIMULATED_SHORT)
 _TEXT_CELLS: Final = 12
 _ARGUMENT_CELLS: Final = 12
-"""To which arguments are cut before optional columns are left out: most have room there with their value."""
+"""Width to which arguments are cut before optional columns are left out: most fit with their value."""
 
 
 class By(StrEnum):
-    """What sessions are grouped by."""
+    """Grouping of sessions."""
 
     NOTHING = ""
     PROJECT = "project"
@@ -66,16 +66,16 @@ class Group:
     ended: int
     gpu_thousandths: int
     quota: int | None = None
-    """Thousandths of GPUs that it may hold; None: no bound is known."""
+    """Limit of its GPUs in thousandths; None: unknown."""
 
     @property
     def id(self) -> str:
-        """Another than that of any session."""
+        """An id that no session has."""
         return f"group {self.name}"
 
     @property
     def text(self) -> str:
-        """What the line says."""
+        """The text of the line."""
         fold = "▸" if self.is_folded else "▾"
         counts = [
             f"{count:,} {word}"
@@ -97,35 +97,35 @@ Item: TypeAlias = Session | Group
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """What was chosen of a list; as it is remembered."""
+    """Settings of a list, as saved."""
 
     filter: str = ""
     sort: str = NEWEST
     is_down: bool = True
     columns: tuple[str, ...] = ()
-    """Keys of columns, in their order; none: those that `nsml ps` shows."""
+    """Keys of columns, in order; empty: those of `nsml ps`."""
     is_mine: bool = False
     with_ended: bool = True
     has_preview: bool = True
     by: By = By.NOTHING
     folded: tuple[str, ...] = ()
-    """Groups of which the sessions are not listed."""
+    """Groups whose sessions are hidden."""
 
     @property
     def looks_into_commands(self) -> bool:
-        """Whether a filter, the order or a column may look at any argument of a command."""
+        """Whether the filter, order or a column may use any argument of a command."""
         return bool(self.filter) or any(
             key.startswith(ARGUMENT) or key == "args" for key in (self.sort, *self.columns)
         )
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is in the order that the model has."""
+        """Whether it has the model's order."""
         return self.sort == NEWEST and self.is_down
 
 
 def arranged(rows: Sequence[Row], listing: Listing, now: float) -> Sequence[Row]:
-    """Rows, which come newest first, in their order; what has nothing to be sorted by is last."""
+    """Sort rows, which come newest first; rows without a value are last."""
     if listing.is_plain:
         return rows
     key = listing.sort
@@ -139,9 +139,9 @@ def arranged(rows: Sequence[Row], listing: Listing, now: float) -> Sequence[Row]
 def grouped(
     rows: Sequence[Row], listing: Listing, quotas: Mapping[str, int] = MappingProxyType({})
 ) -> list[Item]:
-    """The sessions under the lines of their groups, which are by name; inside each they stay as they are.
+    """List sessions under their groups, which are sorted by name; sessions keep their order.
 
-    `quotas`: how many thousandths of GPUs projects may hold.
+    `quotas`: GPU limits of projects, in thousandths.
     """
     is_by_user = listing.by is By.USER
     parts: dict[str, list[tuple[Session, Tally]]] = {}
@@ -179,7 +179,7 @@ def _group(name: str, tallies: Sequence[Tally], *, is_folded: bool, quota: int |
 def columns_of(
     listing: Listing, shared: Shared[str | bool] = NOTHING_SHARED
 ) -> list[Column[Session]]:
-    """The columns, with a mark at the sort key; arguments that all rows share are left out of them."""
+    """Return the columns, with the sort key marked, and without arguments that all rows share."""
     if listing.columns:
         every = map(column, _with_name(listing.columns))
         found = [_wanted(one) for one in every if one is not None]
@@ -191,18 +191,18 @@ def columns_of(
 
 
 def _wanted(one: Column[Session]) -> Column[Session]:
-    """One that was chosen: it is cut rather than left out."""
+    """Keep a chosen column: cut it rather than leave it out."""
     cells = one.shrinks_to and min(one.shrinks_to, _TEXT_CELLS)
     return kept(one)._replace(shrinks_to=cells)
 
 
 def _short(one: Column[Session]) -> Column[Session]:
-    """In few words what the first line says in full: that GPUs are simulated."""
+    """Shorten the note on simulated GPUs, which the first line has in full."""
     return one._replace(cell=_HELD) if one.key == "gpus" else one
 
 
 def _arguments(one: Column[Session], shared: Shared[str | bool]) -> Column[Session]:
-    """By their names, as filters and columns have them, and not as the program gets them."""
+    """Show arguments by name, as in filters and columns, not as passed to the program."""
     one = one._replace(
         cell=lambda session, _: arguments_text(session, shared),
         within=lambda session, _, cells: arguments_within(session, cells, shared),
@@ -219,7 +219,7 @@ def _arguments(one: Column[Session], shared: Shared[str | bool]) -> Column[Sessi
 
 
 def title_of(key: str) -> str:
-    """What people call a column."""
+    """A column's display name."""
     if key.startswith(SUMMARY):
         return f"{key.removeprefix(SUMMARY)}  (summary)"
     if key.startswith(ARGUMENT):
@@ -231,12 +231,12 @@ def title_of(key: str) -> str:
 
 
 def _with_name(keys: Sequence[str]) -> Sequence[str]:
-    """The name tells sessions from one another, whatever was chosen."""
+    """Add the name, which identifies sessions."""
     return keys if "name" in keys else ("name", *keys)
 
 
 def command_of(listing: Listing) -> tuple[str, str]:
-    """How the command line shows the same, and what of it the command line does not know."""
+    """Return the equivalent command line, and what it cannot express."""
     words, lacks = ["nsml", "ps"], []
     words += ["-a"] if listing.with_ended else []
     words += ["--mine"] if listing.is_mine else []

@@ -38,14 +38,14 @@ FRAMES_A_SECOND: Final = "240"
 _LOOPBACK = "127.0.0.1"
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
 _BROWSER: Final = {"COLORTERM": "truecolor"}
-"""The environment of a terminal that can show as much."""
+"""The environment of a terminal with all colours."""
 
 
 class _Program(click.Command):
-    """Says what is wrong with its command line as `nsml` does."""
+    """Reports errors of its command line as `nsml` does."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Parse the command line; exits with USAGE_CODE where that fails."""
+        """Parse the command line; exits with USAGE_CODE if that fails."""
         try:
             return super().make_context(*args, **extra)
         except click.UsageError as error:
@@ -126,10 +126,10 @@ def main(
 
     With --web it prints an address for a browser instead. Whoever has that address acts as you, until Ctrl-C.
     """
-    # gRPC's own diagnostics would go over the screen.
+    # gRPC's own diagnostics would overwrite the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     bound_resolvers(os.environ)
-    # What a key changes may come in two parts, of which Textual has the second wait for its next frame.
+    # A key's changes may come in two parts, and Textual delays the second until its next frame.
     os.environ.setdefault("TEXTUAL_FPS", FRAMES_A_SECOND)
     if keys:
         _print_keys()
@@ -145,10 +145,10 @@ def main(
         _fail(f"{given[0]} goes without {given[1]}", "nsml-tui --help", USAGE_CODE)
     replayed = _read(replay) if replay is not None else None
     _check_place(web=web or visit is not None, host=host, port=port, record=record)
-    # Of what is imported nothing goes again: looking for that would only take its time.
+    # No imported object is freed: looking for garbage would only take time.
     gc.disable()
     order = {} if visit is None else _order(visit)
-    # What is set here is of whoever serves, and not of whoever looks through a gateway.
+    # Settings here are the server's, not those of users behind a gateway.
     is_own = "server" not in order
     appearance = (
         _appearance(theme, in_ascii=in_ascii, in_browser=visit is not None) if is_own else None
@@ -163,7 +163,7 @@ def main(
     else:
         app = _of_platform(name, record, appearance)
     if web:
-        # The same again for each browser. What is wrong with it has shown here by now.
+        # The same again for each browser. Its errors have shown here by now.
         words = [
             f"{option}={value}"
             for option, value in (("--replay", replay), ("--context", name), ("--theme", theme))
@@ -185,7 +185,7 @@ def main(
 
 
 def _check_place(*, web: bool, host: str | None, port: int | None, record: Path | None) -> None:
-    """What goes with a terminal, and what with a browser."""
+    """Check the options for terminals and browsers."""
     if web and record is not None:
         _fail("--web goes without --record", "nsml-tui --help", USAGE_CODE)
     if not web and (host is not None or port is not None):
@@ -207,12 +207,12 @@ def _serve(arguments: list[str], host: str, port: int) -> NoReturn:
     except NotServed as error:
         _fail(error.message, error.advice, USAGE_CODE)
     except KeyboardInterrupt:
-        pass  # Ctrl-C ends it, also when it has printed its address and begins to serve
+        pass  # Ctrl-C ends it, also right after it has printed its address
     sys.exit(0)
 
 
 def _order(descriptor: int) -> dict[str, Any]:
-    """What whoever started us for a browser says in its first line; with its end we end."""
+    """Read the first line from the process that serves a browser; exit when that ends."""
     try:
         with open(os.dup(descriptor), "rb", buffering=0) as orders:  # noqa: PTH123 - it has no path
             order: dict[str, Any] = json.loads(orders.readline())
@@ -229,12 +229,12 @@ def _order(descriptor: int) -> dict[str, Any]:
 
 
 def _of_order(order: dict[str, Any]) -> Dashboard:
-    """Of somebody who looks through a gateway: where, and with which credential, is said by that."""
+    """Build the dashboard of a gateway's user: the gateway sends server and credential."""
     from nsml.client import connect
     from nsml.common.time_zone import use_utc
     from tui.app import Dashboard
 
-    use_utc()  # the zone of whoever looks is not known here
+    use_utc()  # the user's time zone is not known here
     context = contexts.Context(name=order["platform"], server=order["server"])
     return Dashboard(
         lambda: connect.connect(context, token=order["token"]),
@@ -253,7 +253,7 @@ def _of_demo(appearance: Appearance | None) -> Dashboard:
 def _appearance(
     theme: str | None, *, in_ascii: bool | None, in_browser: bool = False
 ) -> Appearance:
-    """How it looks: as its options say, else as the user's settings, else as the terminal can."""
+    """Choose the appearance: by options, else the user's settings, else the terminal."""
     from tui.appearance import Appearance
 
     try:
@@ -262,7 +262,7 @@ def _appearance(
         _fail(error.message, error.advice, DENIED_CODE)
     if saved and saved not in THEMES:
         _fail(f"no theme {saved!r} (settings.theme)", "nsml config set theme dark", USAGE_CODE)
-    # A browser can show everything, whatever the terminal of whoever serves it.
+    # A browser can show everything, whatever the server's terminal.
     shown_on: Mapping[str, str] = _BROWSER if in_browser else os.environ
     is_colourless = terminal.has_no_colours(os.environ)
     if is_colourless:
@@ -279,10 +279,10 @@ def _appearance(
 
 
 def _keymap() -> dict[str, str]:
-    """The user's own keys."""
+    """Read the user's keymap."""
     path = Path(contexts.config_folder(os.environ)) / "keymap.toml"
     if not path.exists():
-        return {}  # what reads it imports every screen
+        return {}  # reading it imports every screen
     from tui.keymap import KeymapError, parts, read
 
     try:
@@ -302,13 +302,13 @@ def _print_keys() -> None:
 
 
 def _save_theme(theme: str) -> None:
-    """Have a theme the next time, too."""
+    """Save the theme for the next start."""
     config = contexts.load(os.environ)
     contexts.save(config._replace(settings={**config.settings, SETTING: theme}))
 
 
 def _cli_environ(name: str | None) -> Mapping[str, str]:
-    """The environment in which `nsml` talks to the same platform."""
+    """Return the environment in which `nsml` uses the same platform."""
     return {**os.environ, **({"NSML_CONTEXT": name} if name else {})}
 
 
@@ -394,7 +394,7 @@ def _of_platform(name: str | None, record: Path | None, appearance: Appearance |
 
 
 def _spare() -> None:
-    """Look for cycles in what is there no more: going through thousands of sessions that stay holds up keys."""
+    """Collect cycles, then freeze the rest: scanning thousands of live sessions delays keys."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""What the dashboard knows, folded from what the feed receives. No I/O, no clock, no widget."""
+"""State of the dashboard, folded from events of the feed. No I/O, no clock, no widget."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 
 
 MOST_ENDED: Final = 10_000
-"""Ended sessions that are kept here: the newest."""
+"""Ended sessions kept here: the newest."""
 TAIL_LINES: Final = 1_000
-"""Of a log, before it is followed."""
+"""Of a log, before following it."""
 MOST_TURNS: Final = 1_000
-"""Seen to happen that are kept here: the last."""
+"""Observed changes kept here: the last."""
 MOST_WHOLE: Final = 1_000
-"""Sessions with long commands of which all is kept here."""
+"""Sessions with long commands kept in full."""
 MOST_LINES: Final = 50_000
-"""Of a log that are kept here: the last."""
+"""Lines of a log kept here: the last."""
 WITH_LOCALS: Final = "locals"
 """Of stacks: with the local variables of each call."""
 _POLLED: Final = frozenset(
@@ -83,7 +83,7 @@ _HOLDING: Final = frozenset(
         pb.SESSION_STATE_STOPPING,
     }
 )
-"""States in which a session has its devices."""
+"""States in which a session holds its devices."""
 
 
 _TURNS: Final = {
@@ -107,7 +107,7 @@ class SessionsReceived:
 
 @dataclass(frozen=True, slots=True)
 class EndedReceived:
-    """The newest sessions that have ended; they replace those that were known.
+    """The newest ended sessions; they replace the previous ones.
 
     `is_cut`: there are older ones as well.
     """
@@ -118,14 +118,14 @@ class EndedReceived:
 
 @dataclass(frozen=True, slots=True)
 class WholeReceived:
-    """A session with all of its command, of which lists lack the end."""
+    """A session with its whole command, which lists cut."""
 
     session: Session
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterReceived:
-    """The platform as a whole, and how long the answer took in seconds."""
+    """State of the cluster, and the latency of the answer in seconds."""
 
     cluster: GetClusterResponse
     took_s: float
@@ -133,7 +133,7 @@ class ClusterReceived:
 
 @dataclass(frozen=True, slots=True)
 class QueueReceived:
-    """Who waits, in order."""
+    """The queue, in order."""
 
     queue: ListQueueResponse
 
@@ -147,14 +147,14 @@ class NodesReceived:
 
 @dataclass(frozen=True, slots=True)
 class DatasetsReceived:
-    """All datasets that the user may see."""
+    """All datasets visible to the user."""
 
     datasets: Sequence[Dataset]
 
 
 @dataclass(frozen=True, slots=True)
 class TreeReceived:
-    """The files of a dataset with their sizes; `digest` names that version of it."""
+    """The files of a dataset with their sizes; `digest` names its version."""
 
     digest: str
     files: Sequence[tuple[str, int]]
@@ -162,14 +162,14 @@ class TreeReceived:
 
 @dataclass(frozen=True, slots=True)
 class ProjectsReceived:
-    """The projects of the user; an administrator's are all."""
+    """The projects of the user; for an administrator, all."""
 
     projects: Sequence[Project]
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectReceived:
-    """One of them, with who holds what of it."""
+    """One of them, with usage by user."""
 
     answer: GetProjectResponse
 
@@ -184,7 +184,7 @@ class Linked:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The platform will not tell a topic, and why."""
+    """The platform refuses a topic, and why."""
 
     topic: Topic
     why: str
@@ -192,21 +192,21 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class SeriesReceived:
-    """What sessions reported, by metric: in their order, with the id of the session that each line is of."""
+    """Series of sessions by metric: in the sessions' order, with the session id of each line."""
 
     session_ids: tuple[str, ...]
     query: ChartQuery
     groups: Mapping[str, Sequence[Series]]
     owners: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left_out: int = 0
-    """Series that the answer has no room for."""
+    """Series without room in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogReceived:
-    """Lines that a session printed, and those at the end that may still change; with `is_anew` what was known before is forgotten.
+    """Lines of a session's log, and unfinished ones at its end; `is_anew` drops earlier lines.
 
-    `attempt`: whose they are; 0: not known.
+    `attempt`: that of the lines; 0: unknown.
     """
 
     session_id: str
@@ -227,7 +227,7 @@ class ExplanationReceived:
 
 @dataclass(frozen=True, slots=True)
 class CodeReceived:
-    """How the code of two sessions differs, file by file; `same` files do not."""
+    """Code differences of two sessions, file by file; `same` files are equal."""
 
     pair: tuple[str, str]
     files: Sequence[Compared]
@@ -236,10 +236,10 @@ class CodeReceived:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Something of a session that a tab shows; `what` names it where there are several.
+    """A subject of a tab of a session; `what` selects one of several.
 
-    That is the span of time of its telemetry, the path of a file, the `medium_key` of what it showed, the rank whose
-    processes, or `WITH_LOCALS` of stacks. Of knobs it is the last change of them, after which they are asked for again.
+    It is the time span of telemetry, the path of a file, the `medium_key` of media content, the rank of
+    processes, or `WITH_LOCALS` for stacks. For knobs it is their last change, after which they are read again.
     """
 
     topic: Topic
@@ -248,7 +248,7 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsReceived:
-    """What a session saved, oldest first."""
+    """Checkpoints of a session, oldest first."""
 
     session_id: str
     checkpoints: Sequence[Checkpoint]
@@ -256,7 +256,7 @@ class CheckpointsReceived:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactsReceived:
-    """What a session saved in versions, oldest first."""
+    """Artifact versions of a session, oldest first."""
 
     session_id: str
     artifacts: Sequence[Artifact]
@@ -264,7 +264,7 @@ class ArtifactsReceived:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryReceived:
-    """What the devices and processes of a session did in a span of time."""
+    """Usage of a session's devices and processes in a time span."""
 
     session_id: str
     what: str
@@ -281,7 +281,7 @@ class FilesReceived:
 
 @dataclass(frozen=True, slots=True)
 class FileReceived:
-    """The lines of one of them, or in `note` why there are none."""
+    """The lines of a code file, or in `note` why there are none."""
 
     session_id: str
     what: str
@@ -291,7 +291,7 @@ class FileReceived:
 
 @dataclass(frozen=True, slots=True)
 class MediaReceived:
-    """What a session showed, oldest first: the last of it, without the first `left_out`."""
+    """Media of a session, oldest first: the last ones, without the first `left_out`."""
 
     session_id: str
     media: Sequence[Media]
@@ -299,13 +299,13 @@ class MediaReceived:
 
 
 def medium_key(medium: Media) -> str:
-    """Names it among all that a session showed."""
+    """Return its key among the session's media."""
     return f"{medium.attempt}.{medium.rank}.{medium.file}"
 
 
 @dataclass(frozen=True, slots=True)
 class ContentReceived:
-    """What is in one of them; nobody has looked at it yet."""
+    """Content of a media file; not validated yet."""
 
     session_id: str
     what: str
@@ -314,7 +314,7 @@ class ContentReceived:
 
 @dataclass(frozen=True, slots=True)
 class KnobsReceived:
-    """What a session's program says of its knobs, by name."""
+    """Knobs of a session's program, by name."""
 
     session_id: str
     knobs: Mapping[str, Mapping[str, Any]]
@@ -323,7 +323,7 @@ class KnobsReceived:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesReceived:
-    """The processes of the replica of a rank, and who is connected to it."""
+    """The processes of the replica of a rank, and its connections."""
 
     session_id: str
     what: str
@@ -332,7 +332,7 @@ class ProcessesReceived:
 
 @dataclass(frozen=True, slots=True)
 class StacksReceived:
-    """What the Python threads of all replicas do."""
+    """Stacks of the Python threads of all replicas."""
 
     session_id: str
     what: str
@@ -351,7 +351,7 @@ DetailReceived: TypeAlias = (
     | ProcessesReceived
     | StacksReceived
 )
-"""What is received of what tabs show."""
+"""Events of tabs."""
 
 D = TypeVar("D", bound=DetailReceived)
 
@@ -377,18 +377,18 @@ Event: TypeAlias = (
 
 
 class Tally(NamedTuple):
-    """What a session counts for in the line of its group."""
+    """Counts of a session for the line of its group."""
 
     project: str
     owner: str
     waits: bool
     has_ended: bool
     gpu_thousandths: int
-    """What it holds of devices."""
+    """Of held devices."""
 
 
 def tally_of(row: Row) -> Tally:
-    """What it counts for, made out once."""
+    """Return its counts, computed once."""
     if row.tally is None:
         one = row.session
         state, asked = one.state, one.spec.resources.gpu_thousandths
@@ -403,10 +403,10 @@ def tally_of(row: Row) -> Tally:
 
 
 class Row:
-    """A session of the list as it is now, with what sorting and filtering ask for again and again.
+    """A session of the list, with cached values for sorting and filtering.
 
     Attributes:
-        place: among all, as they are sorted; of no use while they are not.
+        place: index in the sorted list; invalid while that is not sorted.
     """
 
     __slots__ = ("created", "filtered", "place", "session", "tally", "values")
@@ -417,14 +417,14 @@ class Row:
         self.take(session)
 
     def take(self, session: Session) -> None:
-        """It has changed."""
+        """Update the session."""
         self.session = session
         self.filtered = Filtered(session)
         self.values: dict[str, Value] = {}
         self.tally: Tally | None = None
 
     def value(self, key: str, now: float) -> Value:
-        """What it is sorted by in a column, made out once; `now` says nothing there."""
+        """Compute and cache its sort value in a column that does not depend on `now`."""
         found = self.values[key] = value_of(self.filtered, key, now)
         return found
 
@@ -432,22 +432,22 @@ class Row:
 ShownReceived: TypeAlias = (
     SeriesReceived | LogReceived | ExplanationReceived | CodeReceived | DetailReceived
 )
-"""What is received of what is looked at closely."""
+"""Events of the shown sessions."""
 
 
 @dataclass(slots=True)
 class Shown:
-    """What is known of what is looked at closely: one session, or several that are compared.
+    """Data of the shown sessions: one, or several that are compared.
 
     Attributes:
         owners: the session of each line of `groups`.
         lines: the log, of one session alone.
-        unended: the lines at its end that may still change.
-        rank: the replica whose log that is.
-        first: the number of the first of its lines that is kept, from 0 on.
-        pair: the two whose code is compared.
-        details: what the tab in front shows.
-        received: what was last received of what tabs show, by its kind.
+        unended: the unfinished lines at its end.
+        rank: the replica of that log.
+        first: the number of its first kept line, from 0 on.
+        pair: the two sessions with compared code.
+        details: subjects of the tab in front.
+        received: the last events of tabs, by kind.
     """
 
     session_ids: tuple[str, ...] = ()
@@ -468,13 +468,13 @@ class Shown:
     received: dict[type, DetailReceived] = field(default_factory=dict)
 
     def set_chart_query(self, query: ChartQuery) -> None:
-        """Draw this part; series on another axis are dropped."""
+        """Show this part; series on another axis are dropped."""
         if query.axis is not self.chart_query.axis:
             self.groups = None
         self.chart_query = query
 
     def is_of(self, event: ShownReceived) -> bool:
-        """Whether what was received is of what is looked at."""
+        """Whether the event is of the shown sessions."""
         match event:
             case SeriesReceived(session_ids=ids):
                 return ids == self.session_ids
@@ -488,21 +488,21 @@ class Shown:
                 | StacksReceived()
             ):
                 if Detail(TOPICS[type(event)], event.what) not in self.details:
-                    return False  # of what was shown before
+                    return False  # of an earlier detail
         return (event.session_id,) == self.session_ids
 
     def detail(self, kind: type[D]) -> D | None:
-        """What was last received of something that tabs show; None: nothing yet."""
+        """Return the last event of this kind for tabs; None: nothing yet."""
         return cast("D | None", self.received.get(kind))
 
     def medium(self, key: str) -> Media | None:
-        """What it showed that has a `medium_key`."""
+        """Return its media with a `medium_key`."""
         listed = self.detail(MediaReceived)
         found = (one for one in (listed.media if listed else ()) if medium_key(one) == key)
         return next(found, None)
 
     def keeps(self, detail: Detail) -> bool:
-        """Whether anything is known of it; what is of another is forgotten."""
+        """Whether it is cached; drops data of another `what`."""
         kind = next(kind for kind, topic in TOPICS.items() if topic is detail.topic)
         known = self.received.get(kind)
         if known is not None and getattr(known, "what", detail.what) == detail.what:
@@ -511,7 +511,7 @@ class Shown:
         return False
 
     def take(self, event: ShownReceived) -> None:
-        """Take in what was received of it."""
+        """Store a received event."""
         match event:
             case SeriesReceived():
                 # The answer to an earlier query may be on another axis.
@@ -536,11 +536,11 @@ class Shown:
 
 
 class Model:
-    """Everything that screens show.
+    """All data that screens show.
 
     Attributes:
-        version: grows with each change of what screens show in their frames.
-        listed: grows with each change of the list of sessions.
+        version: increases with each change of the shown frames.
+        listed: increases with each change of the list of sessions.
     """
 
     def __init__(self) -> None:
@@ -548,16 +548,16 @@ class Model:
         self.listed = 0
         self.cluster: GetClusterResponse | None = None
         self.led_by = ""
-        """Who led last; also while nobody does."""
+        """The last leader, if there is none now."""
         self.took_s = 0.0
         self.queue: ListQueueResponse | None = None
         self.nodes: Sequence[Node] = ()
         self.datasets: Sequence[Dataset] = ()
         self.projects: Sequence[Project] = ()
         self.inspected: dict[Topic, str] = {}
-        """What is looked at closely beside sessions: of each topic of one thing the name of that."""
+        """Inspected objects beside sessions: their names by topic."""
         self.turns: deque[PlatformEvent] = deque(maxlen=MOST_TURNS)
-        """What was seen to happen and leaves no moment in any record."""
+        """Observed changes without a time in any record."""
         self.tree: TreeReceived | None = None
         self.project: ProjectReceived | None = None
         self.sources: dict[Topic, Source] = {
@@ -567,14 +567,14 @@ class Model:
         self._live: dict[str, Row] = {}
         self._ended: dict[str, Row] = {}
         self.lacks_older = False
-        """Whether sessions have ended that are not known, since newer ones are so many."""
+        """Whether older ended sessions are missing, since newer ones are so many."""
         self._whole: dict[str, Session] = {}
-        """Of which lists lack the end of the command, the last that were asked for."""
+        """Sessions with commands that lists cut, the last requested ones."""
         self._sorted: list[Row] | None = None
         self._sheet: Sheet | None = None
 
     def show(self, *session_ids: str) -> None:
-        """Look at another session, or at several: what was received of those before is forgotten."""
+        """Show other sessions; drops data of the previous ones."""
         if session_ids != self.shown.session_ids:
             self.version += 1
             self.shown = Shown(session_ids)
@@ -582,7 +582,7 @@ class Model:
                 self.sources[topic] = Source(is_polled=topic in _POLLED)
 
     def show_rank(self, rank: int) -> None:
-        """Look at the log of another replica: what is known of the one before is forgotten."""
+        """Show the log of another replica; drops that of the previous one."""
         self.version += 1
         shown = self.shown
         shown.rank, shown.attempt = rank, 0
@@ -591,13 +591,13 @@ class Model:
         self.sources[Topic.LOG] = Source()
 
     def show_code(self, pair: tuple[str, str] | None) -> None:
-        """Look at how the code of two of those that are shown differs; None: of none of them."""
+        """Show the code differences of two shown sessions; None: of none."""
         self.version += 1
         self.shown.pair, self.shown.code = pair, None
         self.sources[Topic.CODE] = Source()
 
     def show_details(self, details: tuple[Detail, ...], now: float) -> None:
-        """Show these of the session; what is known of them already is not called new until it is received again."""
+        """Show these of the session; cached data does not count as new until it is received again."""
         self.version += 1
         before, self.shown.details = self.shown.details, details
         for one in details:
@@ -607,7 +607,7 @@ class Model:
                 self.sources[one.topic] = Source()
 
     def inspect(self, topic: Topic, name: str) -> None:
-        """Inspect another dataset or project; "": none. What was received of the one before is forgotten."""
+        """Inspect another dataset or project; "": none. Drops data of the previous one."""
         self.version += 1
         self.inspected[topic] = name
         self.sources[topic] = Source(is_polled=topic in _POLLED)
@@ -617,7 +617,7 @@ class Model:
             self.project = None
 
     def anew(self) -> Model:
-        """One that has received nothing, and looks at the same session."""
+        """Return an empty model with the same selection."""
         fresh = Model()
         fresh.version, fresh.listed = self.version + 1, self.listed + 1
         shown = self.shown
@@ -628,7 +628,7 @@ class Model:
         return fresh
 
     def fold(self, event: Event, now: float) -> None:  # noqa: C901, PLR0912 - a kind of event a line
-        """Take in what was received at a moment (Unix seconds)."""
+        """Apply an event received at `now` (Unix seconds)."""
         self.version += not self._knows(event, now)
         match event:
             case SessionsReceived() | EndedReceived():
@@ -640,7 +640,7 @@ class Model:
             case ClusterReceived(cluster, took_s):
                 self._see_leader(cluster, now)
                 self.cluster, self.took_s = cluster, took_s
-                # A stream that was opened again says nothing before something happens.
+                # A reopened stream is silent until something happens.
                 answered = {topic: source.answered(now) for topic, source in self.sources.items()}
                 self.version += answered != self.sources
                 self.sources = answered
@@ -667,7 +667,7 @@ class Model:
             self.sources[received] = self.sources[received].received(now)
 
     def _knows(self, event: Event, now: float) -> bool:
-        """Whether it says nothing for which anything has to be drawn before its time."""
+        """Whether it changes nothing that must be drawn at once."""
         match event:
             case ClusterReceived():
                 return True
@@ -678,17 +678,17 @@ class Model:
                 return False
 
     def ask(self, topic: Topic, now: float) -> None:
-        """A topic is listened to again, after nobody did for a while."""
+        """Mark a topic as requested again after a pause."""
         self.sources[topic] = self.sources[topic].asked(now)
 
     def stood_still(self, now: float) -> None:
-        """Nobody asked for a while: that nothing was received meanwhile says nothing of the platform."""
+        """Ignore a pause without requests: its silence says nothing of the platform."""
         for topic, source in self.sources.items():
             if source.is_polled and source.state(now) in {State.LIVE, State.STALE}:
                 self.ask(topic, now)
 
     def comes_back(self, event: Event, now: float) -> str:
-        """What is said once of what is received now, before it is folded: that the platform is back, who leads it now."""
+        """Return a note on an event before it is folded: that the platform is back, or has a new leader; else ""."""
         if not isinstance(event, ClusterReceived):
             return ""
         leader = event.cluster.leader
@@ -698,7 +698,7 @@ class Model:
         return " · ".join(filter(None, words))
 
     def _see_turns(self, changed: Iterable[Session], now: float) -> None:
-        """Note which sessions turned to a state, or back from one, of which records keep no moment."""
+        """Note which sessions entered or left a state without a time in their record."""
         for session in changed:
             row = self.row(session.id)
             if row is None or row.session.state == session.state:
@@ -727,7 +727,7 @@ class Model:
             self.turns.append(PlatformEvent(now, "no leader", before.leader, "leads no more"))
 
     def _take_closely(self, event: TreeReceived | ProjectReceived) -> bool:
-        """Take in what was received of one thing; False where that is looked at no more."""
+        """Store an event of the inspected object; False if that is no longer inspected."""
         match event:
             case TreeReceived(digest):
                 is_meant = self.inspected.get(Topic.TREE) == digest
@@ -746,7 +746,7 @@ class Model:
                 newest = [one for one in sessions[:MOST_ENDED] if one.id not in self._live]
                 found = list(map(self._completed, newest))
                 if self.lacks_older:
-                    # What is looked at has not gone because others have ended since.
+                    # Shown sessions stay, even if others have ended since.
                     ids = {one.id for one in newest}
                     shown = (self._ended.get(one) for one in self.shown.session_ids)
                     found += [row.session for row in shown if row and row.session.id not in ids]
@@ -774,7 +774,7 @@ class Model:
                 self._ended.pop(session.id, None)
                 self._live[session.id] = row
         for session_id in event.removed:
-            # One that has ended leaves the live ones, and stays among the others.
+            # An ended session leaves the live ones, and stays among the others.
             if self._live.pop(session_id, None) is not None:
                 self._sorted = None
 
@@ -784,7 +784,7 @@ class Model:
             self._sheet.put(row.place, row.filtered)
 
     def _complete(self, whole: Session) -> None:
-        """Know all of a session's command and changes, now and when it changes."""
+        """Keep a session's whole command and changes, for later updates too."""
         self._whole.pop(whole.id, None)
         self._whole[whole.id] = whole
         while len(self._whole) > MOST_WHOLE:
@@ -799,22 +799,22 @@ class Model:
         if whole is None:
             return session
         found = completed(session, whole)
-        if not is_short(found):  # with its newest changes, behind which later ones come
+        if not is_short(found):  # with its newest changes, for later updates
             self._whole[session.id] = found
         return found
 
     def short(self) -> Sequence[Session]:
-        """Sessions without the end of their command or early changes, the newest first, as many as are kept whole."""
+        """Return sessions with a cut command or missing early changes, newest first, as many as are kept whole."""
         found = (row.session for row in self._every_sorted() if is_short(row.session))
         return list(islice(found, MOST_WHOLE))
 
     @property
     def seen(self) -> Iterable[PlatformEvent]:
-        """What was seen beside what records tell; of a session that is listed no more it goes with its record."""
+        """Observed changes beside the records; those of sessions no longer listed are left out."""
         return (one for one in self.turns if not one.session_id or self.row(one.session_id))
 
     def forget(self, session_id: str, now: float) -> None:
-        """One that has ended was removed; that comes on no stream."""
+        """Drop a removed ended session: no stream reports that."""
         row = self._ended.pop(session_id, None)
         if row is not None:
             session = row.session
@@ -827,16 +827,16 @@ class Model:
             self._sorted = None
 
     def every_row(self) -> Iterable[Row]:
-        """All sessions that are known, in no order."""
+        """Return all sessions, in no order."""
         return chain(self._live.values(), self._ended.values())
 
     @property
     def count(self) -> int:
-        """How many sessions are known."""
+        """Number of sessions."""
         return len(self._live) + len(self._ended)
 
     def rows(self, chosen: Filter, now: float, *, with_ended: bool = True) -> Sequence[Row]:
-        """Those that a filter takes, newest first."""
+        """Filter the sessions, newest first."""
         every = self._every_sorted()
         places: Sequence[int] | None = None
         if not with_ended:
@@ -847,7 +847,7 @@ class Model:
 
     def _every_sorted(self) -> Sequence[Row]:
         if self._sorted is None:
-            # Again when one comes or goes: when it was made is of no session another than before.
+            # Sorted again only when sessions are added or removed: creation times never change.
             everyone = {**self._ended, **self._live}.values()
             self._sorted = sorted(everyone, key=_by_creation, reverse=True)
             self._sheet = None
@@ -855,7 +855,7 @@ class Model:
 
     @property
     def sheet(self) -> Sheet:
-        """All sessions as filters look at them, newest first."""
+        """All sessions for filters, newest first."""
         every = self._every_sorted()
         if self._sheet is None:
             for place, row in enumerate(every):
@@ -864,11 +864,11 @@ class Model:
         return self._sheet
 
     def row(self, session_id: str) -> Row | None:
-        """One of them; None: it is gone, or was never there."""
+        """Find a session; None: it is gone, or never existed."""
         return self._live.get(session_id) or self._ended.get(session_id)
 
     def row_named(self, name: str) -> Row | None:
-        """The live session of a name."""
+        """Find a live session by name."""
         return next((row for row in self._live.values() if row.session.name == name), None)
 
 
@@ -897,7 +897,7 @@ TOPICS: Final[Mapping[type, Topic]] = {
     ProjectsReceived: Topic.PROJECTS,
     ProjectReceived: Topic.PROJECT,
 }
-"""What each event tells of."""
+"""The topic of each event."""
 
 
 def _by_creation(row: Row) -> float:

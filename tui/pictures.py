@@ -1,7 +1,6 @@
-"""Images that sessions showed, decoded with Pillow within limits, as colours for the halves of cells.
+"""Decodes logged images with Pillow, within limits, to colours of half cells.
 
-Nothing in an image is believed: which formats there are, how large its pixels are in all and how many bytes it has is
-looked at before any pixel is decoded.
+Images are untrusted: format, number of pixels and number of bytes are checked before any pixel is decoded.
 """
 
 from __future__ import annotations
@@ -20,28 +19,29 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 16 * 1024 * 1024
 MOST_PIXELS: Final = 32_000_000
 MOST_SIDE: Final = 512
-"""Pixels of the longer side that are kept: more than a terminal has halves of cells."""
+"""Pixels of a kept image's longer side: more than a terminal has half cells."""
 MOST_SCANNED: Final = 16 * MOST_PIXELS
-"""Pixels of all scans of a JPEG: a progressive one comes in about ten, and decoders go over the whole image for each,
-which may have seven bytes."""
+"""Pixels of all scans of a JPEG: a progressive one has about ten, each decoded over the whole image, even if it has
+only seven bytes.
+"""
 MOST_SEGMENTS: Final = 1_000
-"""Of a JPEG with Exif data: Pillow joins them one by one."""
+"""Exif segments of a JPEG: Pillow joins them one by one."""
 FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 UPPER: Final = "▀"
 SHADES: Final = " .:-=+*#%@"
 _MOST_SCALE: Final = 8
 _JPEG: Final = b"\xff\xd8"
 _EXIF, _SCAN = b"\xff\xe1", b"\xff\xda"
-"""How segments of a JPEG begin; in the data of a scan 0xff is never followed by these."""
+"""Markers of JPEG segments; in scan data 0xff is never followed by these."""
 LACKING: Final = "images are drawn by Pillow, which is not installed: pip install 'nsml[png]'"
 
 
 class NoPicture(Exception):
-    """It cannot be drawn, and why."""
+    """Why it cannot be drawn."""
 
 
 def decoded(data: bytes) -> Any:
-    """The image, small enough to be drawn again and again. Raises NoPicture."""
+    """Decode an image, reduced for repeated drawing. Raises NoPicture."""
     if len(data) > MOST_BYTES:
         raise NoPicture("it is too large to be drawn")
     if data.startswith(_JPEG) and data.count(_EXIF) > MOST_SEGMENTS:
@@ -58,7 +58,7 @@ def decoded(data: bytes) -> Any:
             return _reduced(image)
     except NoPicture:
         raise
-    # What decoders raise for bytes that somebody made up is of any kind.
+    # Decoders raise any exception for malicious bytes.
     except Exception as error:  # noqa: BLE001
         raise NoPicture(f"it is no image that can be drawn ({type(error).__name__})") from None
 
@@ -81,7 +81,7 @@ def _reduced(image: Any) -> Any:
 
 
 def halves(image: Any, *, columns: int, rows: int) -> Lines:
-    """The image in so many cells, each with a colour above and one below; no wider or higher than its shape has it."""
+    """Draw an image in cells, with an upper and a lower colour each; fitted to the size, in its proportions."""
     from PIL import Image
 
     scale = min(columns / image.width, 2 * rows / image.height, _MOST_SCALE)
@@ -100,7 +100,7 @@ def _style(pixels: Any, x: int, y: int, height: int) -> Style:
 
 
 def shades(image: Any, *, columns: int, rows: int) -> Lines:
-    """The same in letters, where there are no colours."""
+    """Draw an image with letters, without colours."""
     from PIL import Image
 
     scale = min(columns / image.width, 2 * rows / image.height, _MOST_SCALE)

@@ -1,6 +1,6 @@
-"""Preferences of the user: how screens show things, and what was typed. One file for each platform.
+"""Preferences of the user: settings of screens, and typed commands. One file for each platform.
 
-It is JSON that people may edit, readable by its owner alone. A damaged file is ignored, and so are unknown fields.
+It is editable JSON, readable by its owner alone. A damaged file is ignored, and so are unknown fields.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tui.listing import Listing
 
 MOST_BYTES: Final = 256 * 1024
 MOST_TYPED: Final = 200
-"""Commands that are saved."""
+"""Saved commands."""
 
 
 class PreferencesError(Exception):
@@ -40,7 +40,7 @@ class ComparePreferences(msgspec.Struct, frozen=True, kw_only=True):
     """How sessions are compared."""
 
     ignored: tuple[str, ...] = ()
-    """Keys whose differences say nothing."""
+    """Keys whose differences are ignored."""
 
 
 class LogPreferences(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,14 +50,14 @@ class LogPreferences(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preferences(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """All of them."""
 
     sessions: Listing = Listing()
     charts: ChartPreferences = ChartPreferences()
     compare: ComparePreferences = ComparePreferences()
     log: LogPreferences = LogPreferences()
     typed: tuple[str, ...] = ()
-    """Commands behind `:`, the last one last."""
+    """Commands after `:`, the last one last."""
 
 
 class PreferencesFile:
@@ -68,9 +68,9 @@ class PreferencesFile:
         self._written = Preferences()
 
     def load(self) -> Preferences:
-        """Read the preferences; those of a new user where there is no file.
+        """Read the preferences; defaults if there is no file.
 
-        Raises PreferencesError where the file cannot be used.
+        Raises PreferencesError if the file is unusable.
         """
         try:
             with self.file.open("rb") as opened:
@@ -88,9 +88,9 @@ class PreferencesFile:
         return self._written
 
     def save(self, preferences: Preferences) -> None:
-        """Write it in place of what was there, where it is another.
+        """Replace the file if the preferences have changed.
 
-        Raises PreferencesError where that cannot be done.
+        Raises PreferencesError if that fails.
         """
         if preferences == self._written:
             return
@@ -98,7 +98,7 @@ class PreferencesFile:
         text = msgspec.json.format(msgspec.json.encode(preferences), indent=2)
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Made 0600, and there as a whole or not at all.
+            # Created with mode 0600, and replaced atomically.
             number, name = tempfile.mkstemp(dir=self.file.parent, prefix=f".{self.file.name}.")
             try:
                 with os.fdopen(number, "wb") as opened:

@@ -1,4 +1,4 @@
-"""What is typed behind `:`, and into the form of a new run, carried out."""
+"""Runs commands typed after `:`, and new runs typed into the form."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from tui.shell import Shell
 
 _MOST_PROGRAMS: Final = 6
-"""Programs of a folder that are named."""
+"""Listed programs of a folder."""
 
 
 class Prompt:
-    """Takes lines for a dashboard: its own words, and commands of `nsml`."""
+    """Runs lines for a dashboard: its own commands, and those of `nsml`."""
 
     def __init__(self, app: Shell) -> None:
         self._app = app
         self._refused = ""
-        """The line of a new run that came to nothing."""
+        """The last line of a new run, if it failed."""
 
     def ask(self, begun: str = "") -> None:
-        """Ask for a line, and do what it says; it can have begun."""
+        """Ask for a line and run it; `begun` is prefilled."""
         from tui.commands import offered
         from tui.screens.command_line import CommandLine
 
@@ -49,7 +49,7 @@ class Prompt:
         self._app.push_screen(CommandLine(self._app.preferences.typed, offer, begun), self.obey)
 
     def _context_names(self) -> Sequence[str]:
-        """The platforms that can be gone to; those of whoever serves a page are no matter of its visitors."""
+        """Return the selectable platforms; a page's visitors do not see its server's."""
         if self._app.cli_environ is None or self._app.is_web:
             return ()
         try:
@@ -64,7 +64,7 @@ class Prompt:
         return (row.session.name for row in rows)
 
     def obey(self, text: str | None) -> None:
-        """Do what a line says."""
+        """Run a line."""
         from tui import commands
 
         try:
@@ -85,18 +85,18 @@ class Prompt:
             self._app.say(f"{command.text}: of which session?", is_bad=True)
         elif command.way is commands.Way.SHOWN:
             self._obey_nsml(command._replace(words=(*command.words, *names)))
-        else:  # what changes or stays is begun only with the names in sight
+        else:  # commands that change data or keep running start only with the names visible
             self.ask(shell_line([*command.words, *names]))
 
     def _chosen_names(self) -> Sequence[str]:
-        """The sessions that are marked in the screen in front, else the one under the cursor."""
+        """Return the marked sessions of the screen in front, else the one under the cursor."""
         from tui.screens.frame import Frame
 
         screen = self._app.screen
         return [one.name for one in screen.chosen()] if isinstance(screen, Frame) else []
 
     def _note(self, text: str) -> None:
-        """Keep what was typed, once."""
+        """Save a typed line, once."""
         from msgspec.structs import replace as changed
 
         from tui.preferences import MOST_TYPED
@@ -122,7 +122,7 @@ class Prompt:
                 self._go_to_context(command.rest)
 
     def _choose_typed(self) -> None:
-        """Choose one of the lines that were typed, the last one first, and ask for it once more."""
+        """Choose an earlier line, newest first, and ask for it again."""
         from tui.screens.picking import Choice, Picker
 
         before = [one for one in reversed(self._app.preferences.typed) if one != "history"]
@@ -144,7 +144,7 @@ class Prompt:
         self._app.open_session(session, tab="plot")
 
     def _named(self, name: str) -> Session | None:
-        """The session of a name, of the end of one, or of an id."""
+        """Find a session by name, the end of a name, or id."""
         from nsml.view.filtering import Filter
 
         rows = self._app.model.rows(Filter(""), self._app.clock.time()) if name else ()
@@ -215,14 +215,14 @@ class Prompt:
                 self._hand_over(command.text, words, environ)
 
     def submit(self, session: Session | None) -> None:
-        """Ask for a new run of the folder, as that session was, where it is the user's own; and submit it."""
+        """Ask for a new run of the folder, prefilled from the session if it is the user's own; and submit it."""
         if session is not None and session.owner == self._app.user and is_short(session):
             in_background(self._app, "again", partial(self._submit_whole, session))
         else:
             self._submit(session)
 
     async def _submit_whole(self, session: Session) -> None:
-        """The same as of a session of which the end of the command is asked for first."""
+        """Do the same, fetching the session's whole command first."""
         if self._app.client is None:
             self._app.say("the platform does not answer, and the command is not here", is_bad=True)
             return
@@ -249,7 +249,7 @@ class Prompt:
             return
         is_own = session is not None and session.owner == self._app.user
         again = without_memo(repeat_words(session)) if session is not None and is_own else ()
-        # What it says of its progress stays where it stands: here no line is drawn over another.
+        # Progress is printed line by line: here no line is redrawn.
         known, folder = {**environ, "NSML_ACCESSIBLE": "1"}, Path.cwd()
 
         def go(text: str | None) -> None:
@@ -286,7 +286,7 @@ class Prompt:
         self._app.push_screen(shown, done)
 
     def _hand_over(self, text: str, words: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Give the terminal to a command until it ends and whoever looks has read it."""
+        """Give the terminal to a command until it ends and the user has read its output."""
         import click
 
         # Ctrl-C is for the command; it is not ignored, which the command would inherit.
@@ -299,7 +299,7 @@ class Prompt:
                 _until_read()
         except SuspendNotSupported:
             self._app.say("this terminal cannot be handed over", is_bad=True)
-        except OSError as error:  # of what was typed too long, too
+        except OSError as error:  # also if the line is too long
             self._app.say(f"not started: {error.strerror}", is_bad=True)
         finally:
             signal.signal(signal.SIGINT, before)
@@ -309,7 +309,7 @@ class Prompt:
 
 
 def _until_read() -> None:
-    """Wait for Enter, or for Ctrl-C: whoever ended a command so presses it again to be back."""
+    """Wait for Enter or Ctrl-C: users who interrupted the command press it again."""
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
@@ -330,14 +330,14 @@ def _programs(folder: Path) -> list[str]:
 
 
 def _first_run(folder: Path) -> str:
-    """The line that runs what there is: `main.py`, else the first program of the folder."""
+    """Return the line that runs `main.py`, else the first program of the folder."""
     programs = _programs(folder)
     entry = programs[0] if programs and "main.py" not in programs else "main.py"
     return shell_line(["nsml", "run", *option_words("-e", entry, long="--entry")])
 
 
 def _folder_text(folder: Path) -> str:
-    """What is said of the code that is sent."""
+    """Describe the code to send."""
     programs = _programs(folder)
     shown = ", ".join(programs[:_MOST_PROGRAMS]) + (", ..." if programs[_MOST_PROGRAMS:] else "")
     return f"sends {folder} ({shown or 'no Python program'}), except what .nsmlignore lists"

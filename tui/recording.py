@@ -1,13 +1,12 @@
-"""What the dashboard received, kept in a file, and read again as a story.
+"""Recordings: events received by the dashboard in a file, read again as a story.
 
-A file is one zstd stream. In it is `MAGIC`, then frame after frame: the length of its body and the CRC-32 of that
-(4 bytes each, the least first), and the body, an array in MessagePack. The first is a `Header`; each of the others an
-`_Entry`: the moment, and of what was received the kind and its fields, as the table `_FIELDS` has them; messages of the
-contract are as they come over the wire. The stream is flushed after each frame: of one that was cut off, all that is
-whole can be read.
+A file is one zstd stream: `MAGIC`, then frames. A frame is the length of its body and the CRC-32 of that (4 bytes
+each, little-endian), and the body, an array in MessagePack. The first is a `Header`; each of the others an `_Entry`:
+the time, and an event's kind and fields, by the table `_FIELDS`; messages of the contract are in wire format. The
+stream is flushed after each frame: a truncated file can be read up to its last whole frame.
 
-Nothing in a file is believed: sizes are bounded before anything is taken in, checks are made before
-anything is kept, and texts are made safe for a terminal as those of a platform are.
+Files are untrusted: sizes are limited before anything is read, data is checked before it is kept, and texts are
+made safe for a terminal as those of a platform are.
 """
 
 from __future__ import annotations
@@ -77,10 +76,10 @@ M = TypeVar("M", bound=Message)
 MAGIC: Final = b"nsml-recording\n"
 VERSION: Final = 4
 MOST_BYTES: Final = 256 * 1024 * 1024
-"""Of all frames, before compression: what a replay holds in memory."""
+"""Of all frames, before compression: a replay holds them in memory."""
 MOST_FRAME_BYTES: Final = 64 * 1024 * 1024
 MOST_CONTENT_BYTES: Final = 1024 * 1024
-"""Of what a session showed: larger ones are not recorded."""
+"""Of a media file: larger ones are not recorded."""
 NOT_RECORDED: Final = "not in the recording"
 _FOREIGN: Final = "is no recording of nsml-tui --record"
 _HEAD: Final = struct.Struct("<II")
@@ -88,13 +87,13 @@ _LEVEL: Final = 3
 _MOST_WINDOW: Final = 8 * 1024 * 1024
 _CHUNK: Final = 1024 * 1024
 _LATEST: Final = 2.0**33
-"""Moments of a recording are before it: the year 2242."""
+"""Upper limit of times in a recording: the year 2242."""
 _EARLIEST_STAMP, _LATEST_STAMP = -6.0e10, 2.5e11
-"""Seconds of what a calendar can name."""
+"""Range of calendar times, in seconds."""
 
 
 class RecordingError(Exception):
-    """A file that is no recording, or cannot be one; says what and what to do."""
+    """A file that is no recording, or cannot be created; says what and what to do."""
 
 
 class Header(msgspec.Struct, array_like=True):
@@ -108,7 +107,7 @@ class Header(msgspec.Struct, array_like=True):
 class _Entry(msgspec.Struct, array_like=True):
     at: float
     body: list[msgspec.Raw]
-    """The word of a kind, and its fields."""
+    """The name of a kind, and its fields."""
 
 
 class _Line(msgspec.Struct, array_like=True):
@@ -120,11 +119,11 @@ class _Line(msgspec.Struct, array_like=True):
 
 
 class _Unsound(Exception):
-    """What a file holds and should not, in words that follow its name."""
+    """Invalid content of a file, in words that follow its name."""
 
 
 class _Field(NamedTuple):
-    """How a field is kept, and read again; reading raises where it is not what a platform says."""
+    """How a field is written and read; reading raises if it is invalid."""
 
     kept: Callable[[Any], Any]
     read: Callable[[msgspec.Raw], Any]
@@ -158,7 +157,7 @@ def _parsed(kind: type[M], data: bytes) -> M:
 
 
 def _check(message: Message) -> None:
-    """_Unsound where a number is none, or a moment is on no calendar; what users report may be anything."""
+    """Raise _Unsound for non-finite numbers and times on no calendar; users' values may be anything."""
     if isinstance(message, (Value, Struct)):
         return
     if isinstance(message, (Timestamp, Duration)):
@@ -305,24 +304,24 @@ _FIELDS: Final[Mapping[type, tuple[_Field, ...]]] = {
     Linked: (_TOPIC, _LINK),
     Refused: (_TOPIC, _TEXT),
 }
-"""What is recorded, each with its fields in their order.
+"""Recorded events, each with its fields in order.
 
-Code is not: what a program is, is not what it does. Nor is the rest of long commands: a recording shows lists. Nor is
-what is seen inside a program: its processes and variables may tell secrets.
+Code is not recorded: a replay shows only what a program did. Nor is the rest of long commands: it shows lists. Nor is
+data from inside a program: its processes and variables may contain secrets.
 """
 _CALLER: Final = "caller"
-"""The word of who looks."""
+"""Kind of the user's entry."""
 _CALLER_WRITTEN: Final = msgspec.msgpack.encode(_CALLER)
 _WORDS: Final = {
     kind: TOPICS[kind].value if kind in TOPICS else kind.__name__.lower() for kind in _FIELDS
 }
 _KINDS: Final = {msgspec.msgpack.encode(word): kind for kind, word in _WORDS.items()}
-"""By the word as it is written."""
+"""By the encoded name."""
 _NAMES: Final = {kind: [one.name for one in dataclasses.fields(kind)] for kind in _FIELDS}
 
 
 def _kept(event: Event) -> list[Any] | None:
-    """As it is written; None where it is not."""
+    """Encode it; None if it is not recorded."""
     kind = type(event)
     if kind not in _FIELDS:
         return None
@@ -335,7 +334,7 @@ def _kept(event: Event) -> list[Any] | None:
 
 
 def _received(body: list[msgspec.Raw]) -> Event:
-    """What was received; raises where it is not what a platform says."""
+    """Decode an event; raises if it is invalid."""
     kind = _KINDS.get(bytes(body[0])) if body else None
     if kind is None:
         raise _Unsound("of a kind that there is not")
@@ -352,23 +351,23 @@ def _received(body: list[msgspec.Raw]) -> Event:
 
 
 class Recorder:
-    """Writes what is received to a new file that its owner alone may read.
+    """Writes events to a new file, readable by its owner alone.
 
     Args:
-        path: the file; there must be none.
-        platform: how users call what is recorded.
-        at: the moment, Unix seconds.
-        most_bytes: of what is recorded, before compression.
+        path: the file; it must not exist.
+        platform: its name for users.
+        at: the start, Unix seconds.
+        most_bytes: limit of the data, before compression.
 
     Raises:
-        RecordingError: it cannot be made.
+        RecordingError: the file cannot be created.
     """
 
     def __init__(
         self, path: Path, *, platform: str, at: float, most_bytes: int = MOST_BYTES
     ) -> None:
         self.ended = ""
-        """Why nothing more is recorded; "" while it is."""
+        """Why recording has ended; "" while it is on."""
         self._most_bytes = most_bytes
         self._taken = 0
         self._at = at
@@ -392,25 +391,25 @@ class Recorder:
             raise RecordingError(_unable("write", path, error)) from None
 
     def take(self, event: Event, at: float) -> None:
-        """Record what was received at a moment; where that cannot be, `ended` says why."""
+        """Record an event received at a time; if that fails, `ended` says why."""
         body = _kept(event)
         if body is None:
             return
         if isinstance(event, (CheckpointsReceived, ArtifactsReceived, MediaReceived)):
-            # What is asked for again and again is written where it has changed.
+            # Polled lists are written only if they have changed.
             if self._last_written.get(type(event)) == body:
                 return
             self._last_written[type(event)] = body
         self._record(body, at)
 
     def caller(self, user: str, at: float) -> None:
-        """Record who looks."""
+        """Record the user."""
         self._record([_CALLER, user], at)
 
     def _record(self, body: list[Any], at: float) -> None:
         if self.ended:
             return
-        # The machine's clock may be set back; what came later stays later.
+        # The machine's clock may be set back; recorded times never decrease.
         self._at = max(self._at, at)
         try:
             self._write_frame([self._at, body])
@@ -436,20 +435,20 @@ class Recorder:
         self.ended = why
 
     def close(self) -> None:
-        """End the file; what is received later is not recorded."""
+        """End the file; later events are not recorded."""
         if self.ended:
             return
         self.ended = "the recording is closed"
         try:
             self._file.write(self._zstd.flush())
         except OSError:
-            pass  # all that was received is in it: its end alone is missing
+            pass  # all events are in it: only the end of the stream is missing
         finally:
             self._file.close()
 
 
 class _Known(msgspec.Struct):
-    """An entry as it is kept: its body is made out again when it is shown."""
+    """An entry as it is kept: its body is decoded again when it is shown."""
 
     at: float
     topic: Topic
@@ -457,13 +456,13 @@ class _Known(msgspec.Struct):
     is_word: bool
     data: bytes
     names: frozenset[str] = frozenset()
-    """The sessions that it tells of, where it tells nothing else: once each of them is told of later, nothing."""
+    """Sessions of an entry with nothing else: it is obsolete once each of them has a later one."""
 
 
 class Recording:
-    """A recording as a story: everything in it is sound.
+    """A recording as a story: everything in it is checked.
 
-    The end of one may be missing, since whoever wrote it was killed.
+    Its end may be missing, if its writer was killed.
 
     Raises:
         RecordingError: it cannot be read, is no recording, or is damaged.
@@ -530,7 +529,7 @@ class Recording:
             self._closely.setdefault(key, []).append(known)
 
     def _frames(self, file: BinaryIO) -> Iterator[bytes]:
-        """The bodies of all frames that are whole."""
+        """Yield the bodies of all whole frames."""
         pieces = _Pieces(file)
         begin = pieces.take(len(MAGIC))
         if not MAGIC.startswith(begin):
@@ -551,14 +550,14 @@ class Recording:
             yield data
 
     def received(self, after: float | None, at: float) -> Iterator[tuple[float, Event]]:
-        """What was received of all in this time; None: what makes up that moment."""
+        """Yield platform-wide events up to `at`; `after` None: its whole state."""
         last = bisect_right(self._moments, at)
         if after is not None:
             for one in self._general[bisect_right(self._moments, after) : last]:
                 yield self._event(one)
             return
-        # From the end back: of each topic what came since it was last told as a whole, of sessions what was last told
-        # of each, and of its connection what came since anything was received.
+        # Backwards: of each topic the entries since its last whole one, of sessions the last entry of each, and of
+        # connections the entries since anything was received.
         is_yielded: set[Topic] = set()
         is_received: set[Topic] = set()
         named: set[str] = set()
@@ -587,13 +586,13 @@ class Recording:
         *,
         what: str = "",
     ) -> Iterator[tuple[float, Event]]:
-        """What was received of these; of what was not looked at it is said that it is not there."""
+        """Yield events of these; if there are none, Refused that says they were not recorded."""
         events = []
         if topic is Topic.SERIES:
             events = self._series(names, query, after, at)
         else:
             found = self._between(topic, names[0], after, at, what)
-            # Of a log from its last beginning on, of all else the last.
+            # Of a log, events since its last start; of all else the last one.
             begins = [number for number, one in enumerate(found) if one.is_whole]
             events = [self._event(one) for one in found[begins[-1] if begins else 0 :]]
         if after is None and not events:
@@ -610,7 +609,7 @@ class Recording:
     def _series(
         self, session_ids: tuple[str, ...], query: ChartQuery, after: float | None, at: float
     ) -> list[tuple[float, Event]]:
-        """What each of the sessions reported, as it was last received, whatever it was beside."""
+        """Return each session's last received series, whatever sessions it was requested with."""
         if not any(self._between(Topic.SERIES, one, after, at) for one in session_ids):
             return []
         found: list[tuple[str, Mapping[str, Sequence[Series]]]] = []
@@ -632,7 +631,7 @@ class Recording:
 
 
 def _is_whole(event: Event) -> bool:
-    """Whether it says all of its topic, and not what is new."""
+    """Whether it has all of its topic, not only changes."""
     match event:
         case SessionsReceived(_, _, reset):
             return reset
@@ -642,7 +641,7 @@ def _is_whole(event: Event) -> bool:
 
 
 def _whose(event: Event) -> Iterable[str]:
-    """What it is of: the ids of sessions, the digest of a dataset, the name of a project."""
+    """Return its subjects: ids of sessions, digest of a dataset, or name of a project."""
     match event:
         case SeriesReceived(session_ids):
             return set(session_ids)
@@ -660,7 +659,7 @@ def _at(one: _Known) -> float:
 def _own(
     event: SeriesReceived, session_id: str, query: ChartQuery
 ) -> Mapping[str, Sequence[Series]]:
-    """The lines of one session, as much of them as the query asks for."""
+    """Return the lines of one session, limited to the span of the query."""
     own: dict[str, list[Series]] = {}
     for name, lines in event.groups.items():
         for line, owner in zip(lines, event.owners[name], strict=True):
@@ -670,7 +669,7 @@ def _own(
 
 
 class _Pieces:
-    """What is in a compressed file, piece by piece."""
+    """Reads a compressed file piece by piece."""
 
     def __init__(self, file: BinaryIO) -> None:
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
@@ -679,10 +678,10 @@ class _Pieces:
         self._held = bytearray()
 
     def take(self, size: int) -> bytes:
-        """The next bytes; fewer, where the file ends before."""
+        """Return the next bytes; fewer at the end of the file."""
         while len(self._held) < size:
             try:
-                # Less than a block would leave the last ones in the decompressor where the end is missing.
+                # A read below the block size would leave the last bytes in the decompressor if the end is missing.
                 piece = self._stream.read(_CHUNK)
             except zstandard.ZstdError:
                 raise _Unsound("is damaged" if self._is_known else _FOREIGN) from None

@@ -1,4 +1,4 @@
-"""Runs a command of `nsml` on a terminal of its own, and hands on what it writes, made harmless."""
+"""Runs a command of `nsml` on its own terminal, and passes on its output, made safe."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 PIECE: Final = 65_536
 HIGH: Final = 200
-"""Lines of that terminal: a result is read by scrolling, and not by pages."""
+"""Height of that terminal in lines: output is scrolled, not paged."""
 
 
 def program() -> str | None:
-    """The program `nsml` of this installation, else that of the search path; None: there is none."""
+    """Return this installation's `nsml`, else that on the search path; None: there is none."""
     beside = Path(sys.executable).with_name("nsml")
     return str(beside) if beside.exists() else shutil.which("nsml")
 
@@ -41,9 +41,9 @@ async def run(
     width: int,
     take: Callable[[str, str], None],
 ) -> int:
-    """Run it to its end, and give its exit code; `take` gets what it wrote and what may still change, with colours.
+    """Run it to its end, and return its exit code; `take` gets output and its unfinished end, with colours.
 
-    It reads nothing, and ends where this is cancelled. Raises OSError where it cannot be started.
+    It gets no input, and ends if this is cancelled. Raises OSError if it cannot start.
     """
     master, slave = pty.openpty()
     try:
@@ -72,7 +72,7 @@ async def run(
 
 
 async def _read(master: int, take: Callable[[str, str], None]) -> None:
-    """Hand on all that is written, until nobody has that terminal any more; raises what `take` raises."""
+    """Pass on all output until the terminal is closed; raises what `take` raises."""
     text = ShownLog(is_safe=True, keeps_colour=True)
     readable = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -87,7 +87,7 @@ async def _read(master: int, take: Callable[[str, str], None]) -> None:
             except BlockingIOError:
                 continue
             except OSError as error:
-                if error.errno != errno.EIO:  # so ends a terminal on Linux
+                if error.errno != errno.EIO:  # a closed terminal on Linux
                     raise
                 break
             if not data:

@@ -1,6 +1,6 @@
-"""What screens may ask of the app: the model and who feeds it, preferences, appearance, notes to the user.
+"""What screens may use of the app: the model and its feed, preferences, appearance, notes to the user.
 
-`tui.app.Dashboard` adds the screens and the keys. Screens import this module alone, so that no two import each other.
+`tui.app.Dashboard` adds the screens and the keys. Screens import only this module, so that no two import each other.
 """
 
 from __future__ import annotations
@@ -56,52 +56,52 @@ if TYPE_CHECKING:
 
 REPAINTS_A_SECOND: Final = 4
 AGES_EVERY: Final = 4
-"""Repaints after which ages are drawn anew though nothing changed."""
+"""Repaints between redraws of ages, without other changes."""
 CALM_BEATS: Final = 8
-"""Without a change, after which none is looked for before something is received or done."""
+"""Repaints without a change before they pause until something is received or done."""
 SETTLED_S: Final = 1.0
-"""So long after many things came they are taken to be there, and to stay."""
+"""Quiet time after many events before they count as settled."""
 PAUSE_S: Final = 0.15
-"""The cursor rests for so long before a session is looked at closely."""
+"""The cursor rests so long on a session before its details are received."""
 TOKEN_LOOK_S: Final = 1.0
-"""How often is looked for another token while the platform refuses the one at hand."""
+"""Poll interval for another token while the platform rejects the current one."""
 SAME_TOKEN_AGAIN_S: Final = 60.0
 SHOWN_S: Final = 3.0
-"""So long is told what was done."""
+"""Display time of notes."""
 MOST_ASKED: Final = 10
-"""Sessions that are asked for the names of all their metrics."""
+"""Sessions whose metric names are requested at once."""
 Inspection: TypeAlias = "Callable[[Feed], Awaitable[None]]"
-"""Receives more of one thing."""
+"""Receives details of one object."""
 
 
 class ModelScreen(Protocol):
     """A screen that draws the model: `tui.screens.frame.Frame`."""
 
     def redraw(self) -> None:
-        """Show what has changed."""
+        """Draw changes."""
 
     def age(self) -> None:
-        """Show what only time has changed."""
+        """Draw what only time has changed."""
 
 
 class SessionActions(Protocol):
-    """What keys do to sessions and checkpoints: `tui.actions.Actions`."""
+    """Key actions on sessions and checkpoints: `tui.actions.Actions`."""
 
     @property
     def fetching(self) -> str:
-        """How far the checkpoint that is fetched has come; "" where none is."""
+        """Progress of a download; "" if none is running."""
 
     def stop(self, sessions: Sequence[Session]) -> None:
-        """Stop them, once it is said to be meant."""
+        """Stop them, after confirmation."""
 
     def remove(self, sessions: Sequence[Session]) -> None:
-        """Remove them, once it is said to be meant."""
+        """Remove them, after confirmation."""
 
     def write_memo(self, sessions: Sequence[Session]) -> None:
         """Ask for a memo, and write it."""
 
     def forward(self, sessions: Sequence[Session]) -> None:
-        """Begin the command that forwards a port of one."""
+        """Open the command line with a port forward of one."""
 
     def enter(self, sessions: Sequence[Session], *, rank: int = 0) -> None:
         """Start a shell in one."""
@@ -110,7 +110,7 @@ class SessionActions(Protocol):
         """Ask for code that the program of one evaluates."""
 
     def hold(self, sessions: Sequence[Session]) -> None:
-        """Pause the program of one, or let it go on, once it is said to be meant."""
+        """Pause or continue the program of one, after confirmation."""
 
     def set_knobs(
         self,
@@ -120,11 +120,11 @@ class SessionActions(Protocol):
         taken: Callable[[], None],
         refused: Callable[[str], bool],
     ) -> bool:
-        """Set knobs of the program of one; `taken` or `refused` hears what comes of it where it is asked for."""
+        """Set knobs of the program of one; if requested, `taken` or `refused` is called with the result."""
         ...
 
     def withdraw(self, sessions: Sequence[Session]) -> None:
-        """Withdraw the change of the program of one that is not decided, once it is said to be meant."""
+        """Withdraw the pending change of the program of one, after confirmation."""
 
     def pull(self, saved: Saved | None) -> None:
         """Fetch a checkpoint or an artifact into a folder."""
@@ -134,19 +134,19 @@ class Shell(App[None]):
     """The app without its screens: it receives, draws the screen in front, saves preferences and shows notes.
 
     Args:
-        connect: opens the platform; it need not answer.
-        clock: of what is shown and waited for.
-        platform: how users call it.
-        recorder: takes down what is received; None: nobody does.
-        player: plays what is shown in place of a platform, which is not called then; `clock` is it.
+        connect: opens the platform, which need not respond.
+        clock: for shown times and waits.
+        platform: its name for users.
+        recorder: records events; None: no recording.
+        player: plays a story instead of a platform, which is not called then; it is also `clock`.
         preferences_file: where preferences are saved; None: nowhere.
-        cli_environ: in which `nsml` talks to the same platform; None: it is not run here.
+        cli_environ: environment of `nsml` for the same platform; None: it is not run here.
         appearance: theme and characters at the start.
-        start_with: the command that starts the platform, where it is of this machine; "": it is elsewhere.
+        start_with: the command that starts the platform, if it is on this machine; else "".
         sign_in_with: the command that signs in to it.
-        token: reads the token that the next connection will have; it raises ContextError.
-        remember: keeps the name of another theme for the next time; it may raise OSError or ContextError.
-        settled: is called a moment after it has opened, or all sessions have come anew.
+        token: returns the token of the next connection; it raises ContextError.
+        remember: saves the name of a new theme; it may raise OSError or ContextError.
+        settled: called a moment after the start, and after all sessions are received again.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Shell(App[None]):
         self._settled = settled
         self._settling: Timer | None = None
         self._appearance = appearance or Appearance()
-        # Without colours those of the terminal are left out, and not turned to greys.
+        # Without colours, the terminal's are left out, not converted to greys.
         super().__init__(ansi_color=True if self._appearance.is_colourless else None)
         self._filters_of_ours = filters(self._appearance)
         apply_appearance(self, self._appearance)
@@ -194,46 +194,46 @@ class Shell(App[None]):
         self._width = self.model.shown.chart_query.width
         self._chart_query_changed: asyncio.Event | None = None
         self._completing: set[tuple[str, int]] = set()
-        """Sessions of which all was asked for: their ids, and the numbers of their last changes then."""
+        """Sessions requested in full: their ids, and the numbers of their last changes then."""
         self._awaited: set[Topic] = set()
         self.has_mouse = True
         self.last_command = ""
         self._preferences_file = preferences_file
         self.cli_environ = cli_environ
         self.goes_to = ""
-        """The context that is to be shown next; "": none."""
+        """The context to show next; "": none."""
         self._store: PreferencesFile | None = None
         self._preferences: Preferences | None = None
         self._inspected: tuple[Topic, str, Inspection] | None = None
         self._key_order = KeyOrder(self, super().on_event)
 
     async def on_event(self, event: events.Event) -> None:
-        """Take a key behind those before it."""
+        """Handle a key after those before it."""
         if isinstance(event, InputEvent):
             if not self.screen_stack:
-                return  # the dashboard is closing: Textual has taken its screens away
+                return  # the dashboard is closing: Textual has removed its screens
             self._expect()
         if isinstance(event, Key) and not event.is_forwarded:
             await self._key_order.take(event)
         else:
             await super().on_event(event)
 
-    # What is received
+    # Receiving
 
     def on_mount(self) -> None:
-        """Whoever ends it by a signal gets the terminal back as it was."""
+        """Restore the terminal when SIGTERM ends the app."""
         ended = partial(self.exit, return_code=128 + signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended)
 
     async def open(self) -> None:
-        """Begin to listen, and to draw, once the first frame is painted."""
+        """Start to receive and to draw, once the first frame is painted."""
         await self._load_preferences()
         if self.player is None:
             self.listen()
         else:
             self.play()
             self.set_interval(1 / STEPS_A_SECOND, self.play)
-        if not self.is_running:  # it was left already
+        if not self.is_running:  # it was closed already
             return
         await self.switch_mode("sessions")
         self._painting = self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
@@ -246,7 +246,7 @@ class Shell(App[None]):
         self._settling = self.set_timer(SETTLED_S, self._settled)
 
     async def _load_preferences(self) -> None:
-        """Load the preferences; a file that cannot be read is left alone, and that is said."""
+        """Load the preferences; an unreadable file is left alone and reported."""
         from tui.preferences import PreferencesError, PreferencesFile
 
         if self._preferences_file is not None:
@@ -270,7 +270,7 @@ class Shell(App[None]):
         self._preferences = preferences
 
     def on_log_view_wrapping(self, event: LogView.Wrapping) -> None:
-        """Show logs like this the next time, too."""
+        """Save the wrapping of logs."""
         from msgspec import structs
 
         from tui.preferences import LogPreferences
@@ -289,17 +289,17 @@ class Shell(App[None]):
                 self.say(error.message, is_bad=True)
 
     def on_unmount(self) -> None:
-        """Keep what was chosen last."""
+        """Save the preferences."""
         self._save()
 
     def play(self) -> None:
-        """Show what comes next in the story."""
+        """Show the story's next step."""
         if self.player is not None:
             self.model = self.player.step(self.model)
             self._expect()
 
     def listen(self) -> None:
-        """Connect, and receive until the app ends; anew where it does already."""
+        """Connect, and receive until the app ends; restarts a running feed."""
         in_background(self, "feed", self._listen)
 
     async def _listen(self) -> None:
@@ -310,12 +310,12 @@ class Shell(App[None]):
                     await self._receive_all(client)
                 self._sign_out(has_token=bool(token))
                 await self._other_token(token)
-            except ContextError as error:  # what was fine at the start can be damaged by now
+            except ContextError as error:  # the configuration can be damaged by now
                 self._take(Refused(Topic.CLUSTER, error.message))
                 await self.clock.sleep(ASK_AGAIN_S)
 
     def _sign_out(self, *, has_token: bool) -> None:
-        """Say of all that was received that it is not received any more, and what signs in."""
+        """Mark all received topics as no longer received, and name the sign-in command."""
         what = "the token is not valid" if has_token else "not logged in"
         why = " · ".join(filter(None, (what, self._sign_in_with)))
         self.user = ""
@@ -324,7 +324,7 @@ class Shell(App[None]):
             self._take(Refused(topic, why))
 
     async def _other_token(self, refused: str | None) -> None:
-        """Wait until somebody has signed in again, or so long that trying the same token is no guessing.
+        """Wait for another token, or so long that retrying the same one is no guessing.
 
         Each wrong one counts against this address.
         Raises ContextError.
@@ -334,7 +334,7 @@ class Shell(App[None]):
             await self.clock.sleep(TOKEN_LOOK_S)
 
     async def _receive_all(self, client: Client) -> None:
-        """Receive the platform until it refuses the client's token."""
+        """Receive from the platform until the token is rejected."""
         from tui.feed import Feed
 
         signed_out = asyncio.Event()
@@ -345,7 +345,7 @@ class Shell(App[None]):
         self._subscribe_wanted(self._wanted, anew=self._wanted)
         self._subscribe_details()
         self.workers.cancel_group(self, "code")
-        self.model.show_code(None)  # whoever shows it asks again
+        self.model.show_code(None)  # its screen asks again
         try:
             async with TaskGroup() as group:
                 receiving = [
@@ -356,14 +356,14 @@ class Shell(App[None]):
                 for one in receiving:
                     one.cancel()
         finally:
-            if self._feed is feed:  # whoever listens anew has connected already
+            if self._feed is feed:  # a restarted feed has connected already
                 self.client = self._feed = None
                 self._completing.clear()
                 for group_name in ("whole", "screen", "details", "shown", "inspected"):
                     self.workers.cancel_group(self, group_name)
 
     def subscribe_screen(self, topics: Iterable[Topic]) -> None:
-        """Receive what the screen in front shows, beside what always is received; in a recording belongs everything."""
+        """Receive the topics of the screen in front, beside those always received; for a recording, all."""
         self.inspect(None)
         wanted = frozenset(Topic if self.recorder is not None else topics)
         wanted -= ALWAYS_RECEIVED | CLOSELY
@@ -379,7 +379,7 @@ class Shell(App[None]):
             in_background(self, "screen", partial(self._feed.receive, wanted))
 
     async def _fetch_user(self, client: Client, signed_out: asyncio.Event) -> None:
-        """Fetch the name of the user; until it is there, no session is one's own."""
+        """Fetch the user's name; until then, no session is one's own."""
         while not self.user:
             try:
                 self.user = (await client.accounts.caller()).user.name
@@ -405,20 +405,20 @@ class Shell(App[None]):
         if isinstance(event, SessionsReceived) and event.reset:
             self._settle()
         if (topic := TOPICS.get(type(event))) in self._awaited:
-            # Whoever has pressed a key for it need not wait for the next beat.
+            # Users who pressed a key for it need not wait for the next beat.
             self._awaited.discard(topic)
             self.call_later(self._draw)
         if self.model.version != self._drawn:
             self._expect()
 
     def _expect(self) -> None:
-        """Look from now on whether something has changed, until for a while nothing has."""
+        """Check for changes from now on, until there are none for a while."""
         self._calm = 0
         if self._painting is not None:
             self._painting.resume()
 
     def _beat(self) -> None:
-        """Draw what has changed since."""
+        """Draw the latest changes."""
         if self.model.version != self._drawn:
             self._calm = 0
             self._draw()
@@ -428,7 +428,7 @@ class Shell(App[None]):
                 self._painting.pause()
 
     def _age(self) -> None:
-        """Draw what a second has changed, where nothing else did."""
+        """Update ages, if nothing else has changed."""
         self._seconds += 1
         if self.model.version != self._drawn:
             self._expect()
@@ -437,8 +437,8 @@ class Shell(App[None]):
         self._save()
 
     def _draw(self, *, is_aged: bool = False) -> None:
-        """Draw what the model has; `is_aged`: of which nothing is other than before but the time."""
-        # Of a screen that is being taken down some parts are gone.
+        """Draw the model; `is_aged`: only the time has changed."""
+        # A screen that is being removed lacks some parts.
         with suppress(NoMatches, ScreenStackError):
             if (screen := self.model_screen()) is not None:
                 self._drawn = self.model.version
@@ -447,19 +447,19 @@ class Shell(App[None]):
                 else:
                     screen.redraw()
 
-    # How it looks
+    # Appearance
 
     @property
     def is_without_colours(self) -> bool:
-        """Whether pictures are drawn in letters."""
+        """Whether pictures are drawn with letters."""
         return self._appearance.is_colourless or self._appearance.is_ascii
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """What lines go through on their way to the terminal."""
+        """Return the filters of lines before output."""
         return [*super().get_line_filters(), *self._filters_of_ours]
 
     def watch_theme(self, name: str) -> None:
-        """Draw in other colours, and keep them for the next time."""
+        """Apply a theme, and save it."""
         if name == self._appearance.theme:
             return
         self._appearance = replace(self._appearance, theme=name)
@@ -473,10 +473,10 @@ class Shell(App[None]):
         else:
             self.say(f"$ nsml config set theme {name}")
 
-    # What a tab of a session shows
+    # Tabs of a session
 
     def subscribe_details(self, *details: Detail) -> None:
-        """Receive these of the session that is looked at, and nothing else that tabs show."""
+        """Receive these details of the shown session, and no others for tabs."""
         if details != self.model.shown.details:
             is_other = any(one.what for one in details)
             self.model.show_details(details, self.clock.time())
@@ -497,12 +497,12 @@ class Shell(App[None]):
                 medium = shown.medium(detail.what)
                 group.create_task(feed.detail(row.session, detail, medium))
 
-    # Which sessions are looked at closely
+    # Shown sessions
 
     def look_at(self, *sessions: Session, pause_s: float = PAUSE_S, is_plain: bool = False) -> None:
-        """Receive what this one reports and prints, once the cursor rests on it; of several, what they report.
+        """Receive series and log of a session, once the cursor rests on it; of several, only series.
 
-        `is_plain`: all of it and on steps, whatever was chosen of it or of others.
+        `is_plain`: all series, by step, whatever was chosen before.
         """
         ids = tuple(session.id for session in sessions)
         if not ids:
@@ -524,7 +524,7 @@ class Shell(App[None]):
         self._receive(pause_s=pause_s)
 
     def inspect(self, what: tuple[Topic, str, Inspection] | None) -> None:
-        """Receive more of one thing beside sessions (topic, name and how), once the cursor rests on it; None: of none."""
+        """Receive details of one object (topic, name and how), once the cursor rests on it; None: of none."""
         if what is None:
             self._inspected = None
             self.workers.cancel_group(self, "inspected")
@@ -563,7 +563,7 @@ class Shell(App[None]):
                     group.create_task(feed.explanation(session))
 
     async def _charts(self, feed: Feed, sessions: Sequence[Session]) -> None:
-        """Receive the series of the current query; another query begins anew."""
+        """Receive the series of the current query; restart when it changes."""
         while True:
             query = self.model.shown.chart_query
             changed = asyncio.Event()
@@ -575,7 +575,7 @@ class Shell(App[None]):
                 task.cancel()
 
     def request_charts(self, query: ChartQuery) -> None:
-        """Draw another part of the series, or at another resolution."""
+        """Request another part of the series, or another resolution."""
         if query != self.model.shown.chart_query:
             self.model.shown.set_chart_query(query)
             self._awaited.add(Topic.SERIES)
@@ -583,7 +583,7 @@ class Shell(App[None]):
                 self._chart_query_changed.set()
 
     async def metric_names(self, sessions: Sequence[Session]) -> Sequence[str]:
-        """All that these reported, also what there is no room for at once; none where that cannot be had."""
+        """Return all metrics of these, also those without room in charts; none on errors."""
         if self.client is None:
             return ()
         from nsml.client.series import reported
@@ -597,7 +597,7 @@ class Shell(App[None]):
         return in_order({metric.name for own in found.values() for metric in own})
 
     def fit_charts(self, columns: int) -> None:
-        """Charts have so many cells of room."""
+        """Set the width of charts, in cells."""
         from nsml.view.plot import worth
 
         if columns > 0:
@@ -605,13 +605,13 @@ class Shell(App[None]):
             self.request_charts(replace(self.model.shown.chart_query, width=self._width))
 
     def log_of(self, rank: int) -> None:
-        """Receive the log of another replica of the session that is looked at."""
+        """Receive the log of another replica of the shown session."""
         if rank != self.model.shown.rank:
             self.model.show_rank(rank)
             self._receive(pause_s=0.0)
 
     def compare_code(self, first: Session, second: Session) -> None:
-        """Receive how the code of the second one differs from that of the first, once the cursor rests on it."""
+        """Receive the code differences between two sessions, once the cursor rests on the second."""
         pair = first.id, second.id
         if pair == self.model.shown.pair:
             return
@@ -625,7 +625,7 @@ class Shell(App[None]):
         in_background(self, "code", compare)
 
     def complete(self, sessions: Iterable[Session]) -> None:
-        """Ask, once, for what lists lack of these: the end of long commands, and early changes."""
+        """Request, once, data that lists lack: the end of long commands, and early changes."""
         lacking = {_as_of(one): one for one in sessions if is_short(one)}
         new = [one for key, one in lacking.items() if key not in self._completing]
         if self._feed is not None and new:
@@ -635,7 +635,7 @@ class Shell(App[None]):
     # Notes and the clipboard
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy a text without what a terminal would obey when it is pasted, such as the end of a bracketed paste."""
+        """Copy a text without control sequences that act when pasted, such as the end of a bracketed paste."""
         super().copy_to_clipboard(visible_lines(text))
 
     def copy(self, text: str) -> None:
@@ -645,7 +645,7 @@ class Shell(App[None]):
             self.say(f"copied: {text}")
 
     def refuses_action(self, done: str) -> bool:
-        """Whether no action is possible, in a demo or a replay; the user is told that nothing can be `done`."""
+        """Whether actions are disabled, in a demo or a replay; tells the user that nothing can be `done`."""
         if self.player is None:
             return False
         self.say(
@@ -663,54 +663,54 @@ class Shell(App[None]):
         )
 
     def dismiss_notes(self) -> None:
-        """Hide all notes but errors, which stay for as long as it takes to read them."""
+        """Hide all notes but errors, which stay long enough to be read."""
         for one in list(self._notifications):
             if one.severity != "error":
                 self._unnotify(one)
 
-    # What `tui.app.Dashboard` adds
+    # Added by `tui.app.Dashboard`
 
     @property
     @abstractmethod
     def actions(self) -> SessionActions:
-        """What keys do to sessions and checkpoints."""
+        """Key actions on sessions and checkpoints."""
 
     @property
     @abstractmethod
     def hidden_actions(self) -> Collection[str]:
-        """Actions that do nothing with what is shown, and are not offered."""
+        """Actions that do nothing with the shown data, and are hidden."""
 
     @abstractmethod
     def model_screen(self) -> ModelScreen | None:
-        """The screen in front, where it draws the model."""
+        """Return the screen in front, if it draws the model."""
 
     @abstractmethod
     def go(self, mode: str) -> None:
-        """Another screen, out of whatever is open."""
+        """Switch to another screen, closing open ones."""
 
     @abstractmethod
     def show_sessions(self, filter_text: str) -> None:
-        """The list of sessions, with a filter."""
+        """Show the list of sessions, filtered."""
 
     @abstractmethod
     def open_session(self, session: Session, *, tab: str = "") -> None:
-        """A session's own screen, with a tab in front."""
+        """Open a session's screen at a tab."""
 
     @abstractmethod
     def compare(self, sessions: Sequence[Session]) -> None:
-        """Sessions side by side, on a screen of their own."""
+        """Compare sessions, on a screen of their own."""
 
     @abstractmethod
     def obey(self, line: str) -> None:
-        """Do what a command line says."""
+        """Run a command line."""
 
     @abstractmethod
     def ask_command(self, begun: str = "") -> None:
-        """Ask for a command that begins like this."""
+        """Ask for a command, starting with `begun`."""
 
     @abstractmethod
     def submit(self, session: Session | None) -> None:
-        """Ask for the command line of another session, which begins as this one's."""
+        """Ask for the command line of a new session, prefilled from this one."""
 
 
 def _as_of(session: Session) -> tuple[str, int]:
@@ -719,5 +719,5 @@ def _as_of(session: Session) -> tuple[str, int]:
 
 
 def visible_lines(text: str) -> str:
-    """Each line made safe for a terminal."""
+    """Make each line safe for a terminal."""
     return "\n".join(visible(line) for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""How it stands with receiving one kind of thing from the platform, and the words for it. Pure."""
+"""State of receiving one topic from the platform, and its description. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from nsml.common.text import fit_middle
 from nsml.common.units import duration_text, short_moment
 
 ASK_AGAIN_S: Final = 10.0
-"""After a refusal: rights may change."""
+"""After refusals: rights may change."""
 STALE_S: Final = 5.0
-"""What is asked again every few seconds and was not answered for so long is shown as old."""
+"""A polled topic without an answer for longer is stale."""
 
 OPEN_S: Final = 1.0
-"""What was tried again and has not failed for so long is open, where other calls are answered."""
+"""A retried connection without a failure for so long is open, if other calls are answered."""
 _REASON_CELLS: Final = 48
 
 
 class Topic(StrEnum):
-    """What is received from the platform, each on a way of its own."""
+    """Topics of the platform, each received on its own."""
 
     SESSIONS = "sessions"
     ENDED = "ended sessions"
@@ -50,7 +50,7 @@ class Topic(StrEnum):
 
 
 ALWAYS_RECEIVED: Final = frozenset({Topic.CLUSTER, Topic.SESSIONS, Topic.ENDED})
-"""Whatever screen is in front."""
+"""On every screen."""
 OF_TABS: Final = frozenset(
     {
         Topic.CHECKPOINTS,
@@ -65,17 +65,17 @@ OF_TABS: Final = frozenset(
         Topic.STACKS,
     }
 )
-"""Of the session that is looked at closely: received only while a tab shows them."""
+"""Of the shown session: received only while a tab shows them."""
 OF_SESSIONS: Final = OF_TABS | {Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE}
-"""Of the sessions that are looked at closely; most others are of the platform as a whole."""
+"""Of the shown sessions; most others are platform-wide."""
 OF_ONE: Final = frozenset({Topic.TREE, Topic.PROJECT})
-"""Of the dataset or the project under the cursor, which has a name."""
+"""Of the dataset or the project under the cursor, by name."""
 CLOSELY: Final = OF_SESSIONS | OF_ONE
-"""What is received of one thing, and not of the platform."""
+"""Topics of one object, not of the platform."""
 
 
 class State(StrEnum):
-    """Never anything between them: what is shown is new, or is said to be old."""
+    """There are none in between: shown data is new, or is marked as old."""
 
     LOADING = "loading"
     LIVE = "live"
@@ -86,15 +86,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One topic, as far as it was received. Moments in Unix seconds, 0: never.
+    """State of one topic. Times in Unix seconds, 0: never.
 
     Attributes:
-        is_polled: whether silence means that nothing is received, and not that nothing happens.
+        is_polled: whether silence means a failure, and not that nothing happens.
         received_at: when something was last received.
-        asked_at: since when it is listened to again, after nobody did for a while.
-        broken_at: since when nothing can be; 0: it can.
-        retry_at: when that is tried again, the `failures`-th time in a row.
-        denial: why it is not for this user; "" where it is.
+        asked_at: since when it is received again, after a pause.
+        broken_at: since when it is unreachable; 0: it is reachable.
+        retry_at: time of the next try, the `failures`-th in a row.
+        denial: why the user may not receive it; "" if allowed.
     """
 
     is_polled: bool = False
@@ -107,11 +107,11 @@ class Source:
     denial: str = ""
 
     def received(self, now: float) -> Source:
-        """Something came."""
+        """It was received."""
         return Source(is_polled=self.is_polled, received_at=now)
 
     def asked(self, now: float) -> Source:
-        """It is listened to again: until it could have answered, what is old is not called silence."""
+        """It is requested again: until an answer is due, old data is not called stale."""
         return Source(is_polled=self.is_polled, received_at=self.received_at, asked_at=now)
 
     def linked(self, link: Link, now: float) -> Source:
@@ -127,24 +127,24 @@ class Source:
         )
 
     def answered(self, now: float) -> Source:
-        """The platform answered another call: what was tried again since is open, or would have failed."""
-        # A clock that was set back says nothing of when; who is wrong is told by the next try.
+        """The platform answered another call: a retried connection is open, or would have failed."""
+        # After a clock was set back, the time is unknown; the next try shows any mistake.
         is_open = self.broken_at and not self.broken_at <= now <= self.retry_at + OPEN_S
         return self.linked(Link(is_live=True), now) if is_open else self
 
     def back(self, now: float) -> str:
-        """What is said once, where it is received at this moment and nothing was for longer than a moment; else ""."""
+        """Return a note if it is received again after a longer silence; else ""."""
         silent_s = now - max(self.received_at, self.asked_at)
         if not self.received_at or not (self.broken_at or self.is_polled) or silent_s <= STALE_S:
             return ""
         return f"back after {duration_text(silent_s)}"
 
     def refused(self, why: str, now: float) -> Source:
-        """The platform answered that it will not tell: what was received before is old from now on."""
+        """The platform refuses it: earlier data is old from now on."""
         return replace(self, denial=why, broken_at=self.broken_at or now)
 
     def state(self, now: float) -> State:
-        """How it stands at a moment."""
+        """Return the state at a time."""
         if self.denial:
             return State.DENIED
         if self.broken_at:
@@ -155,23 +155,23 @@ class Source:
             return State.LOADING
         if not self.received_at:
             return State.LOADING
-        # Also where the clock was set back since.
+        # Also if the clock was set back since.
         is_old = self.is_polled and abs(now - self.received_at) > STALE_S
         return State.STALE if is_old else State.LIVE
 
     @property
     def true_at(self) -> float:
-        """Until when what was received is known to be so: of a stream, until it broke."""
+        """Until when received data is known to be true: of a stream, until it broke."""
         return self.received_at if self.is_polled or not self.received_at else self.broken_at or inf
 
     def words(self, now: float, *, shown_of: float | None = None) -> str:
-        """What is said of it; "" while all is well. `shown_of` is of what moment all is that is shown, if of another."""
+        """Describe the state; "" if it is live. `shown_of`: the time of the shown data, if of another topic."""
         true_at = self.true_at if shown_of is None else shown_of
         match self.state(now):
             case State.LOADING:
                 return "loading..."
             case State.DENIED:
-                # Of one thing nothing was received before, whatever was received of others.
+                # One object had no data before, whatever was received of others.
                 is_shown = shown_of is not None and 0 < true_at < inf
                 shown = f" · data from {_clock(true_at, now)}" if is_shown else ""
                 return f"{self.denial}{shown}"

@@ -1,6 +1,6 @@
-"""What is shown without a platform: a recording, or the demo; and how it is played.
+"""Stories shown instead of a platform: a recording, or the demo; and how they are played.
 
-A story can be looked at at any moment of it. The player has the time of what is shown: it goes on, faster, slower or
+A story can be shown at any of its times. The player's clock is the shown time: it runs, faster, slower or
 not at all, and jumps.
 """
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 FASTEST: Final = 64
 STEPS_A_SECOND: Final = 8
-"""How often what is shown goes on."""
+"""How often the shown time advances."""
 
 
 class Story(Protocol):
-    """What was, or might be, received of a platform, with its moments in Unix seconds.
+    """Events of a platform, real or made up, with times in Unix seconds.
 
     Attributes:
-        platform: how users call it.
-        user: who looks; "" where nobody knows.
-        begins: its first moment.
-        opens: the moment at which it begins to be shown.
+        platform: its name for users.
+        user: the user; "" if unknown.
+        begins: its first time.
+        opens: the time at which it starts to be shown.
         ends: its last.
-        is_made_up: whether it never was.
+        is_made_up: whether it never happened.
     """
 
     platform: str
@@ -45,7 +45,7 @@ class Story(Protocol):
     is_made_up: bool
 
     def received(self, after: float | None, at: float) -> Iterable[tuple[float, Event]]:
-        """What is received after a moment and up to another, with each its moment; None: what makes up that one."""
+        """Yield events after a time and up to another, with their times; None: those that make up the state at `at`."""
         ...
 
     def received_of(
@@ -58,20 +58,20 @@ class Story(Protocol):
         *,
         what: str = "",
     ) -> Iterable[tuple[float, Event]]:
-        """The same of what is looked at closely.
+        """Yield events of one topic in detail.
 
-        Metrics and code are of sessions, the log and why it waits of one, named by their ids; files are of a
-        dataset, by its digest, and who holds what of a project. `what` is as in `Detail`.
+        Metrics and code are of sessions, log and explanation of one, by id; files are of a dataset, by digest;
+        usage is of a project. `what` is as in `Detail`.
         """
         ...
 
 
 class Player:
-    """Plays a story; the clock of what is shown.
+    """Plays a story; the clock of the shown time.
 
     Args:
-        story: what is played.
-        clock: by which it goes on.
+        story: the story to play.
+        clock: drives the playback.
     """
 
     def __init__(self, story: Story, clock: Clock) -> None:
@@ -85,15 +85,15 @@ class Player:
         self._sent: dict[Topic, tuple[object, ...]] = {}
 
     def time(self) -> float:
-        """The moment that is shown, Unix seconds: that of the last step."""
+        """Return the shown time, Unix seconds: that of the last step."""
         return self._at
 
     def monotonic(self) -> float:
-        """As of the other clock."""
+        """By the other clock."""
         return self._clock.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """As of the other clock."""
+        """By the other clock."""
         await self._clock.sleep(seconds)
 
     @property
@@ -102,7 +102,7 @@ class Player:
         return self._at >= self.story.ends
 
     def pause(self) -> None:
-        """Stand still, or go on; at the end: begin anew."""
+        """Pause or resume; at the end: restart."""
         if self.is_over:
             self.jump(self.story.begins - self._at)
             self.is_paused = False
@@ -110,11 +110,11 @@ class Player:
             self.is_paused = not self.is_paused
 
     def pace(self, by: int) -> None:
-        """Twice as fast (1), or half as fast (-1)."""
+        """Double (1) or halve (-1) the speed."""
         self.speed = min(max(self.speed * 2 if by > 0 else self.speed // 2, 1), FASTEST)
 
     def jump(self, seconds: float) -> bool:
-        """Go so far forward, or back; whether there was so much of it."""
+        """Jump forward or back; False if the story is too short."""
         wanted = self._at + seconds
         self._at = min(max(wanted, self.story.begins), self.story.ends)
         if seconds < 0:
@@ -122,11 +122,11 @@ class Player:
         return self._at == wanted
 
     def again(self) -> None:
-        """Have the next step fold everything anew."""
+        """Rebuild the model in the next step."""
         self._known = None
 
     def step(self, model: Model) -> Model:
-        """Take in what is received since the last step; where that is not after what is known, into another model."""
+        """Fold events since the last step; after `again`, into a new model."""
         turned_at = self._clock.monotonic()
         if not self.is_paused:
             went = (turned_at - self._turned_at) * self.speed
@@ -145,7 +145,7 @@ class Player:
         shown = model.shown
         rows = [row for row in map(model.row, shown.session_ids) if row is not None]
         told = self._sent
-        # What each topic is of: when that is another, it is told from its beginning.
+        # The subject of each topic: if it changes, its events start over.
         self._sent = {Topic.SERIES: (shown.session_ids, shown.chart_query)} if rows else {}
         if shown.pair is not None:
             self._sent[Topic.CODE] = shown.pair
@@ -158,9 +158,9 @@ class Player:
         whats = {detail.topic: detail.what for detail in shown.details}
         self._sent |= {topic: (name,) for topic, name in model.inspected.items() if name}
         if shown.groups is None:
-            told.pop(Topic.SERIES, None)  # the query changed, and is now the same again
+            told.pop(Topic.SERIES, None)  # the query changed, and changed back
         for topic, what in self._sent.items():
-            # Left and looked at again between two steps, it is forgotten, though it is the same.
+            # Left and shown again between two steps, its data is dropped, though it is the same.
             is_known = model.sources[topic].state(self._at) is not State.LOADING
             after = self._known if is_known and told.get(topic) == what else None
             if after == self._at:
@@ -174,7 +174,7 @@ class Player:
 
     @property
     def kind(self) -> str:
-        """What it is."""
+        """Demo or replay."""
         return "demo" if self.story.is_made_up else "replay"
 
     def _state(self) -> str:
@@ -185,12 +185,12 @@ class Player:
         return f"{self.speed}x"
 
     def words(self) -> str:
-        """What the first line says of it: what it is, of when, how fast."""
+        """Describe it for the first line: kind, time, speed."""
         sign = "■" if self.is_over else "‖" if self.is_paused else "▶"
         when, zone = local(self._at), suffix(self._at)
         state = self._state()
         if self.story.is_made_up:
-            # Of one that goes on as time does, nobody asks what time it is.
+            # A demo at normal speed needs no time.
             at = "" if state == "1x" else f"{when:%H:%M:%S}{zone} · "
             return f"{sign} demo, made up · {at}{state}"
         done, whole = self._at - self.story.begins, self.story.ends - self.story.begins

@@ -1,4 +1,4 @@
-"""What a terminal can show, as its environment tells. Pure."""
+"""Capabilities of a terminal, by its environment. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def has_colours(environ: Mapping[str, str]) -> bool:
 
 
 def has_no_colours(environ: Mapping[str, str]) -> bool:
-    """Whether its user wants none."""
+    """Whether its user disables them."""
     return bool(environ.get("NO_COLOR"))
 
 
 def has_letters(environ: Mapping[str, str]) -> bool:
-    """Whether it has those beyond ASCII: whether its locale is one of UTF-8; one that nobody chose is taken for that."""
+    """Whether it has letters beyond ASCII: whether its locale is UTF-8, or not set."""
     chosen = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG", "")
     # Python itself sets LC_CTYPE where the locale is C, and leaves LANG as it was.
     if not environ.get("LC_ALL") and environ.get("LANG") in _NO_LOCALE:
@@ -37,10 +37,10 @@ def has_letters(environ: Mapping[str, str]) -> bool:
 
 
 def is_ascii(environ: Mapping[str, str]) -> bool:
-    """Whether it has no drawn letters."""
+    """Whether it lacks drawing characters."""
     return environ.get("TERM", "") in _POOR or not has_letters(environ)
 
 
 def may_animate(environ: Mapping[str, str]) -> bool:
-    """Whether things may glide: not over ssh, where each step is sent, unless that is asked for."""
+    """Whether animations are allowed: not over ssh, where each step is sent, unless requested."""
     return "TEXTUAL_ANIMATIONS" in environ or not environ.get("SSH_CONNECTION")
