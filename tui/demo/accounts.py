@@ -1,4 +1,4 @@
-"""What sessions of the demo use and count for: datasets and projects."""
+"""Datasets and projects of the demo's sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Accounts:
-    """All of them, with moments in seconds from `origin` on (Unix seconds)."""
+    """All of them, with times in seconds from `origin` on (Unix seconds)."""
 
     def __init__(self, parts: Sequence[ScriptedSession], origin: float) -> None:
         self._parts = parts
@@ -42,7 +42,7 @@ class Accounts:
         return found
 
     def project(self, name: str, now: float) -> projects_pb2.Project:
-        """A project with what is held and used of it."""
+        """A project with its usage."""
         members, gpus, hours = PROJECTS[name]
         one = projects_pb2.Project(name=name, member_count=len(members))
         stamp(one.created_at, self._origin - 86_400.0 * 40)
@@ -69,7 +69,7 @@ class Accounts:
         return one
 
     def project_shown(self, name: str, now: float) -> projects_pb2.GetProjectResponse:
-        """The same with its members and who holds what."""
+        """The same with its members and usage by user."""
         answer = projects_pb2.GetProjectResponse(project=self.project(name, now))
         answer.project.members.extend(sorted(PROJECTS[name][0]))
         own = [one for one in active(self._parts, now) if project_of(one) == name]

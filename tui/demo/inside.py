@@ -1,4 +1,4 @@
-"""What goes on inside running sessions of the demo: knobs and their changes, processes, stacks. All of it made up."""
+"""Inside of running sessions of the demo: knobs and their changes, processes, stacks. All of it made up."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _KNOBS: Final[Mapping[str, Mapping[str, tuple[float, float | None, float | None]
     },
     "waves": {"lr": (2e-3, None, None)},
 }
-"""By dataset: of each knob the default, min and max."""
+"""By dataset: default, min and max of each knob."""
 _SET_AFTER_S: Final = 3_600.0
 _REFUSED_AFTER_S: Final = 9_000.0
 _WORKERS: Final = 4
 
 
 def changes(part: ScriptedSession, origin: float, now: float) -> list[pb.ProgramChange]:
-    """What users changed in its program so far: each second gang halves its rate, and once asks for too much."""
+    """Changes of its program so far: a gang halves its rate, and once requests too much."""
     if part.replicas < 2 or "lr" not in _KNOBS.get(part.program.dataset, {}):
         return []
     default, _, most = _KNOBS[part.program.dataset]["lr"]
@@ -64,7 +64,7 @@ def _change(
 
 
 def knobs(part: ScriptedSession, origin: float, now: float) -> Mapping[str, Mapping[str, Any]]:
-    """What its program says of its knobs."""
+    """Its program's knobs."""
     found: dict[str, dict[str, Any]] = {
         name: {"value": default, "default": default, "min": low, "max": high, "choices": None}
         for name, (default, low, high) in _KNOBS.get(part.program.dataset, {}).items()
@@ -75,7 +75,7 @@ def knobs(part: ScriptedSession, origin: float, now: float) -> Mapping[str, Mapp
 
 
 def processes(part: ScriptedSession, rank: int, now: float) -> pb.ReplicaProcesses:
-    """Those of a replica, with somebody who looks around in the first one of each second session."""
+    """Those of a replica, with a visitor in the first one of each second session."""
     age_s = int(max(now - part.started, 0.0))
     command = f"python -u {part.program.entry} {part.program.args}"
     answer = pb.ReplicaProcesses()
@@ -96,7 +96,7 @@ def processes(part: ScriptedSession, rank: int, now: float) -> pb.ReplicaProcess
 
 
 def stacks(part: ScriptedSession, *, with_locals: bool) -> Sequence[SeenReplica]:
-    """What its replicas do: the last one of a gang waits for its data, and the others for it."""
+    """Stacks of its replicas: the last one of a gang waits for its data, and the others for it."""
     last = part.replicas - 1
     found = [
         SeenReplica(rank=rank, found=_stacks(part, waits=0 < last == rank), unseen="")

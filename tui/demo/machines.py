@@ -1,4 +1,4 @@
-"""The machines of the demo: what they have, and what their devices do."""
+"""The machines of the demo, and the load of their devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Machines:
-    """All of them, with moments in seconds from `origin` on (Unix seconds)."""
+    """All of them, with times in seconds from `origin` on (Unix seconds)."""
 
     def __init__(self, origin: float) -> None:
         self._origin = origin
@@ -77,7 +77,7 @@ class Machines:
         return answer
 
     def node(self, place: int, live: Sequence[ScriptedSession], now: float) -> nodes_pb2.Node:
-        """The node of a place, with what the live sessions hold of it."""
+        """The node of a place, with its use by the live sessions."""
         node = nodes_pb2.Node(
             name=NODES[place],
             state=nodes_pb2.NODE_STATE_READY,
@@ -108,7 +108,7 @@ class Machines:
 
 
 def _use(node: int, index: int, part: ScriptedSession | None, now: float) -> nodes_pb2.DeviceUse:
-    """A device with what it does: of one that nobody holds, nothing."""
+    """A device and its load: an unused one has none."""
     use = nodes_pb2.DeviceUse(
         device=device_at(node, index), allocated_thousandths=0 if part is None else 1000
     )
@@ -124,7 +124,7 @@ def _use(node: int, index: int, part: ScriptedSession | None, now: float) -> nod
 
 
 def figures_of(node: int, index: int, part: ScriptedSession | None, now: float) -> dict[str, float]:
-    """What is measured of a device at a moment."""
+    """Measurements of a device at a time."""
     load = 0.0
     if part is not None and state_of(part, now) == pb.SESSION_STATE_RUNNING:
         # Each device swings around its own load, so that none looks like another.

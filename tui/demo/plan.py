@@ -1,4 +1,4 @@
-"""What happens in the demo: who submits what, and when it gets its places. Played through once from a seed."""
+"""The plan of the demo: who submits what, and when it is placed. Played through once from a seed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 SEED: Final = 2022
 BEFORE_S: Final = 6 * 3_600.0
-"""How much of it was before the moment at which it begins to be shown."""
+"""How much of it is before the start of the show."""
 AFTER_S: Final = 24 * 3_600.0
 _ARRIVES_EVERY_S: Final = 420.0
 
 
 def played() -> list[ScriptedSession]:
-    """All sessions, with their places, in the order in which they were submitted."""
+    """All sessions, with their places, in order of submission."""
     return _placed(_written())
 
 
 def _written() -> list[ScriptedSession]:
-    """Everybody's plans, by the moment at which they are submitted."""
+    """All plans, by time of submission."""
     chance = random.Random(SEED)  # noqa: S311 - a story, no secret
     plans: list[dict[str, Any]] = list(_SCENE)
     created = -BEFORE_S
@@ -56,12 +56,12 @@ def _plan(chance: random.Random, created: float) -> dict[str, Any]:
 
 
 _STILL: Final = (-1_500.0, 240.0)
-"""Meanwhile nobody but those of the scene submits anything."""
+"""Meanwhile only sessions of the scene are submitted."""
 _LEAVES, _TALES, _WAVES, _MAZE = PROGRAMS
 _DONE: Final = pb.SESSION_STATE_SUCCEEDED
 _SCENE: Final[tuple[dict[str, Any], ...]] = (
-    # What is on as it begins to be shown: sessions in all states, and a queue with something to wait for. Those
-    # that have places get them at once: nobody else does before.
+    # At the start of the show: sessions in all states, and a queue with something to wait for. Sessions
+    # with places get them at once: no others do before.
     {
         "created": -19_000.0,
         "user": "cleo",
@@ -187,7 +187,7 @@ _SCENE: Final[tuple[dict[str, Any], ...]] = (
 
 
 def _placed(parts: list[ScriptedSession]) -> list[ScriptedSession]:
-    """Place them as their turn comes and enough is free; none holds what another does."""
+    """Place them in turn, once enough is free; devices are not shared."""
     waiting: list[ScriptedSession] = []
     ends: list[tuple[float, int]] = []
     arrivals = sorted(parts, key=lambda part: part.created)
@@ -219,7 +219,7 @@ def _placed(parts: list[ScriptedSession]) -> list[ScriptedSession]:
 def _room(
     part: ScriptedSession, free: Sequence[set[int]]
 ) -> list[tuple[int, tuple[int, ...]]] | None:
-    """Where it has room: on the nodes that are fullest of those that have it."""
+    """Find nodes with room: the fullest ones."""
     fits = sorted(
         (len(devices), node) for node, devices in enumerate(free) if len(devices) >= part.gpus
     )

@@ -1,4 +1,4 @@
-"""What sessions of the demo run, and what it reports."""
+"""Programs of the demo's sessions, and their reports."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a session runs, as far as it shows.
+    """A program of a session, as far as it shows.
 
     Attributes:
         args: of its command.
         every_s: between two reports.
         steps: from one report to the next.
-        log: what it prints at a report, made from the values of that.
-        metrics: by name a function of the share of the way that is done, and how far it scatters.
+        log: format of the line printed at a report, from its values.
+        metrics: by name a function of the progress, from 0 to 1, and its scatter.
     """
 
     dataset: str

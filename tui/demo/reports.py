@@ -1,4 +1,4 @@
-"""What sessions of the demo report and print."""
+"""Series and logs of the demo's sessions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TAIL_LINES: Final = 1_000
 
 
 class Reports:
-    """All of them, with moments in seconds from `origin` on (Unix seconds)."""
+    """All of them, with times in seconds from `origin` on (Unix seconds)."""
 
     def __init__(self, origin: float) -> None:
         self._origin = origin
@@ -30,7 +30,7 @@ class Reports:
     def series(
         self, parts: Sequence[ScriptedSession], query: ChartQuery, now: float
     ) -> SeriesReceived:
-        """What these reported, as columns of the query."""
+        """Series of these, as columns of the query."""
         low = -math.inf if query.low is None else query.low
         high = math.inf if query.high is None else query.high
         groups: dict[str, list[Series]] = {}
@@ -77,14 +77,14 @@ class Reports:
         return series
 
     def _axis(self, part: ScriptedSession, axis: Axis) -> tuple[float, float]:
-        """Where its reports begin on an axis, and how far they are apart."""
+        """The start of its reports on an axis, and their distance."""
         if axis is Axis.STEP:
             return 0.0, float(part.program.steps)
         start = 0.0 if axis is Axis.RELATIVE else self._origin + part.started
         return start, part.program.every_s
 
     def log(self, part: ScriptedSession, before: float | None, now: float) -> LogReceived:
-        """What it printed since a moment; None: the last lines."""
+        """Its lines since `before`; None: the last ones."""
         count = part.reports(now)
         first = max(count - TAIL_LINES, 0) if before is None else part.reports(before)
         lines = [_printed(part, number) for number in range(first, count)]

@@ -1,4 +1,4 @@
-"""What there is in the demo beside sessions: machines, datasets, projects."""
+"""The demo beside sessions: machines, datasets, projects."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ DATASETS: Final[
     ),
     "petals": ("ada", resources_pb2.VISIBILITY_PRIVATE, "a first try", 5, [("petals.csv", 4_310)]),
 }
-"""By name: who owns it and sees it, what is said of it, how many days old it is, and its files."""
+"""By name: owner, visibility, message, age in days, and files."""
 PROJECTS: Final = {
     "brook": (("dev", "eun"), 24, 4_000.0),
     "grove": (("ada", "bo", "cleo"), 32, 12_000.0),
 }
-"""By name: its members, the first of which owns it, GPUs at once, and GPU-hours in a period."""
+"""By name: members, the first of them the owner; GPUs at once; and GPU-hours per period."""
 
 
 def is_silent(node: int, now: float) -> bool:
@@ -76,14 +76,14 @@ def is_silent(node: int, now: float) -> bool:
 
 
 def resources_of(gpus: int) -> resources_pb2.Resources:
-    """What a replica with so many devices takes."""
+    """Resources of a replica with so many devices."""
     return resources_pb2.Resources(
         gpu_thousandths=1000 * gpus, cpu_thousandths=14_000 * gpus, memory_bytes=96 * 1024**3 * gpus
     )
 
 
 def device_at(node: int, index: int) -> resources_pb2.Device:
-    """One of a node."""
+    """A node's device."""
     return resources_pb2.Device(
         uuid=f"GPU-demo-{node}-{index}",
         index=index,

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 PREPARED_S: Final = 40.0
 SAVED_S: Final = 25.0
 _HELD_S: Final = 4 * 3_600.0
-"""For how long one that waits for a person is there."""
+"""How long a held session stays."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ScriptedSession:
-    """One session of the story. Moments in seconds from the moment at which it begins to be shown.
+    """One session of the story. Times in seconds from the start of the show.
 
     Attributes:
-        runs_s: how long its program does.
-        outcome: how it ends.
-        idle_from: when it makes no use of its devices any more; None: it always does.
-        pause: the times in which it waits for its user.
+        runs_s: how long its program runs.
+        outcome: its final state.
+        idle_from: since when its devices are idle; None: never.
+        pause: start and end of its pause.
     """
 
     number: int
@@ -54,17 +54,17 @@ class ScriptedSession:
 
     @property
     def id(self) -> str:
-        """Opaque, as ids are."""
+        """An opaque id."""
         return f"demo{self.number:012d}"
 
     @property
     def name(self) -> str:
-        """As users name it."""
+        """Its name for users."""
         return f"{self.user}/{self.program.dataset}/{self.number}"
 
     @property
     def started(self) -> float:
-        """When its program begins to run."""
+        """When its program starts."""
         return self.placed + self.prepared_s
 
     @property
@@ -74,12 +74,12 @@ class ScriptedSession:
 
     @property
     def ended(self) -> float:
-        """When what it left is safe."""
+        """When its data is saved."""
         return self.stopped + self.saved_s
 
     @property
     def gone(self) -> float:
-        """When it is among those that have ended."""
+        """When it is among the ended sessions."""
         is_held = self.outcome == pb.SESSION_STATE_HELD
         return self.ended + (_HELD_S if is_held else 0.0)
 
@@ -88,23 +88,23 @@ class ScriptedSession:
         return min(max(at - self.started, 0.0), self.runs_s)
 
     def reports(self, at: float) -> int:
-        """How many it has made."""
+        """Count its reports."""
         has_run = at >= self.started and self.outcome != pb.SESSION_STATE_HELD
         return 0 if not has_run else int(self.ran_s(at) / self.program.every_s) + 1
 
     def value(self, metric: str, number: int) -> float:
-        """What it reported of a metric at the report of a number."""
+        """The value of a metric at a report."""
         curve, scatter = self.program.metrics[metric]
         done = number * self.program.every_s / max(self.runs_s, 1.0)
         return curve(min(done, 1.0)) + scatter * self._noise(metric, number)
 
     def mean(self, metric: str, first: float, last: float) -> float:
-        """The same between two reports, on average."""
+        """The mean between two reports."""
         curve, _ = self.program.metrics[metric]
         return curve(min((first + last) / 2 * self.program.every_s / max(self.runs_s, 1.0), 1.0))
 
     def _noise(self, metric: str, number: int) -> float:
-        """From -1 to 1, the same for the same report."""
+        """From -1 to 1, constant for a report."""
         mixed = zlib.crc32(f"{self.number} {metric} {number}".encode())
         return mixed / 2**31 - 1
 
@@ -115,17 +115,17 @@ def stamp(moment: Timestamp, seconds: float) -> None:
 
 
 def in_order(waiting: Sequence[ScriptedSession]) -> list[ScriptedSession]:
-    """As they stand in the queue."""
+    """In queue order."""
     return sorted(waiting, key=lambda part: (-part.priority, part.created))
 
 
 def active(parts: Sequence[ScriptedSession], now: float) -> list[ScriptedSession]:
-    """Those that hold devices."""
+    """Sessions that hold devices."""
     return [part for part in parts if part.placed <= now < part.stopped]
 
 
 def free_devices(parts: Sequence[ScriptedSession], now: float) -> list[set[int]]:
-    """Devices of each node that nobody holds."""
+    """Free devices of each node."""
     free = [set(range(GPUS)) for _ in NODES]
     for part in active(parts, now):
         for node, devices in part.places:
@@ -134,7 +134,7 @@ def free_devices(parts: Sequence[ScriptedSession], now: float) -> list[set[int]]
 
 
 def state_of(part: ScriptedSession, now: float) -> pb.SessionState:  # noqa: PLR0911 - a state a line
-    """In which state it is."""
+    """Its state."""
     if now < part.placed:
         return pb.SESSION_STATE_QUEUED
     if now < part.started:
@@ -156,7 +156,7 @@ def state_of(part: ScriptedSession, now: float) -> pb.SessionState:  # noqa: PLR
 
 
 def end_of(part: ScriptedSession, now: float) -> pb.SessionEnd:
-    """How it ended, or why it is held; what is held too long is stopped."""
+    """How it ended, or why it is held; after a time held ones are stopped."""
     match state_of(part, now):
         case pb.SESSION_STATE_SUCCEEDED:
             return pb.SessionEnd(cause=pb.CAUSE_COMPLETED)
@@ -174,5 +174,5 @@ def end_of(part: ScriptedSession, now: float) -> pb.SessionEnd:
 
 
 def project_of(part: ScriptedSession) -> str:
-    """The project that it counts for."""
+    """Its project."""
     return next(name for name, (members, _, _) in PROJECTS.items() if part.user in members)

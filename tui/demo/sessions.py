@@ -1,4 +1,4 @@
-"""The sessions of the demo as the platform tells them: what each is, who waits, and why."""
+"""Sessions of the demo as the platform reports them: states, queue, and reasons."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Sessions:
-    """All of them, with moments in seconds from `origin` on (Unix seconds)."""
+    """All of them, with times in seconds from `origin` on (Unix seconds)."""
 
     def __init__(self, parts: Sequence[ScriptedSession], origin: float) -> None:
         self._parts = parts
         self._origin = origin
 
     def session(self, part: ScriptedSession, now: float) -> pb.Session:
-        """As it is at a moment."""
+        """Its state at a time."""
         session = pb.Session(
             id=part.id,
             name=part.name,
@@ -94,7 +94,7 @@ class Sessions:
             )
             stamp(episode.since, self._origin + idle)
 
-    # Who waits
+    # Queue
 
     def _reason(self, part: ScriptedSession, now: float) -> str:
         free = [len(devices) for devices in free_devices(self._parts, now)]
@@ -109,7 +109,7 @@ class Sessions:
     def queue(
         self, waiting: Sequence[ScriptedSession], nodes: Sequence[nodes_pb2.Node], now: float
     ) -> pb.ListQueueResponse:
-        """Who waits, in its order."""
+        """The queue, in order."""
         free = [len(devices) for devices in free_devices(self._parts, now)]
         hole = max(free)
         answer = pb.ListQueueResponse(

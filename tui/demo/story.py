@@ -1,7 +1,7 @@
-"""A cluster that never was, for `nsml-tui --demo` and pictures: users, sessions and figures are made up.
+"""A made-up cluster, for `nsml-tui --demo` and pictures: users, sessions and figures are invented.
 
-It is a story like a recording. What happens is played through once from a seed, session by session, and all
-else follows from the moment: at the same one the same is shown.
+It is a story like a recording. Its events are played through once from a seed, session by session, and all
+else depends on the time: at the same time the same is shown.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Demo:
     """A made-up cluster.
 
     Args:
-        origin: when it begins to be shown, Unix seconds; what it shows began `BEFORE_S` earlier.
+        origin: the start of the show, Unix seconds; its events begin `BEFORE_S` earlier.
     """
 
     platform = "garden"
@@ -75,7 +75,7 @@ class Demo:
         self._by_id = {part.id: part for part in self.parts}
 
     def received(self, after: float | None, at: float) -> Iterator[tuple[float, Event]]:
-        """All that is known at a moment, told anew every two seconds."""
+        """All data at a time, again every two seconds."""
         if not _is_due(after, at):
             return
         now = at - self.origin
@@ -109,7 +109,7 @@ class Demo:
         *,
         what: str = "",
     ) -> Iterator[tuple[float, Event]]:
-        """What sessions reported; what one printed, or waits for, or its tabs show; what a dataset or a project holds."""
+        """Yield series, log, explanation and tab data of sessions, or the contents of a dataset or project."""
         parts = [self._by_id[one] for one in names if one in self._by_id]
         now = at - self.origin
         if topic is Topic.CODE:
@@ -134,7 +134,7 @@ class Demo:
     def _detail(  # noqa: PLR0911 - a topic a line
         self, part: ScriptedSession, topic: Topic, what: str, now: float
     ) -> DetailReceived | Refused:
-        """What a tab shows of a session."""
+        """Data of a session's tab."""
         match topic:
             case Topic.CHECKPOINTS:
                 return CheckpointsReceived(part.id, tabs.saved(part, self.origin, now))

@@ -1,4 +1,4 @@
-"""What sessions of the demo saved, showed, took and are made of: all of it made up from the session and the moment."""
+"""Checkpoints, media, usage and code of the demo's sessions: all made up from the session and the time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SHOWN: Final[Mapping[str, tuple[tuple[str, str, str], ...]]] = {
     ),
     "maze": (("map", "image", "image/png"), ("episode", "video", "video/mp4")),
 }
-"""By dataset: name, kind and media type of what its programs show."""
+"""By dataset: name, kind and media type of its programs' media."""
 _TALE: Final = (
     "Once there was a hedge that had never been cut. It grew along the road and over it, and those",
     "who came by had to stoop; the tall ones said so to one another, the small ones never noticed.",
@@ -88,7 +88,7 @@ def telemetry(
     now: float,
     span: str,
 ) -> ReadTelemetryResponse:
-    """What its devices did and its processes took."""
+    """Usage of its devices and processes."""
     answer = ReadTelemetryResponse()
     until = min(now, part.stopped)
     since = max(until - parse_duration(span), part.placed) if span else part.placed
@@ -96,7 +96,7 @@ def telemetry(
         return answer
     stamp(answer.since, origin + since)
     stamp(answer.until, origin + until)
-    # Middles of cells that stay where they are as time goes on.
+    # Middles of cells that do not move as time passes.
     each = max((until - since) / CELLS, 1.0)
     first = math.ceil(since / each)
     moments = [each * place for place in range(first, math.floor(until / each) + 1)]
@@ -179,18 +179,18 @@ def code(part: ScriptedSession) -> dict[str, list[str]]:
 
 
 def files(part: ScriptedSession) -> list[Entry]:
-    """Its files as they were packed."""
+    """Its packed files."""
     return [
         Entry(path=path, mode=0o644, size=len("\n".join(lines)) + 1, chunks=())
         for path, lines in sorted(code(part).items())
     ]
 
 
-# What it showed
+# Its media
 
 
 def shown(part: ScriptedSession, origin: float, now: float) -> list[Media]:
-    """What it showed beside its numbers, oldest first."""
+    """Its media, oldest first."""
     found = []
     for number in range(1, int(part.ran_s(now) // SHOWS_EVERY_S) + 1):
         ran_s = number * SHOWS_EVERY_S
@@ -222,7 +222,7 @@ _FACTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def content(part: ScriptedSession, what: str) -> bytes | None:
-    """What is in one of them, by its key; None where nobody made that up."""
+    """Content of a media file, by its key; None if there is none."""
     file = what.split(".", 2)[-1]
     name, _, number = file.rpartition("-")
     kinds = {known: kind for known, kind, _ in _SHOWN[part.program.dataset]}
@@ -257,7 +257,7 @@ def _embedding(_name: str, done: float, chance: random.Random) -> bytes:
 
 
 def _vectors(done: float, chance: random.Random) -> list[list[Any]]:
-    """Four sorts that come apart as they are learned."""
+    """Four sorts that separate as they are learned."""
     found: list[list[Any]] = []
     for place in range(240):
         sort = place % len(_SORTS)
@@ -323,7 +323,7 @@ def _bounded(red: int, green: int, blue: int) -> Colour:
 
 
 def _png(width: int, height: int, pixel: Callable[[int, int], Colour]) -> bytes:
-    """The picture of these pixels."""
+    """Encode these pixels."""
 
     def lines() -> Iterator[bytes]:
         for y in range(height):
