@@ -1,1 +1,1 @@
-"""The dashboard in a browser: its page, and a process of the program for each browser that shows it."""
+"""The dashboard in a browser: its page, and a process of the program for each browser."""

@@ -1,4 +1,4 @@
-"""`nsml-tui --web`: the dashboard for the browsers of whoever started it, on this machine alone."""
+"""`nsml-tui --web`: the dashboard for the same user's browsers, on this machine alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NotServed(Exception):
-    """It cannot answer there; `advice` says what to do."""
+    """It cannot be served; `advice` says what to do."""
 
     def __init__(self, message: str, advice: str) -> None:
         super().__init__(message)
@@ -30,11 +30,11 @@ class NotServed(Exception):
 
 
 def serve(arguments: Sequence[str], *, host: str, port: int) -> None:
-    """Print an address, and answer there until a signal ends it.
+    """Print an address, and serve there until a signal ends it.
 
     Args:
-        arguments: of the program that is shown.
-        host: where; of this machine.
+        arguments: of the shown program.
+        host: an address of this machine.
         port: 0 for a free one.
 
     Raises:
@@ -43,13 +43,13 @@ def serve(arguments: Sequence[str], *, host: str, port: int) -> None:
     with _taken(host, port) as taken:
         number = taken.getsockname()[1]
         names = [f"[{host}]" if ":" in host else host, "localhost", "127.0.0.1", "[::1]"]
-        # Nobody guesses it, no other page can read it, and no cookie bears it to other ports of this machine.
+        # Nobody can guess it, no other page can read it, and no cookie sends it to other ports of this machine.
         prefix = f"/{secrets.token_urlsafe(24)}"
         visits = Visits(arguments, {}, os.environ)
         app = make_app(visits, prefix=prefix, hosts={f"{name}:{number}" for name in names})
         click.echo(f"http://{names[0]}:{number}{prefix}/")
         click.echo("  anyone with this address acts as you; Ctrl-C ends it", err=True)
-        # Ctrl-C is how it ends.
+        # Ctrl-C ends it.
         with contextlib.suppress(KeyboardInterrupt):
             PageServer(app, visits).run(sockets=[taken])
 

@@ -1,4 +1,4 @@
-"""What the page says: lists in JSON, of which nothing is believed."""
+"""Messages of the page: lists in JSON, untrusted."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST_CELLS: Final = 1_000
-"""Wide or high; a terminal of that many is larger than any screen."""
+"""Limit of width and height, above the size of any screen."""
 _USUAL: Final = (80, 24)
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """Keys, pasted text, or what the mouse did, as a terminal sends it."""
+    """Keys, pasted text, or mouse events, as a terminal sends them."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The terminal has that size now, in cells."""
+    """The terminal's new size, in cells."""
 
     width: int
     height: int
@@ -31,7 +31,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class Pinged:
-    """It wants to receive this again."""
+    """A ping: its word is returned."""
 
     word: str
 
@@ -47,7 +47,7 @@ Said = Typed | Resized | Pinged | Focused
 
 
 def understood(message: str) -> Said | None:
-    """What a message says; None for one that the page never sends."""
+    """Parse a message; None for one that the page never sends."""
     try:
         said = json.loads(message)
     except (ValueError, RecursionError):
@@ -66,7 +66,7 @@ def understood(message: str) -> Said | None:
 
 
 def first_size(asked: Mapping[str, str]) -> tuple[int, int]:
-    """Columns and rows that the address of the connection asks for, the usual ones where it does not."""
+    """Columns and rows in the address of the connection, else the defaults."""
     width, height = (
         _cells(int(text)) if (text := asked.get(name, "")).isdecimal() and len(text) < 6 else 0
         for name in ("width", "height")
@@ -75,11 +75,11 @@ def first_size(asked: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _cells(value: Any) -> int:
-    """A number of cells that can be; 0 for what is none."""
+    """Return a valid number of cells; 0 for others."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return min(value, MOST_CELLS) if is_number and value > 0 else 0
 
 
 def _is_text(text: str) -> bool:
-    """JSON has halves of characters, too, which no program can be sent."""
+    """JSON allows lone surrogates, too, which no program can receive."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

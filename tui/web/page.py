@@ -1,4 +1,4 @@
-"""The page and what it loads, all of it from here: textual-serve's terminal, and a frame of our own."""
+"""The page and its files, all served from here: textual-serve's terminal, and a frame of our own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FILES: Final = {
     "font.ttf": _TERMINAL / "fonts/RobotoMono-VariableFont_wght.ttf",
     "italic.ttf": _TERMINAL / "fonts/RobotoMono-Italic-VariableFont_wght.ttf",
 }
-"""All that can be loaded: no folder is listed, and no other file is there to be found."""
+"""All files that can be loaded: no folder is listed, and no other file is served."""
 _POLICY: Final = (
     "default-src 'none'",
     "script-src 'self'",
@@ -58,16 +58,16 @@ _REFUSED: Final = 1008
 
 
 def make_app(visits: Visits, *, prefix: str, hosts: Container[str] | None) -> Starlette:
-    """The application.
+    """Build the application.
 
     Args:
-        visits: what the page shows.
-        prefix: of all its paths, such as `/view/ID`; on other paths there is nothing.
-        hosts: the names, with ports, under which it is asked for; None: whoever passes on to us has looked.
+        visits: shown by the page.
+        prefix: of all its paths, such as `/view/ID`; other paths do not exist.
+        hosts: the allowed host names, with ports; None: the gateway has checked.
     """
 
     def is_for_us(connection: HTTPConnection) -> bool:
-        # A name of somebody else's that leads here makes their page look like ours to a browser.
+        # DNS rebinding: another's name for this address makes their page look like ours.
         named = hosts is None or connection.headers.get("host", "") in hosts
         path = connection.path_params["prefix"]
         return named and hmac.compare_digest(f"/{path}".encode(), prefix.encode())

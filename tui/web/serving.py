@@ -1,4 +1,4 @@
-"""An HTTP server for the page, on a socket that is there already."""
+"""An HTTP server for the page, on an existing socket."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ STOP_WITHIN_S: Final = 5
 
 
 class PageServer(HttpServer):
-    """Answers for a page; its visits end with it."""
+    """Serves a page; its visits end with it."""
 
     def __init__(self, app: ASGIApp, visits: Visits) -> None:
-        # One client alone calls: a gateway, or the browser of this machine.
+        # There is only one client: a gateway, or the browser of this machine.
         connections = Connections(Limits(), is_exempt=lambda _: True)
         super().__init__(app, connections, timeout_graceful_shutdown=STOP_WITHIN_S)
         self._visits = visits
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End what is shown, too."""
+        """Stop its visits, too."""
         ending = asyncio.ensure_future(self._visits.stop())
         await super().shutdown(sockets)
         await ending

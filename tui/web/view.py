@@ -1,12 +1,12 @@
-"""The dashboard of one user behind a gateway: the page, on a Unix socket of a private folder.
+"""The dashboard of one user behind a gateway: the page, on a Unix socket in a private folder.
 
-Whoever starts it decides who reaches that socket. The order comes on standard input, a line of JSON, so
-that no command line and no environment shows it; the end of that input is the program's end:
+The process that starts it decides who reaches that socket. The order comes on stdin, a line of JSON, so
+that no command line and no environment shows it; the program ends when stdin ends:
 
     folder    of the socket, `http`
     prefix    of all paths of the page
     server    of the platform
-    token     the user's own credential: what the dashboard shows and does, that user may
+    token     the user's own credential: the dashboard has the user's rights
     platform  its name
 """
 
@@ -27,20 +27,20 @@ from tui.web.serving import PageServer
 from tui.web.visits import Visits
 
 MOST_MEMORY: Final = 1 << 30
-"""Of each process."""
+"""Per process."""
 _NICE: Final = 5
 _TOLD: Final = ("server", "token", "platform")
 
 
 def main() -> None:
-    """Serve until standard input ends."""
-    # What libraries print goes to the log: the other end waits for one line.
+    """Serve until stdin ends."""
+    # Output of libraries goes to the log: the other end waits for one line.
     told = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     order: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     folder = Path(order["folder"])
     threading.Thread(target=_end_with_input, args=(folder,), daemon=True).start()
-    # Those of its visits, too: they are its children.
+    # For its visits, too: they are its children.
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _end_with_input(folder: Path) -> None:
-    """Whoever started us holds the other end, and lets go of it by dying, too."""
+    """Exit when the parent process closes our stdin, or dies."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Visits: a process of the dashboard for each browser that shows it, and the way between the two."""
+"""Visits: a process of the dashboard for each browser, and the connection between the two."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
 MOST_VISITS: Final = 3
-"""Of one page at a time: one more ends the oldest."""
+"""Per page at a time: one more ends the oldest."""
 MOST_WORDS: Final = 64 << 10
-"""Of what a program says beside its screen, such as why it died: the first are kept to be told."""
+"""Limit of a program's stderr, such as why it died: the first bytes are kept and reported."""
 UNUSED_S: Final = 12 * 3600.0
-"""So long a visit goes on without a key or a move of the mouse."""
+"""Idle timeout, without keys or mouse moves."""
 STOP_WITHIN_S: Final = 2.0
 LEFT: Final = 1000
 DIED: Final = 1011
@@ -37,7 +37,7 @@ RESTARTED: Final = 1012
 NOT_UNDERSTOOD: Final = 1008
 REPLACED: Final = 4001
 UNUSED: Final = 4002
-"""Why a visit ended, for its page, which tries again where it is told nothing of that, or of a restart."""
+"""Why a visit ended, for its page, which reconnects if it gets no reason, or after a restart."""
 _PROGRAM: Final = "tui.main"
 _OF_TERMINAL: Final = ("TEXTUAL_", "TERM_PROGRAM", "COLUMNS", "ROWS")
 
@@ -47,7 +47,7 @@ class Visits:
 
     Args:
         arguments: of the program.
-        order: what the program is told besides, where no other user of the machine sees it.
+        order: further input of the program, hidden from other users of the machine.
         environment: of the program.
     """
 
@@ -61,11 +61,11 @@ class Visits:
         self._turn = asyncio.Lock()
 
     async def receive(self, socket: WebSocket) -> None:
-        """Carry a visit on a connection, from its beginning to its end."""
+        """Run a visit on a connection, from start to end."""
         await socket.accept()
         visit = Visit(socket, self._arguments, self._order, self._environment)
         try:
-            # One after the other: one that has no program yet cannot be ended to make room.
+            # One at a time: a visit without a program cannot be ended to make room.
             async with self._turn:
                 await self._make_room()
                 self._open.append(visit)
@@ -92,7 +92,7 @@ class Visits:
 
 
 class Visit(AppService):
-    """One process of the dashboard. It ends with us, whoever ends us: it holds the other end of a pipe."""
+    """A process of the dashboard. It ends with us, however we end: it holds the other end of a pipe."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Visit(AppService):
         self.why = DIED
 
     def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
-        """What was given, and of ours only what tells Textual of the browser."""
+        """The given variables, and of ours only those about the browser."""
         made = super()._build_environment(width, height)
         told = {name: value for name, value in made.items() if name.startswith(_OF_TERMINAL)}
         return {**self._given, **told}
@@ -142,23 +142,23 @@ class Visit(AppService):
         assert process.stderr is not None  # noqa: S101 - asked for
         process.stderr = _Words(process.stderr)
         self._life_line = theirs
-        # Less than a pipe takes: nobody waits.
+        # It fits in a pipe: this does not block.
         os.write(theirs, self._order)
         self._process, self._stdin = process, process.stdin
         return process
 
     async def on_meta(self, data: bytes) -> None:
-        """Of what the program asks of the browser, only to be closed: it opens no pages, and sends no files."""
+        """Of requests to the browser, handle only exit: the program opens no pages, and sends no files."""
         if json.loads(data).get("type") == "exit" and self.why == DIED:
             self.why = LEFT
 
     async def gone(self) -> None:
-        """Wait until the program says no more."""
+        """Wait until the program's output ends."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def stop(self) -> None:
-        """End the program, in good order if it is quick; again has no effect."""
+        """End the program, gracefully if it is quick; again has no effect."""
         async with self._stopping:
             if self._process is None or self._life_line < 0:
                 return
@@ -169,14 +169,14 @@ class Visit(AppService):
             finally:
                 os.close(self._life_line)
                 self._life_line = -1
-                if self._process.returncode is None:  # else that number may be another's by now
+                if self._process.returncode is None:  # else the pid may be reused by now
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
 
 
 class _Words(asyncio.StreamReader):
-    """The first of what a program says beside its screen, as text without control characters; the rest is read, and let go."""
+    """The first part of a program's stderr, as text without control characters; the rest is read, and dropped."""
 
     def __init__(self, words: asyncio.StreamReader) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class _Words(asyncio.StreamReader):
         self._left = MOST_WORDS
 
     async def read(self, n: int = -1) -> bytes:
-        """Some of it; nothing once it has ended."""
+        """Some of it; empty once it has ended."""
         while data := await self._words.read(n):
             kept, self._left = data[: self._left], self._left - len(data[: self._left])
             if told := self._text.feed(kept).encode():
@@ -194,7 +194,7 @@ class _Words(asyncio.StreamReader):
 
 
 async def _receive(socket: WebSocket, visit: Visit) -> None:
-    """Pass on what the page says, until it is closed, or nobody has done anything for long."""
+    """Pass on the page's messages, until it is closed, or unused for long."""
     try:
         async with asyncio.timeout(UNUSED_S) as unused:
             while said := understood(await socket.receive_text()):
@@ -212,15 +212,15 @@ async def _receive(socket: WebSocket, visit: Visit) -> None:
     except TimeoutError:
         visit.why = UNUSED
     except (WebSocketDisconnect, KeyError):
-        visit.why = NOT_UNDERSTOOD  # where nobody is there, nobody receives it
+        visit.why = NOT_UNDERSTOOD  # if the page is gone, nobody receives it
 
 
 async def _nothing() -> None:
-    """The connection ends with the program, which says so a moment before."""
+    """The connection ends with the program, which reports that just before."""
 
 
 def _suppressed(send: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """The same, silent once nobody is at the other end."""
+    """The same, silent once the connection is closed."""
 
     async def sent(*arguments: Any) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
