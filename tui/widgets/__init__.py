@@ -1,1 +1,1 @@
-"""Widgets of our own: each stands alone, knows nothing of the platform, and is drawn line by line."""
+"""Our own widgets: each is independent, knows nothing of the platform, and is drawn line by line."""

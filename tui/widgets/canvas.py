@@ -1,4 +1,4 @@
-"""Whatever fills a widget and is drawn for its size: a picture, dots in a plane."""
+"""A widget with a drawing made for its size: a picture, dots in a plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Canvas(Lines, can_focus=False):
-    """Draws what `paint` makes for so many columns and rows."""
+    """Draws the result of `paint` for its columns and rows."""
 
     DEFAULT_CSS: ClassVar[str] = "Canvas { height: 1fr; }"
 
@@ -25,7 +25,7 @@ class Canvas(Lines, can_focus=False):
         self._lines: list[Strip] | None = None
 
     def draw(self, paint: Callable[[int, int], Sequence[Sequence[Segment]]]) -> None:
-        """Draw this from now on; nothing is drawn again where it is the same."""
+        """Draw this from now on; the same `paint` is not drawn again."""
         if paint is not self._paint:
             self._paint = paint
             self.redraw()

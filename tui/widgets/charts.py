@@ -1,4 +1,4 @@
-"""Charts of several metrics in braille, one above the other, as many as there is room for."""
+"""Charts of several metrics in braille, one above the other, as many as fit."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 LEAST_ROWS: Final = 4
 MOST_NAMED: Final = 6
-"""Lines of a crowd that a legend has all of; what is beyond, the list beside it names."""
+"""Lines of a crowd with a full legend; the list beside it names more of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Whose lines they are where several are compared: of each metric, the number of each line's owner.
+    """Owners of lines when several are compared: of each metric, the number of each line's owner.
 
-    The owner with the number `front` is drawn bright and over the others, which are dim.
+    The lines of owner number `front` are bright and on top; the others are dim.
     """
 
     owners: Mapping[str, Sequence[int]]
     front: int
     labels: tuple[str, ...] = ()
-    """By owner: the arguments in which it differs from the others; "" where there are none."""
+    """By owner: its arguments that differ from the others'; "" if none."""
 
 
 class Charts(Lines):
@@ -48,7 +48,7 @@ class Charts(Lines):
     DEFAULT_CSS: ClassVar[str] = "Charts { height: 1fr; }"
 
     class Resized(Message):
-        """There is room for more columns, or for fewer."""
+        """The room for columns has changed."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)
@@ -64,7 +64,7 @@ class Charts(Lines):
         self.is_log = False
         self.none = ""
         self.more_by = "left out"
-        """Where metrics are for which there is no room, and how they are seen."""
+        """Where metrics without room are, and how to see them."""
 
     def draw(
         self,
@@ -75,7 +75,7 @@ class Charts(Lines):
         crowd: Crowd | None = None,
         marks: tuple[float, ...] = (),
     ) -> None:
-        """Draw these; `none` is said where there are none, `marks` are steps at which something was changed."""
+        """Draw these; `none`: the text if there are none; `marks`: steps with changes."""
         is_same = groups is self._groups or not (groups or self._groups)
         is_same = is_same and crowd == self._crowd
         self._groups, self._crowd, self.axis, self.none = groups, crowd, axis, none
@@ -87,19 +87,19 @@ class Charts(Lines):
             self.refresh_changed()
 
     def redraw(self) -> None:
-        """Draw again, as what is set says."""
+        """Draw again, by its settings."""
         self._lines = None
         self.refresh()
 
     @property
     def first(self) -> int:
-        """The number of the first metric that is drawn, from 0 on."""
+        """The number of the first drawn metric, from 0 on."""
         return self._first
 
     @first.setter
     def first(self, place: int) -> None:
         self._first = min(max(place, 0), max(self.count - 1, 0))
-        # Whoever went on to a metric stays there, also where others come before it; else the first is the first.
+        # A chosen metric stays first, even if others are added before it; otherwise the first one is.
         self._first_name = list(self._groups)[self._first] if self._first else ""
 
     def _find_first(self) -> None:
@@ -113,12 +113,12 @@ class Charts(Lines):
 
     @property
     def first_name(self) -> str:
-        """The name of that metric; "" where there is none."""
+        """The name of that metric; "" if there is none."""
         return next(islice(self._groups, self._first, None), "")
 
     @property
     def count(self) -> int:
-        """How many metrics there are."""
+        """The number of metrics."""
         return len(self._groups)
 
     def notify_style_update(self) -> None:
@@ -164,7 +164,7 @@ class Charts(Lines):
         return lines
 
     def _legend_room(self, drawn: Sequence[Sequence[Series]], named: Sequence[int]) -> int | None:
-        """Rows for the legend of the first chart where its own has no room; None where it has."""
+        """Rows for the legend of the first chart if its own does not fit; None if it does."""
         around = 2 + any(line.odd for line in drawn[0]) + LEAST_ROWS + (len(drawn) > 1)
         rows = max(self.size.height - around, 1)
         return rows if named[0] > rows else None
@@ -187,14 +187,14 @@ class Charts(Lines):
         )
 
     def _named(self, name: str) -> int:
-        """How many lines the legend of a metric has: of a crowd no more than those in front."""
+        """Count the lines of a metric's legend: of a crowd only those in front."""
         lines = len(self._groups[name])
         if self._crowd is None or lines <= MOST_NAMED:
             return lines
         return min(self._crowd.owners[name].count(self._crowd.front), MOST_NAMED)
 
     def _numbered(self, name: str) -> tuple[Sequence[int], Sequence[Series]]:
-        """The lines of a metric with the numbers of their owners, those in front first."""
+        """The lines of a metric with their owners' numbers, those in front first."""
         series = self._groups[name]
         if (crowd := self._crowd) is None:
             return range(len(series)), series
@@ -244,7 +244,7 @@ class Charts(Lines):
 
 
 def _common_words(labels: Sequence[str]) -> str:
-    """The words that all labels begin with: several lines of one session have its name."""
+    """The words that all labels begin with: lines of one session share its name."""
     words = [label.split(" ")[:-1] for label in labels]
     same = takewhile(lambda some: len(set(some)) == 1, zip(*words, strict=False))
     return "".join(f"{some[0]} " for some in same)

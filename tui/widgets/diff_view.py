@@ -1,4 +1,4 @@
-"""How files differ, line by line, in the colours of a diff."""
+"""Differences of files, line by line, in the colours of a diff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line in which people type."""
+"""A text input."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Field(Input):
-    """What is read as one letter is taken, passed and deleted as one, of however many code points it is put together.
+    """Enters, passes and deletes whole graphemes, of any number of code points.
 
-    Textual passes over what is not printed by itself, such as the joiner between the persons of a family.
+    Textual skips characters that are not printed alone, such as the joiner in an emoji of a family.
     """
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Joiners are typed, too."""
+        """Accept joiners, too."""
         return _is_joining(character) or super().check_consume_key(key, character)
 
     async def _on_key(self, event: Key) -> None:
@@ -32,18 +32,18 @@ class Field(Input):
             self.replace(event.character, *sorted(self.selection))
 
     def _before(self, place: int) -> int:
-        """Where the letter before a place begins."""
+        """Return where the previous letter begins."""
         return max((begin for begin in self._begins() if begin < place), default=0)
 
     def _behind(self, place: int) -> int:
-        """Where the letter behind a place begins."""
+        """Return where the next letter begins."""
         return min((begin for begin in self._begins() if begin > place), default=len(self.value))
 
     def _begins(self) -> list[int]:
         return [0, *accumulate(len(letter) for letter, _ in graphemes(self.value))]
 
     def action_cursor_left(self, select: bool = False) -> None:
-        """A letter to the left."""
+        """Move a letter left."""
         anchor, place = self.selection
         if select:
             self.selection = Selection(anchor, self._before(place))
@@ -53,7 +53,7 @@ class Field(Input):
             super().action_cursor_left()
 
     def action_cursor_right(self, select: bool = False) -> None:
-        """A letter to the right; at the end what is suggested."""
+        """Move a letter right; at the end accept the suggestion."""
         anchor, place = self.selection
         if select:
             self.selection = Selection(anchor, self._behind(place))
@@ -63,14 +63,14 @@ class Field(Input):
             super().action_cursor_right()
 
     def action_delete_left(self) -> None:
-        """Without the letter before the cursor."""
+        """Delete the letter before the cursor."""
         if self.selection.is_empty:
             self.delete(self._before(self.cursor_position), self.cursor_position)
         else:
             super().action_delete_left()
 
     def action_delete_right(self) -> None:
-        """Without the letter under the cursor."""
+        """Delete the letter under the cursor."""
         if self.selection.is_empty:
             self.delete(self.cursor_position, self._behind(self.cursor_position))
         else:
@@ -78,7 +78,7 @@ class Field(Input):
 
 
 def _is_joining(character: str | None) -> bool:
-    """Whether it has no looks of its own and belongs to letters: no control, and nothing that turns the direction."""
+    """Whether it is invisible alone and part of letters: no control, and nothing that changes the direction."""
     return (
         character is not None
         and len(character) == 1

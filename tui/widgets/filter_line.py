@@ -1,4 +1,4 @@
-"""The line in which a filter is typed."""
+"""The input line of a filter."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class FilterLine(Field):
-    """A line that is kept or dropped, as the foot of the screen says meanwhile."""
+    """A line to keep or to drop, as the footer says meanwhile."""
 
-    # What is typed moves nothing around it.
+    # Typing moves nothing around it.
     virtual_size = Reactive(Size(0, 0), repaint=False)
 
     BINDINGS: ClassVar[list[BindingType]] = [

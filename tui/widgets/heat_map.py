@@ -50,7 +50,7 @@ class HeatMap(Lines, ScrollView, can_focus=True):
         """The cursor is on another node."""
 
     class Resized(Message):
-        """There is room for more, or for less."""
+        """Its size has changed."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)
@@ -59,7 +59,7 @@ class HeatMap(Lines, ScrollView, can_focus=True):
         self._chosen = ""
         self._grid = grid_of((), 1)
         self._cells: dict[str, list[list[Cell]]] = {}
-        """Of nodes that were drawn since they were received."""
+        """Cached for nodes since they were received."""
         self._made_of: tuple[list[tuple[str, int]], Size] = [], Size()
 
     @property
@@ -92,7 +92,7 @@ class HeatMap(Lines, ScrollView, can_focus=True):
         self.refresh_changed()
 
     def on_resize(self) -> None:
-        """There is room for more, or for less."""
+        """Fit to the new size."""
         self._fit()
         self.post_message(self.Resized())
 
@@ -104,7 +104,7 @@ class HeatMap(Lines, ScrollView, can_focus=True):
         count, (width, height) = len(self._shown), self.size
         grid = grid_of(self._shown, width, height)
         if grid.height(count) > height:
-            grid = grid_of(self._shown, width - 1, height)  # a bar takes a cell
+            grid = grid_of(self._shown, width - 1, height)  # the scrollbar takes a cell
         self._grid = grid
         self._cells.clear()
         self.virtual_size = Size(width, grid.height(count))
@@ -122,7 +122,7 @@ class HeatMap(Lines, ScrollView, can_focus=True):
             self.post_message(self.Moved())
 
     def make_line(self, y: int) -> Strip:
-        """Some nodes beside one another."""
+        """A line of adjacent nodes."""
         grid, heat = self._grid, self._heat
         row, part = divmod(y + self.top, grid.lines)
         first = row * grid.across
@@ -132,7 +132,7 @@ class HeatMap(Lines, ScrollView, can_focus=True):
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
 
     def _pieces(self, node: Node, part: int) -> list[Segment]:
-        """A line of a node, the first of which begins with its name."""
+        """A line of a node; the first one begins with its name."""
         grid, heat, base = self._grid, self._heat, self.rich_style
         if node.name not in self._cells:
             self._cells[node.name] = heat.lines(node, grid.each) if heat is not None else []

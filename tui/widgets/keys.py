@@ -1,4 +1,4 @@
-"""The line of keys: those for help and for the way out are in sight however narrow it is."""
+"""The line of keys: those for help and quit are visible at any width."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
 ALWAYS: Final = ("help", "quit")
-"""Actions of which the keys are at its right end, in this order."""
+"""Actions with keys at its right end, in this order."""
 
 
 class Keys(Footer):
-    """The keys of what has the focus, the most used first: as many as there is room for.
+    """Keys of the focused widget, the most used first: as many as fit.
 
     Args:
-        without: actions that are not offered.
-        titles: by action what a key is called now, where its name says too little.
+        without: hidden actions.
+        titles: current titles of keys by action, if the name says too little.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -43,7 +43,7 @@ class Keys(Footer):
         self._made_of: object = None
 
     def compose(self) -> ComposeResult:
-        """Those that are always there apart from the others."""
+        """The permanent keys apart from the others."""
         offered = [key for key in super().compose() if isinstance(key, FooterKey)]
         titles = self._titles()
         for key in offered:
@@ -62,7 +62,7 @@ class Keys(Footer):
         yield HorizontalGroup(*(always[action] for action in ALWAYS if action in always))
 
     async def recompose(self) -> None:
-        """Make it anew where it is another: Textual does whenever the focus moves, a widget for each key."""
+        """Rebuild it only if it changes: Textual does whenever the focus moves, with a widget for each key."""
         if not self.is_attached:
             return
         active = self.screen.active_bindings.values()
@@ -74,16 +74,16 @@ class Keys(Footer):
 
     @property
     def _is_slash_typed(self) -> bool:
-        """Whether it is a letter for what has the focus: Textual, which leaves those out, does not know this one."""
+        """Whether slash is text for the focused widget: Textual, which hides such keys, does not know this one."""
         focused = self.screen.focused
         return focused is not None and focused.check_consume_key("slash", "/")
 
     def on_resize(self) -> None:
-        """There is room for others."""
+        """Show what fits."""
         self._show_others()
 
     def bindings_changed(self, screen: Screen[object]) -> None:
-        """Show others, in a window without the focus, too: a browser gives it with the first key alone."""
+        """Show other keys, also without window focus: a browser reports the focus only with the first key."""
         self._bindings_ready = True
         if screen is self.screen:
             self._show_others()

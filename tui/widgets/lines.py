@@ -1,4 +1,4 @@
-"""A widget that is drawn line by line, and of which only the lines are sent to the terminal that are others."""
+"""A widget drawn line by line, which sends only changed lines to the terminal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Lines(Widget):
-    """What `make_line` makes; `refresh_changed` in place of `refresh` where most of it is as before.
+    """Draws lines of `make_line`; `refresh_changed` replaces `refresh` if most are unchanged.
 
-    One that scrolls says so in its CSS: styles come from the first base alone, and that is this one.
-    Its text is selected with the mouse, by cells: places of a selection are those of lines of `top` and below.
+    A scrolling subclass says so in its CSS: styles come from the first base alone, which is this one.
+    Its text is selected with the mouse, by cells: selections use line numbers, `top` is the first visible one.
     """
 
     _made: dict[int, Strip] | None = None
@@ -26,27 +26,27 @@ class Lines(Widget):
 
     @property
     def rich_style(self) -> Style:
-        """As every widget has it, but not made out for each line anew of all that it is in."""
+        """As in every widget, but cached: not computed for each line from all its ancestors."""
         if self._own_style is None:
             self._own_style = super().rich_style
         return self._own_style
 
     def notify_style_update(self) -> None:
-        """Make it out anew."""
+        """Drop the cached style."""
         self._own_style = None
         super().notify_style_update()
 
     @abstractmethod
     def make_line(self, y: int) -> Strip:
-        """The line that is to stand there, from 0 at the top of the widget on."""
+        """Return the line at `y`, from 0 at the top of the widget on."""
 
     @property
     def top(self) -> int:
-        """Which line of the whole stands at the top, where lines move when it is scrolled."""
+        """The number of the first visible line, if lines scroll."""
         return 0
 
     def render_line(self, y: int) -> Strip:
-        """The same, for Textual, and remembered."""
+        """Render a line for Textual, and cache it."""
         if self._made is None:
             self._made = {}
         strip = self._made[y] = self.make_line(y)
@@ -54,13 +54,13 @@ class Lines(Widget):
         return strip if selection is None else self._selected(strip, y, selection)
 
     def refresh_changed(self) -> None:
-        """Have the lines drawn that are not what stands there."""
+        """Redraw the lines that have changed."""
         made, width = self._made or {}, self.size.width
         for y in range(self.size.height):
             if made.get(y) != self.make_line(y):
                 self.refresh(Region(0, y, width, 1))
 
-    # What is selected of it
+    # Selection
 
     def _selected(self, strip: Strip, y: int, selection: Selection) -> Strip:
         span = selection.get_span(y + self.top)
@@ -76,7 +76,7 @@ class Lines(Widget):
         return Strip.join([before, chosen.apply_style(style), after])
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The text of what is selected, of the lines in sight."""
+        """Return the selected text of the visible lines."""
         texts = []
         for y in range(self.size.height):
             span = selection.get_span(y + self.top)
@@ -87,9 +87,9 @@ class Lines(Widget):
         return "\n".join(texts), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
-        """Show what is selected."""
+        """Show the selection."""
         del selection  # `text_selection` has it
         self.refresh()
 
     def text_select_all(self) -> None:
-        """A double click opens what is there, and selects nothing."""
+        """Select nothing: a double click opens the item."""

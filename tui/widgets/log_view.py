@@ -1,4 +1,4 @@
-"""Lines of a log, of which only those in sight are made."""
+"""Lines of a log; only visible ones are made."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 GOES_ON: Final = "›"  # noqa: RUF001
-"""Where a line goes on beyond the edge."""
+"""Marks a line cut at the edge."""
 
 
 @lru_cache(maxsize=4096)
 def rows(line: str, room: int) -> tuple[str, ...]:
-    """A line in rows of at most so many cells, broken between letters; a letter that is wider has a row of its own."""
+    """Wrap a line in rows of at most `room` cells, between letters; a wider letter has a row of its own."""
     if width(line) <= room:
         return (line,)
     found, row, cells = [], "", 0
@@ -45,7 +45,7 @@ def rows(line: str, room: int) -> tuple[str, ...]:
 
 
 def scrolling(of: str) -> list[BindingType]:
-    """The keys of a view of lines that are read from the first on; `of`: what their ids begin with."""
+    """Bindings of a view of lines that are read from the first on; `of`: prefix of their ids."""
     return [
         Binding("down,j", "scroll_down", "Down", show=False, id=f"{of}.down"),
         Binding("up,k", "scroll_up", "Up", show=False, id=f"{of}.up"),
@@ -59,7 +59,7 @@ def scrolling(of: str) -> list[BindingType]:
 
 
 class LogView(Lines, ScrollView, can_focus=True):
-    """Shows lines, and follows their end until somebody scrolls up."""
+    """Shows lines, and follows their end until the user scrolls up."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"log-view--found", "log-view--at"}
     DEFAULT_CSS: ClassVar[str] = """
@@ -83,10 +83,10 @@ class LogView(Lines, ScrollView, can_focus=True):
     ]
 
     class Changed(Message):
-        """What is said of it is another: whether it follows the end, or what was found."""
+        """Its state has changed: whether it follows the end, or the matches."""
 
     class Wrapping(Message):
-        """Long lines are wrapped from now on, or no more."""
+        """Wrapping of long lines was switched."""
 
         def __init__(self, *, is_on: bool) -> None:
             super().__init__()
@@ -98,7 +98,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         self._first = 0
         self._rows_above = 0
         self._inside = 0
-        """Rows of the first line in sight that are above it, where that line is higher than all of what is in sight."""
+        """Rows of the first visible line above the view, if that line is higher than the view."""
         self.is_wrapped = False
         self._found = TextMatch()
         self._found_at: int | None = None
@@ -108,15 +108,15 @@ class LogView(Lines, ScrollView, can_focus=True):
 
     @property
     def top(self) -> int:
-        """The number of the first line in sight; where lines are wrapped, of rows above it since they are."""
+        """The number of the first visible line; with wrapping, of the rows above it since wrapping began."""
         if self.is_wrapped:
             return self._rows_above + self._inside
         return self._first + int(self.scroll_offset.y)
 
     def show(self, lines: Sequence[str], *, first: int = 0, none: str = "") -> None:
-        """Show these lines; `none` is said where there are none. What is as before is not made again.
+        """Show these lines; `none`: the text if there are none. Unchanged lines are not made again.
 
-        `first`: the number of the first of them; greater than before where lines at the beginning are gone.
+        `first`: the number of the first line; greater than before if lines at the beginning are gone.
         """
         before = self._lines, self.none
         gone, self._first = first - self._first, first
@@ -127,7 +127,7 @@ class LogView(Lines, ScrollView, can_focus=True):
             self._found_at = self._found_at if same else None
             self._look()
         if gone > 0 and not self.is_following:
-            # What is read stays where it is.
+            # Lines that the user reads stay in place.
             above = self._rows_above
             self.scroll_to(y=self.scroll_y - gone, animate=False, force=True, immediate=True)
             self._rows_above = above
@@ -136,14 +136,14 @@ class LogView(Lines, ScrollView, can_focus=True):
             self.refresh_changed()
 
     def seek(self, text: str) -> None:
-        """Mark a text wherever it is, letter case aside; "" marks nothing."""
+        """Mark a text wherever it is, ignoring case; "" marks nothing."""
         self._found, self._found_at = TextMatch(text), None
         self._look()
         self.post_message(self.Changed())
         self.refresh()
 
     def _look(self) -> None:
-        """Look for what is sought in the lines that were not looked at yet: in many of them behind whatever else is to be done."""
+        """Search the lines that were not searched yet: if there are many, in the background."""
         if self._is_looking:
             return
         self._found.look(self._lines, self._first)
@@ -160,33 +160,33 @@ class LogView(Lines, ScrollView, can_focus=True):
 
     @property
     def _end(self) -> int:
-        """The number behind that of the last line."""
+        """The number after that of the last line."""
         return self._first + len(self._lines)
 
     @property
     def has_found(self) -> bool:
-        """Whether any line has what is sought."""
+        """Whether any line matches."""
         return any(map(self._found.sought.is_in, self._lines))
 
     @property
     def found_words(self) -> str:
-        """How many lines have what is sought, and which of them one is at; "" where nothing is sought."""
+        """The number of matching lines, and of the current one; "" without a search."""
         at = self._place_found
         number = None if at is None else at + self._first
         return self._found.words(number, self._end)
 
     @property
     def _place_found(self) -> int | None:
-        """The line in sight that was found last."""
+        """The last match, if it is visible."""
         if self._found_at is None:
             return None
         place = self._found_at - self._first
         return place if int(self.scroll_offset.y) <= place < self._end_of_sight else None
 
     def wrap(self, *, is_on: bool) -> None:
-        """Show long lines in several rows, or up to the edge.
+        """Wrap long lines, or cut them at the edge.
 
-        It is scrolled by whole lines either way; in one that is higher than what is in sight by rows.
+        It scrolls by whole lines either way; within a line higher than the view by rows.
         """
         if is_on == self.is_wrapped:
             return
@@ -198,34 +198,34 @@ class LogView(Lines, ScrollView, can_focus=True):
 
     @property
     def _room(self) -> int:
-        """Cells of a line, beside the scrollbar."""
+        """Width of a line, beside the scrollbar."""
         return self.scrollable_content_region.width
 
     def _rows(self, place: int) -> tuple[str, ...]:
         return rows(untabbed(self._lines[place]), self._room)
 
     def _fitting_before(self, end: int) -> int:
-        """The first of the lines before `end` that are all in sight together."""
+        """The first of the lines before `end` that fit in the view together."""
         left, place = self.size.height, end
         while place and (left := left - len(self._rows(place - 1))) >= 0:
             place -= 1
         return min(place, max(end - 1, 0))
 
     def _higher(self, place: int) -> int:
-        """By how many rows a line is higher than what is in sight."""
+        """By how many rows a line is higher than the view."""
         if not self.is_wrapped or place >= len(self._lines):
             return 0
         return max(len(self._rows(place)) - self.size.height, 0)
 
     def _go_inside(self, row: int) -> None:
-        """Have so many rows of the first line above what is in sight, or as many as still leave it full."""
+        """Put so many rows of the first line above the view, or as many as leave it full."""
         inside = max(min(row, self._higher(int(self.scroll_offset.y))), 0)
         if inside != self._inside:
             self._inside = inside
             self.refresh()
 
     def watch_scroll_y(self, old: float, new: float) -> None:
-        """Count the rows that went out of sight, or came back; another line is seen from its beginning."""
+        """Count the rows that scroll out, or back; another line is shown from its beginning."""
         super().watch_scroll_y(old, new)
         if int(old) != int(new):
             self._inside = 0
@@ -249,7 +249,7 @@ class LogView(Lines, ScrollView, can_focus=True):
             self._go_inside(self._inside)
 
     def watch_show_vertical_scrollbar(self, is_shown: bool) -> None:
-        """Where it was scrolled before it had a bar, the bar does not know."""
+        """Set the bar's position, if it scrolled before it had a bar."""
         if is_shown:
             self.vertical_scrollbar.position = round(self.scroll_y)
 
@@ -259,7 +259,7 @@ class LogView(Lines, ScrollView, can_focus=True):
 
     @property
     def _end_of_sight(self) -> int:
-        """The first line below what is in sight."""
+        """The first line below the view."""
         top = place = int(self.scroll_offset.y)
         left = self.size.height + self._inside
         if not self.is_wrapped:
@@ -307,7 +307,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         return Strip(pieces).adjust_cell_length(self._room, self.rich_style)
 
     def _pieces_of(self, place: int, line: str) -> list[Segment]:
-        """A line with its styles: one that was gone to stands out among those that were found."""
+        """A line with its styles: the current match is highlighted."""
         pieces = self._pieces(line)
         if self._found_at is None or place != self._place_found:
             return pieces
@@ -322,7 +322,7 @@ class LogView(Lines, ScrollView, can_focus=True):
             at = end
         return [*pieces, Segment(line[at:], style)]
 
-    # How one moves in it
+    # Movement
 
     def _follow(self, *, is_on: bool) -> None:
         if is_on != self.is_following:
@@ -330,24 +330,24 @@ class LogView(Lines, ScrollView, can_focus=True):
             self.post_message(self.Changed())
 
     def action_follow(self) -> None:
-        """To the end, and stay there."""
+        """Go to the end, and follow it."""
         self._follow(is_on=True)
         self._fit()
 
     def action_wrap(self) -> None:
-        """Wrap long lines, or no more."""
-        self.screen.clear_selection()  # it is of other rows
+        """Switch wrapping of long lines."""
+        self.screen.clear_selection()  # its rows change
         self.wrap(is_on=not self.is_wrapped)
         self.post_message(self.Wrapping(is_on=self.is_wrapped))
 
     def action_first(self) -> None:
         """To the first line."""
         self._follow(is_on=False)
-        self._go_to(0)  # at once: what is sought next is sought from there
+        self._go_to(0)  # at once: the next search starts there
         self._go_inside(0)
 
     def _move_by(self, by: int) -> None:
-        """So many lines down, or up; rows in a line that is higher than what is in sight."""
+        """Move by lines; by rows in a line higher than the view."""
         for _ in range(abs(by)):
             place, inside = int(self.scroll_offset.y), self._inside
             if by > 0 and inside < self._higher(place):
@@ -358,7 +358,7 @@ class LogView(Lines, ScrollView, can_focus=True):
                 self._go_to(place + (1 if by > 0 else -1), from_end=by < 0)
 
     def _go_to(self, place: int, *, from_end: bool = False) -> None:
-        """To a line, at once; `from_end`: to its last rows."""
+        """Go to a line, at once; `from_end`: to its last rows."""
         was = int(self.scroll_offset.y)
         self.scroll_to(y=place, animate=False, force=True, immediate=True)
         if from_end and int(self.scroll_offset.y) != was:
@@ -372,7 +372,7 @@ class LogView(Lines, ScrollView, can_focus=True):
             super().action_scroll_down()
 
     def action_scroll_up(self) -> None:
-        """A line up; the end is followed no more."""
+        """A line up; stop following the end."""
         self._follow(is_on=False)
         if self.is_wrapped:
             self._move_by(-1)
@@ -380,7 +380,7 @@ class LogView(Lines, ScrollView, can_focus=True):
             self.scroll_relative(y=-1, animate=False)
 
     def action_page_down(self) -> None:
-        """A screen down: what was cut at the end of it comes first."""
+        """A screen down: a line that was cut at its end comes first."""
         if not self.is_wrapped:
             super().action_page_down()
             return
@@ -394,7 +394,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         self._go_to(max(place, top + 1))
 
     def action_page_up(self) -> None:
-        """A screen up; the end is followed no more."""
+        """A screen up; stop following the end."""
         self._follow(is_on=False)
         top = int(self.scroll_offset.y)
         if not self.is_wrapped:
@@ -405,7 +405,7 @@ class LogView(Lines, ScrollView, can_focus=True):
             self._go_to(self._fitting_before(min(top, len(self._lines))), from_end=True)
 
     def action_find(self, by: int) -> None:
-        """To the next line that has what is sought, or the one before: seen from the one that was found last, if that is in sight."""
+        """Go to the next match, or the previous one: from the last match, if that is visible."""
         if not self._found.sought:
             return
         lines, top, at = self._lines, int(self.scroll_offset.y), self._place_found
@@ -431,18 +431,18 @@ class LogView(Lines, ScrollView, can_focus=True):
         self.refresh()
 
     def _go_aside(self, place: int) -> None:
-        """Have what is sought in a line in sight, with as much before it as behind it where it was not."""
+        """Scroll a match in a line into view, centred if it was not visible."""
         line = untabbed(self._lines[place])
         begin, end = next(self._found.sought.spans(line), (0, 0))
         left, size = width(line[:begin]), width(line[begin:end])
         if self.scroll_offset.x <= left and left + size < self.scroll_offset.x + self._room:
             return
-        self._fit_lines()  # of what is in sight now, which says how far it goes aside
+        self._fit_lines()  # of the visible lines, which limit the scrolling
         x = max(left - (self._room - size) // 2, 0) if left + size >= self._room else 0
         self.scroll_to(x=x, animate=False, force=True, immediate=True)
 
     def _row_found(self, place: int) -> int:
-        """In which row of a line what is sought begins."""
+        """The row of a line in which a match begins."""
         parts = self._rows(place) if self.is_wrapped else ()
         begin = next(self._found.sought.spans("".join(parts)), (0, 0))[0]
         return max(bisect_right([0, *accumulate(map(len, parts))], begin) - 1, 0)
@@ -455,14 +455,14 @@ class LogView(Lines, ScrollView, can_focus=True):
         self._turn(event, -1)
 
     def _turn(self, event: events.MouseEvent, by: int) -> None:
-        """The wheel, where it does not do what it does everywhere: that is done behind this."""
+        """Handle the wheel where Textual's default, which is next, does not fit."""
         if self.is_wrapped and not (event.ctrl or event.shift):
             self._move_by(by * round(self.app.scroll_sensitivity_y))
             event.prevent_default().stop()
 
 
 def _same(before: Sequence[str], now: Sequence[str]) -> int:
-    """How many lines from the first on are as before, where lines were added, or the last one became another."""
+    """Count unchanged lines from the first on, if lines were added, or the last one changed."""
     for count in (len(before), len(before) - 1):
         if count > 0 and before[:count] == now[:count]:
             return count

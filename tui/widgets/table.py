@@ -1,4 +1,4 @@
-"""A table of any length, of which only the lines in sight are made: see ../README.md for why it is our own."""
+"""A table of any length; only visible lines are made: see ../README.md for why it is our own."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MEASURED: Final = 100
-"""Items by which columns are laid out, beside those in sight."""
+"""Items that size the columns, beside the visible ones."""
 MOST_KEPT: Final = 1_000
-"""Items of which texts are kept, and lines."""
+"""Items with cached texts, and lines."""
 GAP: Final = "  "
 MARK: Final = "✓ "
 HIDDEN: Final = "+"
-"""At the end of the titles: there are columns for which there is no room, and how many."""
+"""After the titles: some columns have no room, and how many."""
 SIGN_CELLS: Final = 3
 
 
 class _Texts(Generic[T]):
-    """The texts of items in one column, each made out once in a second: what it is laid out by is drawn next."""
+    """The texts of items in one column, cached for a second: layout and drawing need the same ones."""
 
     def __init__(self, column: Column[T]) -> None:
         self._cell = column.cell
@@ -59,12 +59,12 @@ class _Texts(Generic[T]):
 
 
 class _LineLook(NamedTuple):
-    """All by which one line looks another way than others.
+    """Everything that makes a line look different from others.
 
     Attributes:
         texts: of the cells, or of the heading.
         colours: of the cells.
-        cursor: 0: not under it; 1: under it, while keys are for something else; 2: under it.
+        cursor: 0: not on it; 1: on it, without focus; 2: on it.
     """
 
     texts: tuple[str, ...]
@@ -82,11 +82,11 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
     """Items as lines of columns, with a cursor that stays with its item, and marks.
 
     Args:
-        columns: as for `nsml.view.tables`; wide ones are shown where an item is worth them.
-        key: names an item for good; by it the cursor and marks stay where they are when items change.
-        clock: Unix seconds, for cells that tell ages.
-        none: what is shown where there are no items.
-        heading: of an item that stands above others its one line in place of cells; "" of all others.
+        columns: as for `nsml.view.tables`; wide ones are shown if an item is worth them.
+        key: a permanent key of an item; by it the cursor and marks stay when items change.
+        clock: Unix seconds, for cells with ages.
+        none: the text of an empty table.
+        heading: the one line of a heading, in place of cells; "" for all other items.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -120,11 +120,11 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         Binding("enter", "choose", "Open", id="table.open"),
     ]
 
-    # How long it is moves nothing around it, where it is not as high as that, and no line of it.
+    # Its length moves nothing around it, unless it sets the height, and none of its lines.
     virtual_size = Reactive(Size(0, 0), repaint=False)
 
     class Moved(Message):
-        """The cursor is on another item, or on none: `current` says on which."""
+        """The cursor is on another item, or on none: see `current`."""
 
     class Chosen(Message):
         """The item under the cursor was opened."""
@@ -158,7 +158,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         self._drawn: dict[_LineLook, Strip] = {}
         self._drawn_in: tuple[int, ...] = ()
 
-    # What is in it
+    # Items
 
     def show(
         self,
@@ -167,9 +167,9 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         is_other: bool = False,
         columns: Sequence[Column[T]] | None = None,
     ) -> None:
-        """Show these items now, in other `columns` where there are some.
+        """Show these items, in other `columns` if there are some.
 
-        `is_other`: they are not those of before, and columns begin anew.
+        `is_other`: they are new ones, and columns begin anew.
         """
         self.items = items
         if columns is not None and columns != self._given:
@@ -178,7 +178,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
             self._layout = None
         if is_other:
             self._least = {}
-        # Before anything is scrolled: there is no further than to its end.
+        # Before scrolling, which ends at its end.
         self._fit()
         self._settle()
         if is_other or not self._still_fits():
@@ -199,7 +199,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
 
     @property
     def shown_columns(self) -> Sequence[Column[T]]:
-        """Those that there is room for."""
+        """Those that fit."""
         return self._laid_out().columns
 
     @property
@@ -213,14 +213,14 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         return self._at
 
     def move_to(self, key: str) -> None:
-        """Put the cursor on an item, where there is one of that key."""
+        """Put the cursor on the item with this key, if there is one."""
         places = (place for place, item in enumerate(self.items) if self._key(item) == key)
         self._go(next(places, self._at))
 
     def _settle(self) -> None:
-        """Keep the cursor on its item, or where that was; at the top until somebody has moved it.
+        """Keep the cursor on its item, or its place; at the top until the user moves it.
 
-        Items come in parts: those that belong above the first part would come in out of sight.
+        Items arrive in parts: those above the first part would be out of sight.
         """
         before = self._cursor_key
         if (
@@ -231,7 +231,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
             places = (n for n, item in enumerate(self.items) if self._key(item) == before)
             found = next(places, None) if before else None
             if found is not None:
-                # It stays at its line on the screen, whatever came above it.
+                # It stays at its line on the screen, whatever is added above it.
                 y = max(self.scroll_y + found - self._at, 0)
                 self.scroll_to(y=y, animate=False, force=True, immediate=True)
             self._at = min(self._at, len(self.items) - 1) if found is None else found
@@ -240,7 +240,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
             self._cursor_key = key
             self.post_message(self.Moved())
 
-    # How it is drawn
+    # Drawing
 
     def _seen(self) -> Sequence[T]:
         top = int(self.scroll_offset.y)
@@ -261,7 +261,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         ]
 
     def _still_fits(self) -> bool:
-        """Whether the columns are as wide as what is new, and what is in sight and ages, would have them."""
+        """Whether the columns fit new items, and visible ones, which age."""
         if self._layout is None:
             return False
         seen = self._seen()
@@ -293,7 +293,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
             if widths != self._drawn_in:
                 self._drawn_in = widths
                 self._drawn.clear()
-            # A column that has become wider stays so: what is read does not jump.
+            # A widened column stays so: text that is being read does not jump.
             self._least = {
                 column.key: cells
                 for column, cells in zip(self._layout.columns, self._layout.widths, strict=True)
@@ -303,7 +303,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
 
     @property
     def hidden_count(self) -> int:
-        """How many columns have no room."""
+        """Number of columns without room."""
         return self._laid_out().hidden
 
     def make_line(self, y: int) -> Strip:
@@ -329,7 +329,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         return _strip([Segment(text, style)], width, style)
 
     def _line(self, place: int, width: int) -> Strip:
-        """An item. Lines that look alike are made once: of those that are shown again most do."""
+        """An item. Equal lines are made once: most of those shown again are equal."""
         layout, item = self._laid_out(), self.items[place]
         texts: tuple[str, ...]
         colours: tuple[str, ...]
@@ -350,13 +350,13 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         return strip
 
     def notify_style_update(self) -> None:
-        """Make all lines anew, in other colours."""
+        """Draw all lines again, in other colours."""
         self._drawn.clear()
         super().notify_style_update()
 
     def _paint(self, line: _LineLook, width: int) -> Strip:
         base = self.rich_style
-        # On the cursor its own colours are those that can be read.
+        # Under the cursor only its own colours are readable.
         if line.cursor:
             focused = line.cursor > 1
             name = "table--cursor" if focused else "table--cursor-blurred"
@@ -379,14 +379,14 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         return _strip(segments, width, base)
 
     def on_resize(self) -> None:
-        """Lay it out for the new width, also behind a dialog, where nothing is shown anew."""
+        """Lay it out for the new width, also behind a dialog, where it is not shown again."""
         self._layout = None
         self._least = {}
         self._drawn.clear()
         self._fit()
         self.refresh()
 
-    # How one moves in it
+    # Movement
 
     def _go(self, place: int) -> None:
         if not self.items:
@@ -408,11 +408,11 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         self.post_message(self.Moved())
 
     def action_move(self, by: int) -> None:
-        """So many lines down."""
+        """Move by lines."""
         self._go(self._at + by)
 
     def action_page(self, by: int) -> None:
-        """So many screens down."""
+        """Move by screens."""
         self._go(self._at + by * max(self.size.height - 2, 1))
 
     def action_edge(self, side: int) -> None:
@@ -434,7 +434,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
 
 
 def with_sign(titles: str, hidden: int, width: int) -> str:
-    """The line of titles, with how many more columns there are at its end."""
+    """Add the number of hidden columns at the end of the titles."""
     titles = titles.rstrip()
     sign = f"{HIDDEN}{hidden}"
     if cells_of(titles) + 1 + len(sign) > width:
@@ -444,5 +444,5 @@ def with_sign(titles: str, hidden: int, width: int) -> str:
 
 
 def _strip(segments: list[Segment], width: int, rest: Style) -> Strip:
-    # Cells of one style are one piece: each piece costs the terminal the escape sequence of its colours.
+    # Cells of one style are merged: each piece costs the terminal an escape sequence.
     return Strip(segments).adjust_cell_length(width, rest).simplify()

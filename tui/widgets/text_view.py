@@ -1,4 +1,4 @@
-"""Lines of a text from the first on, of which only those in sight are made."""
+"""Lines of a text from the first on; only visible ones are made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BARS: Final = re.compile(f"[{BARS}][{BARS} ]*[{BARS}]")
 
 
 class TextView(LogView, inherit_bindings=False):
-    """Shows lines from the first on; with `has_titles` those that are not indented stand out, and bars."""
+    """Shows lines from the first on; `has_titles` highlights lines without indent, and bars."""
 
     BINDINGS: ClassVar[list[BindingType]] = scrolling("text")
 
@@ -33,7 +33,7 @@ class TextView(LogView, inherit_bindings=False):
         self._of = ""
 
     def show_text(self, lines: Sequence[str], *, of: str, none: str = "") -> None:
-        """Show these lines; where they are `of` something else than before, from the first on."""
+        """Show these lines; if they are `of` something new, from the first on."""
         if of != self._of:
             self._of = of
             self.scroll_home(animate=False)
