@@ -1,1 +1,1 @@
-"""What fills the terminal, one at a time. A screen draws what the model has, and asks the app for the rest."""
+"""Screens, one at a time in the terminal. A screen draws the model, and asks the app for the rest."""

@@ -1,4 +1,4 @@
-"""Questions in front of a screen: is it meant, and what should it say."""
+"""Dialogs: confirmation, and input of a text."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _CSS = """
 
 
 class Confirm(Modal[bool]):
-    """Whether something is to be done; `command` is how the command line does the same.
+    """Asks for confirmation; `command` is the equivalent command line.
 
     Args:
         question: one sentence.
         command: the command line.
-        targets: lines of what it is done to.
+        targets: lines that list the targets.
         typed: the number to type as an answer; 0: a key is enough.
     """
 
@@ -53,7 +53,7 @@ class Confirm(Modal[bool]):
         self._typed = typed
 
     def ask(self, question: str) -> None:
-        """Another question in its place, when more is known."""
+        """Replace the question, when more is known."""
         self._question = question
         for shown in self.query("#question").results(Static):
             shown.update(Text(visible(question)))
@@ -73,7 +73,7 @@ class Confirm(Modal[bool]):
                 yield Button("Yes (y)", id="yes", variant="error")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take the number: any other text is a no."""
+        """Compare the number: any other text is a no."""
         self.leave(event.value.strip() == str(self._typed))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
@@ -81,12 +81,12 @@ class Confirm(Modal[bool]):
         self.leave(event.button.id == "yes")
 
     def action_answer(self, answer: bool) -> None:
-        """Take the answer of a key, which is no yes where a number is asked for."""
+        """Take the answer of a key, which cannot confirm if a number is needed."""
         self.leave(answer and not self._typed)
 
 
 class Ask(Modal[str | None]):
-    """A line of text, with what a terminal would obey made visible; None: it was left."""
+    """Asks for a line of text, with control characters made visible; None: cancelled."""
 
     DEFAULT_CSS: ClassVar[str] = f"Ask {{ {_CSS} }}"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -109,5 +109,5 @@ class Ask(Modal[str | None]):
         self.leave(event.value)
 
     def action_leave(self) -> None:
-        """Leave it."""
+        """Cancel."""
         self.leave(None)

@@ -1,4 +1,4 @@
-"""What screens with charts have in common: their keys, and the words beside them."""
+"""Keys and texts that screens with charts share."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ SMOOTHINGS: Final = (0.0, 0.3, 0.6, 0.9, 0.97, 0.99, 0.999)
 CHART_ACTIONS: Final = frozenset(
     {"axis", "smooth", "log_axis", "metric", "metrics", "zoom", "pan", "whole"}
 )
-"""What keys do to charts."""
+"""Key actions of charts."""
 MOST_CHOSEN: Final = 200
-"""Metrics of one request."""
+"""Metrics per request."""
 _NAME_CELLS: Final = 24
-"""Cells for the name of a metric beside the other words about charts."""
+"""Width of a metric's name beside the other text about charts."""
 _AXES: Final = tuple(Axis)
 
 
 def draw_charts(frame: Frame, charts: Charts, row: Row | None) -> None:
-    """Show what a session reported."""
+    """Draw a session's series."""
     shown = frame.model.shown
     none, groups = "", shown.chart_query.of(shown.groups or {})
     if row is None:
@@ -59,7 +59,7 @@ def draw_charts(frame: Frame, charts: Charts, row: Row | None) -> None:
 
 
 def draw_as_kept(frame: Frame, charts: Charts) -> None:
-    """Have charts drawn as those that were looked at last."""
+    """Apply the saved chart preferences."""
     preferences = frame.dashboard.preferences.charts
     charts.smoothing = min(SMOOTHINGS, key=lambda share: abs(share - preferences.smoothing))
     charts.is_log = preferences.is_log
@@ -74,7 +74,7 @@ def _unreported(session: Session) -> str:
 
 
 class ChartScreen(Frame):
-    """A screen with charts of what is looked at closely, and their keys."""
+    """A screen with charts of the shown sessions, and their keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", id="charts.back"),
@@ -93,7 +93,7 @@ class ChartScreen(Frame):
     ]
 
     def on_mount(self) -> None:
-        """Draw as before."""
+        """Draw as saved."""
         super().on_mount()
         for charts in self.query(Charts):
             draw_as_kept(self, charts)
@@ -105,7 +105,7 @@ class ChartScreen(Frame):
         self.dashboard.set_preferences(msgspec.structs.replace(preferences, charts=charts))
 
     def chart_words(self) -> str:
-        """Which metric is the first, and how it is drawn."""
+        """Name the first metric, and how it is drawn."""
         charts, query = self.query_one(Charts), self.model.shown.chart_query
         parts = []
         if charts.count:
@@ -131,13 +131,13 @@ class ChartScreen(Frame):
         return " · ".join(parts)
 
     def undrawn(self) -> int:
-        """How many metrics have no chart since nobody chose them."""
+        """Count metrics without a chart, since they were not chosen."""
         shown = self.model.shown
         groups = shown.groups or {}
         return 0 if shown.chart_query.names else len(groups) - len(shown.chart_query.of(groups))
 
     def plot_command(self, *names: str) -> tuple[str, str]:
-        """How `nsml plot` draws the same of sessions, and what of it that does not."""
+        """Return the equivalent `nsml plot` command, and what it cannot show."""
         query, charts = self.model.shown.chart_query, self.query_one(Charts)
         words, lacks = ["nsml", "plot", *names], ""
         words += [word for name in query.names for word in ("-m", escape(name))]
@@ -154,19 +154,19 @@ class ChartScreen(Frame):
         return shell_line(words), lacks
 
     def action_back(self) -> None:
-        """To where it was opened."""
+        """Close the screen."""
         if self.is_current:
             self.app.pop_screen()
 
     def action_axis(self) -> None:
-        """Another axis, from its beginning to its end."""
+        """Switch to the next axis, at its full range."""
         query = self.model.shown.chart_query
         following = _AXES[(_AXES.index(query.axis) + 1) % len(_AXES)]
         self._remember(axis=following)
         self.dashboard.request_charts(replace(query, axis=following, low=None, high=None))
 
     def action_smooth(self, by: int) -> None:
-        """A smoother or rougher average."""
+        """Change the smoothing."""
         charts = self.query_one(Charts)
         place = SMOOTHINGS.index(charts.smoothing) + by
         charts.smoothing = SMOOTHINGS[min(max(place, 0), len(SMOOTHINGS) - 1)]
@@ -174,20 +174,20 @@ class ChartScreen(Frame):
         self.redraw()
 
     def action_log_axis(self) -> None:
-        """A logarithmic vertical axis, or none."""
+        """Toggle the logarithmic vertical axis."""
         charts = self.query_one(Charts)
         charts.is_log = not charts.is_log
         self._remember(is_log=charts.is_log)
         self.redraw()
 
     def action_metric(self, by: int) -> None:
-        """Begin with the next metric, or the one before."""
+        """Start with the next metric, or the previous one."""
         charts = self.query_one(Charts)
         charts.first += by
         self.redraw()
 
     def action_metrics(self) -> None:
-        """Choose metrics by name, also such that there is no room for among all."""
+        """Choose metrics by name, including those without room."""
         in_background(self, "metrics", self._choose_metrics)
 
     async def _choose_metrics(self) -> None:
@@ -218,20 +218,20 @@ class ChartScreen(Frame):
         )
 
     def action_zoom(self, by: float) -> None:
-        """A narrower or wider part of the axis, around its middle."""
+        """Zoom in or out, around the middle of the axis."""
         if (span := self._span()) is not None:
             low, high = span
             middle, half = (low + high) / 2, (high - low) / 2 * by
             self._request_span(middle - half, middle + half)
 
     def action_pan(self, by: float) -> None:
-        """Another part of the axis, as wide as this one."""
+        """Show another part of the axis, of the same width."""
         if (span := self._span()) is not None:
             low, high = span
             self._request_span(low + by * (high - low), high + by * (high - low))
 
     def action_whole(self) -> None:
-        """All of the axis; where that is drawn, as it was reported: on steps, not smoothed, not logarithmic."""
+        """Show the full axis; if it is shown already, reset to steps, no smoothing, no logarithmic axis."""
         from tui.preferences import ChartPreferences
 
         query, charts = self.model.shown.chart_query, self.query_one(Charts)
@@ -249,7 +249,7 @@ class ChartScreen(Frame):
             self.dashboard.request_charts(replace(self.model.shown.chart_query, low=low, high=high))
 
     def _span(self) -> tuple[float, float] | None:
-        """The part of the axis that is drawn."""
+        """Return the drawn part of the axis."""
         query = self.model.shown.chart_query
         lines = [line for group in (self.model.shown.groups or {}).values() for line in group]
         ends = [end for line in lines if line.x for end in (line.x[0], line.x[-1])]
@@ -260,11 +260,11 @@ class ChartScreen(Frame):
         return low, high
 
     def on_charts_resized(self) -> None:
-        """Ask for as many columns as there is room for."""
+        """Request as many columns as fit."""
         self._fit()
 
     def on_screen_resume(self) -> None:
-        """The screen before it had charts of its own."""
+        """Fit after a screen with other charts."""
         self._fit()
 
     def _fit(self) -> None:

@@ -1,4 +1,4 @@
-"""The line in which commands are typed: `:`."""
+"""The input line for commands: `:`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Recalled:
-    """Lines that were typed before, the last one last, to be gone through from the one that is being typed."""
+    """History of typed lines, the last one last, browsed from the line that is being typed."""
 
     def __init__(self, typed: Sequence[str]) -> None:
         self._typed = typed
@@ -29,7 +29,7 @@ class Recalled:
         self._own = ""
 
     def turned(self, by: int, shown: str) -> str:
-        """The one before, or after, what is shown."""
+        """Return the previous line, or the next."""
         if self._place == len(self._typed):
             self._own = shown
         self._place = min(max(self._place + by, 0), len(self._typed))
@@ -38,12 +38,12 @@ class Recalled:
 
 
 class CommandLine(Modal[str | None]):
-    """A line; None: it was left.
+    """An input line; None: cancelled.
 
     Args:
-        typed: what was typed before, the last one last.
-        offer: how a line can go on.
-        begun: what stands there at first.
+        typed: earlier lines, the last one last.
+        offer: completes a line.
+        begun: the initial text.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -76,7 +76,7 @@ class CommandLine(Modal[str | None]):
         self._completed = ""
 
     def compose(self) -> ComposeResult:
-        """What it offers, and the line."""
+        """Completions, and the line."""
         with Vertical():
             yield Static(classes="offered")
             with Vertical(classes="line"):
@@ -84,7 +84,7 @@ class CommandLine(Modal[str | None]):
                 yield Field(compact=True)
 
     def on_mount(self) -> None:
-        """Type at once."""
+        """Focus the line."""
         self.query_one(Input).focus()
         self._put(self._begun)
         self._show(self._begun)
@@ -105,7 +105,7 @@ class CommandLine(Modal[str | None]):
         self.query_one(".offered", Static).update(words)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Offer how it can go on."""
+        """Update the completions."""
         if event.value != self._completed:
             self._completed = ""
             self._show(event.value)
@@ -120,7 +120,7 @@ class CommandLine(Modal[str | None]):
         field.cursor_position = len(text)
 
     def action_complete(self) -> None:
-        """Take what is offered: the first, then the next."""
+        """Insert the first completion, then the next."""
         if not self._offered:
             return
         self._turn = (self._turn + 1) % len(self._offered)
@@ -135,9 +135,9 @@ class CommandLine(Modal[str | None]):
             self._say()
 
     def action_recall(self, by: int) -> None:
-        """What was typed before, or after that."""
+        """Recall an earlier or later line."""
         self._put(self._typed.turned(by, self.query_one(Input).value))
 
     def action_leave(self) -> None:
-        """Leave it."""
+        """Cancel."""
         self.leave(None)

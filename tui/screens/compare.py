@@ -1,4 +1,4 @@
-"""Sessions side by side: what differs as a matrix, what they reported in the same charts, and how code differs."""
+"""Sessions side by side: differences as a matrix, series in the same charts, and differences of code."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 Groups: TypeAlias = "Mapping[str, Sequence[Series]]"
 LEAST_LINES: Final = 18
-"""Of a terminal that has room for what is below the matrix, too."""
+"""Of a terminal with room below the matrix, too."""
 
 
 class CompareScreen(ChartScreen):
-    """The sessions with these ids, the first one as the baseline."""
+    """Compares sessions by id, the first one as the baseline."""
 
     topics = (Topic.SESSIONS, Topic.SERIES)
     DEFAULT_CSS: ClassVar[str] = """
@@ -110,7 +110,7 @@ class CompareScreen(ChartScreen):
         self._spread: tuple[Groups, Groups] = ({}, {})
 
     def body(self) -> ComposeResult:
-        """The matrix, and what is below it."""
+        """The matrix, and the pane below it."""
         yield Static(id="same")
         yield Static(id="state")
         yield Field(placeholder="lr|batch: what the names of columns have", id="keys", compact=True)
@@ -122,7 +122,7 @@ class CompareScreen(ChartScreen):
         yield Static(id="command")
 
     def on_mount(self) -> None:
-        """Keys are for the matrix."""
+        """Focus the matrix."""
         super().on_mount()
         self.add_class("-plot")
         self.table.focus()
@@ -134,37 +134,37 @@ class CompareScreen(ChartScreen):
 
     @property
     def baseline(self) -> Session | None:
-        """What the others are held against; the first where it was removed. None: all were."""
+        """The session to compare with; the first if it was removed. None: all were."""
         known = (one for one in self._sessions if one.id == self._baseline)
         return next(known, self._sessions[0] if self._sessions else None)
 
     @property
     def is_code(self) -> bool:
-        """Whether the code is below, and not the charts."""
+        """Whether the code is below, not the charts."""
         return self.has_class("-code")
 
     def chosen(self) -> Sequence[Session]:
-        """The one under the cursor."""
+        """The session under the cursor."""
         return [self.table.current] if self.table.current else []
 
     def command(self) -> tuple[str, str]:
-        """That tells what differs, or how the code does."""
+        """Return the command that shows the differences."""
         names = [one.name for one in self._sessions]
         if self.is_code and (pair := self._compared()):
             names = [one.name for one in pair]
         return shell_line(["nsml", "diff", *names, *(["--code"] if self.is_code else [])]), ""
 
-    # What is shown
+    # Drawing
 
     def draw(self) -> None:
-        """Show what is known of them."""
+        """Draw matrix and pane below."""
         self._know()
         self.dashboard.look_at(*self._sessions)
         self._matrix()
         self._below()
 
     def _know(self) -> None:
-        """Take the sessions as they are now; what they have in common is worked out where one has changed."""
+        """Update the sessions; their common values are computed again if one has changed."""
         rows = filter(None, map(self.model.row, self._ids))
         sessions = [row.session for row in rows]
         if len(sessions) != len(self._sessions) or any(
@@ -175,7 +175,7 @@ class CompareScreen(ChartScreen):
             self._choose()
 
     def _choose(self) -> None:
-        """Take the keys that are sought and not left out."""
+        """Select the keys that match and are not ignored."""
         ignored = set(self.dashboard.preferences.compare.ignored)
         sought = self._sought.search
         self._differing = [
@@ -282,7 +282,7 @@ class CompareScreen(ChartScreen):
         self._say("#below-state", " · ".join([self.chart_words(), *whose]))
 
     def _compared(self) -> tuple[Session, Session] | None:
-        """The two whose code is compared: the baseline's, and that of the session under the cursor, or of the first other one."""
+        """Return two sessions to compare code: the baseline, and the one under the cursor, else the first other one."""
         baseline, current = self.baseline, self.table.current
         if baseline is None or current is None:
             return None
@@ -315,10 +315,10 @@ class CompareScreen(ChartScreen):
             f"{which} · {words}" + (" · ] [ next and previous file, tab scrolls" if lines else ""),
         )
 
-    # What keys do
+    # Key actions
 
     def on_table_moved(self) -> None:
-        """Bring that one's lines to the front, or compare its code."""
+        """Bring its lines to the front, or compare its code."""
         self._matrix()
         self._below()
 
@@ -328,7 +328,7 @@ class CompareScreen(ChartScreen):
             self.dashboard.open_session(session)
 
     def action_back(self) -> None:
-        """All keys again; out of what is below where that is alone; to the list."""
+        """Clear the search; else leave the pane below, if alone; else the screen."""
         field = self.query_one("#keys", Input)
         if field.display or field.value:
             field.display, field.value = False, ""
@@ -340,25 +340,25 @@ class CompareScreen(ChartScreen):
             super().action_back()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Files are where code is below."""
+        """File keys need code below."""
         if action == "file" and not self.is_code:
             return False
         return super().check_action(action, parameters)
 
     def action_filter(self) -> None:
-        """Ask for what keys have."""
+        """Ask for a search in keys."""
         field = self.query_one("#keys", Input)
-        field.display = True  # at once, so that what is typed next goes there
+        field.display = True  # at once: the next keys go there
         self.set_focus(field)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Show those keys while it is typed; the last expression that was one stays."""
+        """Filter keys while typing; an invalid expression keeps the last valid one."""
         error = self.query_one("#error", Static)
         error.display = False
         try:
             self._sought = re.compile(event.value, re.IGNORECASE)
         except (re.error, OverflowError, RecursionError) as wrong:
-            # One that counts or nests without end raises others.
+            # Huge counts and deep nesting raise others.
             error.display = True
             error.update(Text(f" no regular expression: {visible(str(wrong))}"))
         self._aside = 0
@@ -366,24 +366,24 @@ class CompareScreen(ChartScreen):
         self.redraw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Leave it as it is, where it is an expression."""
+        """Keep the filter, if it is valid."""
         if self.query_one("#error", Static).display:
             return
         event.input.display = False
         self.table.focus()
 
     def action_mean(self) -> None:
-        """The mean of all with its standard deviation in place of their lines, or these again."""
+        """Show the mean of all with its standard deviation, or their lines again."""
         self._is_mean = not self._is_mean
         self.redraw()
 
     def action_ignore(self) -> None:
-        """Choose the keys whose differences say nothing; they are so for the next time, too."""
+        """Choose the keys whose differences are ignored, and save them."""
 
         def go(keys: tuple[str, ...] | None) -> None:
             if keys is None:
                 return
-            # What these sessions do not have is left out where others have it.
+            # Ignored keys that these sessions lack stay ignored.
             here = set(map(_name, self._rows))
             others = [key for key in preferences.compare.ignored if key not in here]
             compare = ComparePreferences(ignored=(*others, *keys))
@@ -401,7 +401,7 @@ class CompareScreen(ChartScreen):
         )
 
     def action_file(self, by: int) -> None:
-        """To the next file of the code, or the one before."""
+        """Scroll to the next file, or the previous one."""
         view = self.query_one(DiffView)
         if by > 0:
             place = next((one for one in self._files if one > view.top), None)
@@ -413,13 +413,13 @@ class CompareScreen(ChartScreen):
             view.scroll_to(y=place, animate=False, force=True)
 
     def action_baseline(self) -> None:
-        """Hold the others against the one under the cursor."""
+        """Make the session under the cursor the baseline."""
         for session in self.chosen():
             self._baseline = session.id
             self.redraw()
 
     def action_order(self) -> None:
-        """Sort by the first column that is shown: least first, greatest first, as they were marked."""
+        """Sort by the first shown column: ascending, descending, then as marked."""
         if not self._differing:
             return
         row = self._differing[self._aside]
@@ -428,19 +428,19 @@ class CompareScreen(ChartScreen):
         self.redraw()
 
     def action_aside(self, by: int) -> None:
-        """Begin with the next column, or the one before."""
+        """Start with the next column, or the previous one."""
         self._aside = min(max(self._aside + by, 0), max(len(self._differing) - 1, 0))
         self.redraw()
 
     def action_below(self, what: str) -> None:
-        """Charts or code below the matrix; in its place, or that again, where there is room for one."""
+        """Show charts or code below the matrix; if only one fits, in its place, or the matrix again."""
         self.set_class(not (self.has_class("-below") and self.has_class(f"-{what}")), "-below")
         self.set_class(what == "code", "-code")
         self.set_class(what == "plot", "-plot")
         self.redraw()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Show what there is room for."""
+        """Show what fits."""
         self.set_class(event.size.height < LEAST_LINES, "-low")
         self.call_after_refresh(self.redraw)
 

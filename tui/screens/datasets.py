@@ -1,4 +1,4 @@
-"""Datasets: what there is, how large, who uses it; and the files of the one under the cursor."""
+"""Datasets: their sizes and uses; and the files of the one under the cursor."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from tui.feed import Feed
 
 COUNTED_EVERY_S: Final = 1.0
-"""How often is looked through all sessions for what they use."""
+"""How often uses by all sessions are counted."""
 Uses: TypeAlias = "Mapping[str, tuple[int, int, Sequence[str]]]"
-"""By full name of a dataset: live and ended sessions that use it, and the nodes of the live ones."""
+"""By full name of a dataset: its live and ended sessions, and the nodes of the live ones."""
 
 
 class DatasetsScreen(Listing[DatasetUse]):
@@ -53,7 +53,7 @@ class DatasetsScreen(Listing[DatasetUse]):
         return full_name(item.dataset)
 
     def items(self) -> Sequence[DatasetUse]:
-        """All of them, with the sessions that are known."""
+        """All of them, with their sessions."""
         now = self.dashboard.clock.monotonic()
         if now - self._counted_at >= COUNTED_EVERY_S:
             self._counted_at = now
@@ -61,12 +61,12 @@ class DatasetsScreen(Listing[DatasetUse]):
         return [DatasetUse(one, *self._uses.get(full_name(one), ())) for one in self.model.datasets]
 
     def texts(self, item: DatasetUse) -> Sequence[str]:
-        """Name, owner, what is said of it, who sees it."""
+        """Name, owner, message, visibility, nodes."""
         one = item.dataset
         return full_name(one), one.message, visibility_word(one.visibility), *item.nodes
 
     def nothing(self) -> str:
-        """How to make one."""
+        """How to create one."""
         return self.none(Topic.DATASETS, "no datasets yet · nsml dataset push NAME PATH makes one")
 
     def counts(self, shown: int, known: int) -> str:
@@ -82,7 +82,7 @@ class DatasetsScreen(Listing[DatasetUse]):
         self.dashboard.inspect((Topic.TREE, item.dataset.digest, receive))
 
     def lines(self, item: DatasetUse) -> Sequence[str]:
-        """What it is, and its files."""
+        """Its properties, and its files."""
         files = self.model.tree
         if files is not None and files.digest == item.dataset.digest:
             tree = tree_lines(files.files)
@@ -91,7 +91,7 @@ class DatasetsScreen(Listing[DatasetUse]):
         return [*use_lines(item, self.dashboard.clock.time()), "", *tree]
 
     def on_table_chosen(self) -> None:
-        """The sessions that use it."""
+        """Show its sessions."""
         if (item := self.table.current) is not None:
             self.dashboard.show_sessions(filter_of(item.dataset))
 

@@ -1,4 +1,4 @@
-"""A prompt for Python that the running program of a session evaluates, as `nsml exec` has it evaluated."""
+"""A prompt for Python, evaluated by the running program of a session, as by `nsml exec`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Ask: TypeAlias = Callable[
         [str, float, Callable[[EvaluateResponse], None]], Awaitable[Evaluated]
     ]
-    """Has the program evaluate code, within a limit in seconds; told how far that is. Raises ClientError."""
+    """Evaluates code in the program, within a limit in seconds; reports progress. Raises ClientError."""
 
 MOST_LINES: Final = 5_000
 LIMITS_S: Final = (USUAL_LIMIT_S, 15.0, 30.0, LONGEST_LIMIT_S)
@@ -51,11 +51,11 @@ _SEVERAL: Final = "the first line was taken · several: $ nsml exec SESSION - < 
 
 
 class Conversation:
-    """What was asked of the program of one replica, and what came of it.
+    """Code sent to the program of one replica, and its answers.
 
     Args:
         of: names the replica.
-        typed: the lines that were typed, of other replicas, too; the last one last.
+        typed: the typed lines, of other replicas, too; the last one last.
     """
 
     def __init__(self, of: str, typed: deque[str]) -> None:
@@ -63,22 +63,22 @@ class Conversation:
         self.typed = typed
         self.limit_s = USUAL_LIMIT_S
         self.lines: deque[tuple[AnswerKind | None, str]] = deque(maxlen=MOST_LINES)
-        """Those of code have no kind."""
+        """Lines of code have no kind."""
 
     def ask(self, code: str) -> None:
-        """Take down a line that was typed."""
+        """Record a typed line."""
         if code in self.typed:
             self.typed.remove(code)
         self.typed.append(code)
         self.lines.append((None, _ASKED + visible(code)))
 
     def turn_limit(self) -> None:
-        """The next of the time limits."""
+        """Switch to the next time limit."""
         self.limit_s = LIMITS_S[(LIMITS_S.index(self.limit_s) + 1) % len(LIMITS_S)]
 
 
 class Answers(TextView):
-    """What was asked, and answered: long lines are wrapped, and the end is in sight."""
+    """Code and answers: long lines are wrapped, and the end is visible."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Answers(TextView):
         self._kinds: list[AnswerKind | None] = []
 
     def tell(self, conversation: Conversation) -> None:
-        """Show the conversation from its end on."""
+        """Show the conversation at its end."""
         self._kinds = [kind for kind, _ in conversation.lines]
         self.is_following = True
         self.show([text for _, text in conversation.lines], none=_EMPTY)
@@ -112,17 +112,17 @@ class CodeField(Field):
     """A line of code."""
 
     def _on_paste(self, event: events.Paste) -> None:
-        # Textual, which comes next, takes the first of several lines.
+        # Textual, which is next, takes the first of several lines.
         if len(event.text.splitlines()) > 1:
             self.app.notify(_SEVERAL, markup=False)
 
 
 class Evaluate(Modal[None]):
-    """Lines of Python, one after another, and what came of each; what is not answered is given up as it is left.
+    """Evaluates lines of Python, one after another; a pending one is given up on leaving.
 
     Args:
-        conversation: with what was asked of that replica before.
-        ask: has its program evaluate code.
+        conversation: earlier code and answers of the replica.
+        ask: evaluates code in its program.
     """
 
     shows_behind = True
@@ -152,7 +152,7 @@ class Evaluate(Modal[None]):
         self._ask = ask
         self._recalled = Recalled(list(conversation.typed))
         self._waits_for = ""
-        """What is waited for; "": nothing."""
+        """State of the pending line; "": none."""
 
     def compose(self) -> ComposeResult:
         """Answers, and the line below."""
@@ -165,7 +165,7 @@ class Evaluate(Modal[None]):
             yield Static(classes="state")
 
     def on_mount(self) -> None:
-        """Type at once."""
+        """Focus the line."""
         self.query_one(Input).focus()
         self.query_one(Answers).tell(self._conversation)
         self._say()
@@ -183,7 +183,7 @@ class Evaluate(Modal[None]):
         self.query_one(".state", Static).update(Text(f" {state}"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Have it evaluated, once what was typed before is answered."""
+        """Evaluate it, unless another line is pending."""
         code = event.value.strip()
         if not code or self._waits_for:
             return
@@ -215,18 +215,18 @@ class Evaluate(Modal[None]):
         self._say()
 
     def action_limit(self) -> None:
-        """Another time limit, from the next line on."""
+        """Switch the time limit, from the next line on."""
         self._conversation.turn_limit()
         self._say()
 
     def action_recall(self, by: int) -> None:
-        """What was typed before, or after that."""
+        """Recall an earlier or later line."""
         field = self.query_one(Input)
         field.value = self._recalled.turned(by, field.value)
         field.cursor_position = len(field.value)
 
     def action_leave(self) -> None:
-        """Leave it; what is not answered is not waited for."""
+        """Leave, and give up a pending line."""
         if self._waits_for:
             self._conversation.lines.append(
                 (AnswerKind.NOTE, "given up: it may be evaluated still")

@@ -1,4 +1,4 @@
-"""Events: what happened on the platform, the newest first."""
+"""Events of the platform, the newest first."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from nsml.view.tables import Column
 
 GATHERED_EVERY_S: Final = 1.0
-"""How often all that is known is looked through."""
+"""How often all events are collected."""
 
 
 class EventsScreen(Listing[PlatformEvent]):
-    """What happened, as the records of sessions, nodes and control planes tell, and what was seen beside."""
+    """Events in the records of sessions, nodes and control planes, and observed ones."""
 
     name_of = "events"
     topics = (Topic.SESSIONS, Topic.ENDED, Topic.NODES)
@@ -42,11 +42,11 @@ class EventsScreen(Listing[PlatformEvent]):
         return COLUMNS
 
     def key(self, item: PlatformEvent) -> str:
-        """All of it: nothing happens twice at once."""
+        """All of it: no two events are equal."""
         return f"{item.at} {item.what} {item.subject} {item.words}"
 
     def items(self) -> Sequence[PlatformEvent]:
-        """The newest of all that is known."""
+        """The newest of all events."""
         now = self.dashboard.clock.monotonic()
         if now - self._gathered_at >= GATHERED_EVERY_S:
             self._gathered_at = now
@@ -61,11 +61,11 @@ class EventsScreen(Listing[PlatformEvent]):
         return self._gathered
 
     def texts(self, item: PlatformEvent) -> Sequence[str]:
-        """What, of what, and the rest of its line."""
+        """Kind, subject, and the rest of its line."""
         return item.what, item.subject, item.words
 
     def nothing(self) -> str:
-        """That nothing did."""
+        """That there are none."""
         return self.none(Topic.SESSIONS, "nothing happened yet")
 
     def counts(self, shown: int, known: int) -> str:
@@ -74,7 +74,7 @@ class EventsScreen(Listing[PlatformEvent]):
         return f"{few}the last {counted(known, 'event')}"
 
     def lines(self, item: PlatformEvent) -> Sequence[str]:
-        """All of its line."""
+        """Its whole line."""
         now = self.dashboard.clock.time()
         when = f"{short_moment(item.at, now, has_seconds=True)}, {ago(now - item.at)}"
         return [f"{when}  {item.what}  {item.subject}", f"  {item.words}"]
@@ -84,11 +84,11 @@ class EventsScreen(Listing[PlatformEvent]):
         is_at_top = not table.items or table.current == table.items[0]
         super()._list(is_other=is_other)
         if is_at_top:
-            # Who looks at the newest goes on doing so.
+            # A cursor at the newest event stays at the newest.
             table.action_edge(-1)
 
     def on_table_chosen(self) -> None:
-        """Its session, or the machines."""
+        """Open its session, or the nodes."""
         item = self.table.current
         row = self.model.row(item.session_id) if item is not None else None
         if row is not None:

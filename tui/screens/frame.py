@@ -1,4 +1,4 @@
-"""What is around every screen: how the platform is, which screens there are, which keys."""
+"""The frame of every screen: state of the platform, list of screens, keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NAMES: Final = {
     "events": "5 Events",
     "projects": "6 Projects",
 }
-"""Screens that are always there, as the line of them calls them."""
+"""The permanent screens, with their titles."""
 LIVE_ONLY_ACTIONS: Final = frozenset(
     {
         "stop",
@@ -61,17 +61,17 @@ LIVE_ONLY_ACTIONS: Final = frozenset(
         "copy_last",
     }
 )
-"""What a story does not offer, neither as keys nor to be found; whoever presses a key that would act is told why."""
+"""Actions hidden in demos and replays; pressing their key explains why."""
 _BOLD: Final = Style(bold=True)
 _HERE: Final = Style(reverse=True, bold=True)
 _SCREEN_META: Final = "mode"
-"""Of what leads to a screen where it is clicked: to which."""
+"""Style metadata key: the screen a click opens."""
 LEAST_COLUMNS: Final = 80
 LEAST_ROWS: Final = 24
 MOST_TROUBLE: Final = 4
-"""Rows of what is wrong; as in the CSS below."""
+"""Rows of warnings; as in the CSS below."""
 SLOW_ANSWER_S: Final = 1.0
-"""So long an answer takes that is called slow."""
+"""Answers slower than this are marked slow."""
 _DOTS: Final = {
     State.LOADING: ("○", appearance.WAITS),
     State.LIVE: ("●", appearance.GOOD),
@@ -82,21 +82,21 @@ _DOTS: Final = {
 
 
 def set_text(line: Static, text: Text) -> None:
-    """Have it say something, where it does not say that already: then nothing is drawn."""
+    """Update the line, skipping the redraw if the text is unchanged."""
     if line.content != text:
-        # One that is as high whatever it says moves nothing else.
+        # A line of fixed height moves nothing else.
         line.update(text, layout=line.styles.auto_dimensions)
 
 
 def size_warning(columns: int, rows: int) -> str:
-    """What is said of a terminal in which not all has room; "" of others."""
+    """Return a warning if the terminal is below 80x24, else ""."""
     if columns >= LEAST_COLUMNS and rows >= LEAST_ROWS:
         return ""
     return f"{columns}x{rows} is below {LEAST_COLUMNS}x{LEAST_ROWS}: compact view"
 
 
 def _bounded(found: Sequence[Text], cells: int) -> list[Text]:
-    """These in MOST_TROUBLE rows: where they need more, a row each, and those without room are counted."""
+    """Fit these in MOST_TROUBLE rows: if they need more, a row each, and those without room are counted."""
     rows = sum(len(wrapped(one.plain, cells)) for one in found)
     if rows <= MOST_TROUBLE or len(found) == 1:
         return list(found)
@@ -107,16 +107,16 @@ def _bounded(found: Sequence[Text], cells: int) -> list[Text]:
 
 
 def _tens_of_ms(seconds: float) -> str:
-    """How long an answer took, in words that stay the same while nothing has become of it."""
+    """Format a latency, rounded so that the text seldom changes."""
     tens = round(100 * seconds)
     return f"{tens}0ms" if tens else "<10ms"
 
 
 class LinesUnderMouse(Screen[Any]):
-    """A screen of which lines are selected with the mouse."""
+    """A screen with lines that the mouse selects."""
 
     def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
-        """What is under the mouse: lines tell their places themselves, without a style for each of them."""
+        """Find the widget under the mouse: lines compute places themselves, without styles for each."""
         with suppress(NoWidget):
             widget, _ = self.get_widget_at(x, y)
             if isinstance(widget, Lines):
@@ -128,7 +128,7 @@ class LinesUnderMouse(Screen[Any]):
 class Frame(LinesUnderMouse, Screen[None]):
     """A screen in its frame.
 
-    `topics` are what it shows: they are received while it is in front, and how it stands with them is said above it.
+    `topics`: received while it is in front; problems with them are shown above it.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -155,23 +155,23 @@ class Frame(LinesUnderMouse, Screen[None]):
         yield Keys(without=self.dashboard.hidden_actions, titles=self.key_titles)
 
     def body(self) -> ComposeResult:
-        """What is in the frame."""
+        """The content of the frame."""
         yield from ()
 
     def chosen(self) -> Sequence[Session]:
-        """The sessions that actions are for."""
+        """Sessions that actions apply to."""
         return ()
 
     def key_titles(self) -> Mapping[str, str]:
-        """By action what a key is called now in the line of keys."""
+        """Current titles of keys, by action."""
         return {}
 
     def details(self) -> Sequence[Detail]:
-        """What it shows of one session, beside charts and log."""
+        """Data of one session, beside charts and log."""
         return ()
 
     def draw(self) -> None:
-        """Show what the model has now."""
+        """Show the model's data."""
 
     @property
     def dashboard(self) -> Shell:
@@ -180,17 +180,17 @@ class Frame(LinesUnderMouse, Screen[None]):
 
     @property
     def model(self) -> Model:
-        """What is known."""
+        """The model."""
         return self.dashboard.model
 
     @property
     def is_in_front(self) -> bool:
-        """Whether nothing but dialogs is before it: Textual calls the screen behind another current, too."""
+        """Whether only dialogs are above it: Textual calls the screen behind another current, too."""
         frames = [one for one in self.app.screen_stack if isinstance(one, Frame)]
         return bool(frames) and frames[-1] is self
 
     def on_mount(self) -> None:
-        """Show what is known already, once everything is there to show it in."""
+        """Show the current data, once all widgets exist."""
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -198,39 +198,39 @@ class Frame(LinesUnderMouse, Screen[None]):
         self.redraw()
 
     def on_screen_resume(self) -> None:
-        """Receive what it shows, and show what came while another screen was before it."""
+        """Receive its topics, and show changes since another screen was in front."""
         self.dashboard.subscribe_screen(self.subscriptions())
         self.dashboard.subscribe_details(*self.details())
         self.redraw()
 
     def on_resize(self, _event: Resize) -> None:
-        """There is room for more of the first line, or for less."""
+        """Fit the first line to the new width."""
         if self._is_ready:
             self.redraw_frame()
 
     def on_screen_suspend(self) -> None:
-        """Another is in front: what was said of this one is said no more."""
+        """Hide its notes: another screen is in front."""
         self.dashboard.dismiss_notes()
 
     @on(Click, "#screens")
     def go(self, event: Click) -> None:
-        """To the screen that is clicked."""
+        """Switch to the clicked screen."""
         mode = event.style.meta.get(_SCREEN_META)
         if mode in NAMES:
             self.dashboard.go(mode)
 
     def redraw(self) -> None:
-        """Show everything anew."""
-        if self._is_ready and self.app.is_running:  # of one that ends some parts are gone
+        """Redraw everything."""
+        if self._is_ready and self.app.is_running:  # an ending app lacks some parts
             self.redraw_frame()
             self.draw()
 
     def age(self) -> None:
-        """Show anew what tells the time: nothing but that is other than before."""
+        """Redraw ages: nothing but the time has changed."""
         self.redraw()
 
     def redraw_frame(self) -> None:
-        """Show anew what is around it."""
+        """Redraw the frame."""
         now = self.dashboard.clock.time()
         set_text(self.query_one("#platform", Static), self._platform(now))
         if self._screens_at != self.app.size:
@@ -242,49 +242,49 @@ class Frame(LinesUnderMouse, Screen[None]):
         set_text(line, Text("\n").join(trouble))
 
     def subscriptions(self) -> tuple[Topic, ...]:
-        """What is received while it is in front."""
+        """Topics to receive while it is in front."""
         return self.topics
 
     def monitored_topics(self, now: float) -> tuple[Topic, ...]:  # noqa: ARG002 - of most it is the same
-        """Of what is said above it that it is old."""
+        """Topics reported above it if they are old."""
         return self.topics
 
     def command(self) -> tuple[str, str]:
-        """How the command line shows the same, and what of it that lacks; "" where it does not."""
+        """Return the equivalent command line, and what it lacks; "" if there is none."""
         return "", ""
 
     def key_of(self, name: str) -> str:
-        """What the key of a binding is called."""
+        """Return the name of a binding's key."""
         return key_of(self.app, name)
 
     def words(self, topic: Topic) -> str:
-        """How it stands with receiving something."""
+        """Describe the state of a topic."""
         return visible(self.model.sources[topic].words(self.dashboard.clock.time()))
 
     def none(self, topic: Topic, nothing: str) -> str:
-        """What an empty pane says: how it stands with receiving what it shows, or that there is nothing."""
+        """Return the text of an empty pane: the state of its topic, or `nothing`."""
         return self.words(topic) or nothing
 
-    # What keys do
+    # Key actions
 
     def action_stop(self) -> None:
-        """Stop what is chosen, once that is confirmed."""
+        """Stop the chosen sessions, after confirmation."""
         self.dashboard.actions.stop(self.chosen())
 
     def action_remove(self) -> None:
-        """Remove what is chosen and has ended, once that is confirmed."""
+        """Remove the chosen ended sessions, after confirmation."""
         self.dashboard.actions.remove(self.chosen())
 
     def action_forward(self) -> None:
-        """Forward a port of what is chosen."""
+        """Forward a port of the chosen session."""
         self.dashboard.actions.forward(self.chosen())
 
     def action_shell(self) -> None:
-        """Start a shell in what is chosen."""
+        """Start a shell in the chosen session."""
         self.dashboard.actions.enter(self.chosen())
 
     def action_memo(self) -> None:
-        """Write a memo to what is chosen."""
+        """Write a memo to the chosen session."""
         self.dashboard.actions.write_memo(self.chosen())
 
     # The frame itself
@@ -293,7 +293,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         return headline([*self._link(now), *self._load()], self.app.size.width)
 
     def _link(self, now: float) -> Iterator[HeadlineItem]:
-        """Which platform it is, and how it stands with it."""
+        """Name and state of the platform."""
         model, player = self.model, self.dashboard.player
         state = model.sources[Topic.CLUSTER].state(now)
         dot, role = _DOTS[state]
@@ -303,7 +303,7 @@ class Frame(LinesUnderMouse, Screen[None]):
             style = appearance.style(self.app, role)
             yield HeadlineItem(f"{dot} {state.value}", style=style, gap="  ")
         else:
-            # What is not now is never called live.
+            # Past data is never called live.
             style = appearance.style(self.app, appearance.WAITS) + _BOLD
             yield HeadlineItem(visible(player.words()), style=style, gap="  ")
         if self.dashboard.recorder is not None:
@@ -317,7 +317,7 @@ class Frame(LinesUnderMouse, Screen[None]):
             yield HeadlineItem(took, worth=3, style=slow if is_slow else "", gap=" ")
 
     def _load(self) -> Iterator[HeadlineItem]:
-        """What it has to do."""
+        """Its load."""
         cluster = self.model.cluster
         if cluster is None:
             return
@@ -349,7 +349,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         return line
 
     def _trouble(self, now: float) -> list[Text]:
-        """What users have to know: where the connection is gone, what is old, what is wrong with the platform."""
+        """Lost connections, old data, and problems of the platform."""
         sources = {
             topic: self.model.sources[topic]
             for topic in (Topic.CLUSTER, *self.monitored_topics(now))
@@ -361,7 +361,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         ]
         found = []
         if wrong:
-            # The oldest of what is shown, and not the newest, says how old it is.
+            # The age is that of the oldest shown data, not of the newest.
             received = [source.true_at for source in sources.values() if source.received_at]
             words = sources[wrong[0]].words(now, shown_of=min(received, default=0.0))
             start = self.dashboard.start_with

@@ -1,4 +1,4 @@
-"""What keys do, before the screen of which they are: `?`."""
+"""The keys of the screen behind it: `?`."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _WITHOUT_KEY: Final = (
     ("model pull SESSION NAME", "Download a checkpoint"),
     ("export SESSION -o FILE", "Its metrics in a file"),
 )
-"""Behind the key of the command line: what one looks for a key for."""
+"""Commands that users look for a key for."""
 MOVING: Final = "Moving and selecting"
 _INDENT: Final = 2
 _GAP: Final = 3
 MOST_COLUMNS: Final = 3
-"""More are further apart than one reads."""
+"""More are too far apart to read."""
 _AROUND: Final = 5
 """Columns that the frame and the bar take."""
 _ABOVE_AND_BELOW: Final = 3
@@ -46,7 +46,7 @@ _ABOVE_AND_BELOW: Final = 3
 
 
 class KeyEntry(NamedTuple):
-    """What keys of a group do."""
+    """Keys and their action."""
 
     group: str
     keys: str
@@ -56,9 +56,9 @@ class KeyEntry(NamedTuple):
 def key_entries(
     app: App[Any], active: Iterable[ActiveBinding], *, without: Collection[str] = ()
 ) -> list[KeyEntry]:
-    """What the keys that are in force do: those of the screen and of what has the focus first, those that move last.
+    """List the active keys: those of the screen and the focused widget first, those that move last.
 
-    `without`: actions that are not offered.
+    `without`: hidden actions.
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     for node, binding, _, _ in active:
@@ -77,7 +77,7 @@ def key_entries(
 
 
 class Layout(NamedTuple):
-    """Lines of columns; in each column keys take `key` cells, and `step` lead from one column to the next."""
+    """Lines of columns; in each column keys take `key` cells, and columns start `step` cells apart."""
 
     lines: Sequence[str]
     key: int
@@ -85,14 +85,14 @@ class Layout(NamedTuple):
 
 
 def command_lines(key: str) -> list[str]:
-    """Commands that have no key, as they are typed; `key` opens the command line."""
+    """List commands without a key, as typed; `key` opens the command line."""
     cells = max(len(command) for command, _ in _WITHOUT_KEY)
     lines = [f"{'':{_INDENT}}{key}{command:{cells}}  {what}" for command, what in _WITHOUT_KEY]
     return ["", COMMANDS, *lines]
 
 
 def laid_out(entries: Sequence[KeyEntry], room: int) -> Layout:
-    """Each group below its title, in as many columns as there is room for: they are read downwards."""
+    """Lay out each group below its title, in as many columns as fit, to be read downwards."""
     key = max((width(one.keys) for one in entries), default=0)
     step = key + 1 + max((width(one.what) for one in entries), default=0) + _GAP
     count = min(max((room - _INDENT + _GAP) // step, 1), MOST_COLUMNS)
@@ -115,7 +115,7 @@ def laid_out(entries: Sequence[KeyEntry], room: int) -> Layout:
 
 
 class _Lines(TextView):
-    """The lines, with keys that stand out."""
+    """The lines, with highlighted keys."""
 
     def __init__(self) -> None:
         super().__init__(has_titles=True)
@@ -123,7 +123,7 @@ class _Lines(TextView):
         self._commands: Sequence[str] = ()
 
     def lay_out(self, layout: Layout, commands: Sequence[str]) -> None:
-        """Show these, with the lines of commands before those of keys that move."""
+        """Show these, with the commands before the keys that move."""
         self._key, self._step, self._commands = layout.key, layout.step, commands
         lines = list(layout.lines)
         at = lines.index(MOVING) - 1 if MOVING in lines else len(lines)
@@ -143,10 +143,10 @@ class _Lines(TextView):
 
 
 class Help(Modal[None]):
-    """What keys do.
+    """Lists keys.
 
     Args:
-        entries: of which keys.
+        entries: the keys.
         commands: lines below them.
     """
 
@@ -167,7 +167,7 @@ class Help(Modal[None]):
         self._commands = commands
 
     def compose(self) -> ComposeResult:
-        """What they do, and how one leaves."""
+        """The keys, and how to close it."""
         with Vertical():
             yield _Lines()
             down, up, leave = (
@@ -176,12 +176,12 @@ class Help(Modal[None]):
             yield Static(Text(f"{up} {down} scroll · {leave} closes"), classes="keys")
 
     def on_mount(self) -> None:
-        """Its keys are for scrolling."""
+        """Focus the lines."""
         self.query_one(_Lines).focus()
         self._fit()
 
     def on_resize(self) -> None:
-        """There is room for other columns."""
+        """Fit the columns."""
         self._fit()
 
     def _fit(self) -> None:
@@ -195,5 +195,5 @@ class Help(Modal[None]):
         self.query_one(_Lines).lay_out(layout, self._commands)
 
     def action_leave(self) -> None:
-        """Back to the screen."""
+        """Close it."""
         self.leave(None)

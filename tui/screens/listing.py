@@ -1,4 +1,4 @@
-"""A list in which words are looked for, and what is told of the item under the cursor."""
+"""A list with a filter by words, and details of the item under the cursor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Listing(Frame, Generic[T]):
-    """The list, above or beside it the lines of one of it; `/` looks for words in it."""
+    """The list, above or beside it the details of an item; `/` filters by words."""
 
     DEFAULT_CSS: ClassVar[str] = """
     Listing {
@@ -47,7 +47,7 @@ class Listing(Frame, Generic[T]):
         Binding("escape", "back", "Back", show=False, id="list.back"),
     ]
     shown_by: ClassVar[str] = ""
-    """The command that shows the same."""
+    """The equivalent command."""
     asks_for: ClassVar[str] = 'words, "in quotes", !not'
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Listing(Frame, Generic[T]):
         self._words = Words("")
 
     def body(self) -> ComposeResult:
-        """The list, and the card of one of it."""
+        """The list, and the details of an item."""
         yield Static(id="counts")
         with VerticalScroll(id="listed", can_focus=False):
             yield Table(self.columns(), key=self.key, clock=self.dashboard.clock.time, id="list")
@@ -65,34 +65,34 @@ class Listing(Frame, Generic[T]):
 
     @abstractmethod
     def columns(self) -> Sequence[Column[T]]:
-        """Those of the list."""
+        """Columns of the list."""
 
     @abstractmethod
     def key(self, item: T) -> str:
-        """What names an item for good."""
+        """A permanent key of an item."""
 
     @abstractmethod
     def items(self) -> Sequence[T]:
-        """All that there are."""
+        """All items."""
 
     @abstractmethod
     def texts(self, item: T) -> Sequence[str]:
-        """In which words are looked for."""
+        """Texts searched for words."""
 
     @abstractmethod
     def nothing(self) -> str:
-        """What is said where there are no items."""
+        """The text of an empty list."""
 
     @abstractmethod
     def counts(self, shown: int, known: int) -> str:
-        """What is said above the list, of so many items out of so many."""
+        """The text above the list, by the numbers of shown and known items."""
 
     @abstractmethod
     def lines(self, item: T) -> Sequence[str]:
-        """The card of an item."""
+        """The details of an item."""
 
     def inspect(self, item: T) -> None:
-        """Receive more of the item under the cursor."""
+        """Receive details of the item under the cursor."""
 
     @property
     def table(self) -> Table[T]:
@@ -100,16 +100,16 @@ class Listing(Frame, Generic[T]):
         return self.query_one("#list", Table)
 
     def command(self) -> tuple[str, str]:
-        """That of the list, which knows no words."""
+        """That of the list, which has no filter."""
         return self.shown_by, "the words of the filter" if self._words.text else ""
 
     def on_mount(self) -> None:
-        """Keys are for the list."""
+        """Focus the list."""
         super().on_mount()
         self.table.focus()
 
     def draw(self) -> None:
-        """Show the list and the card."""
+        """Show the list and the details."""
         self._list()
         self._card()
 
@@ -139,25 +139,25 @@ class Listing(Frame, Generic[T]):
         whole = [part for line in lines for part in folded(visible(line), room)]
         set_text(card, Text("\n".join(whole)))
 
-    # What keys do
+    # Key actions
 
     def on_table_moved(self) -> None:
-        """Tell of that one."""
+        """Show its details."""
         self._card()
 
     def action_filter(self) -> None:
         """Ask for words."""
         field = self.query_one("#words", Input)
-        field.display = True  # at once, so that what is typed next goes there
+        field.display = True  # at once: the next keys go there
         self.set_focus(field)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Look for them while they are typed."""
+        """Filter while typing."""
         self._words = Words(event.value)
         self._list(is_other=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Leave it as it is."""
+        """Keep the filter."""
         event.input.display = False
         self.table.focus()
 

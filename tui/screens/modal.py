@@ -1,4 +1,4 @@
-"""A screen above others, closed with an answer."""
+"""A dialog, closed with an answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Modal(ModalScreen[R]):
     """A modal screen that closes only once."""
 
     shows_behind: ClassVar[bool] = False
-    """Whether the screen behind it is in sight, and drawn as it changes."""
+    """Whether the screen behind it is visible, and redrawn."""
 
     def leave(self, answer: R | None) -> None:
-        """Close the screen with `answer`, once: an Enter that comes right after an Escape finds it closed."""
+        """Close the screen with `answer`, once: an Enter right after an Escape is ignored."""
         if self.is_current:
             self.dismiss(answer)

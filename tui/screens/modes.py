@@ -1,4 +1,4 @@
-"""The screens that are always there, by the names that `frame.NAMES` has for them."""
+"""The permanent screens, by their names in `frame.NAMES`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machines: as a list or as a map of all devices; every device of the one under the cursor; and the platform."""
+"""Nodes: as a list or as a map of all devices; the devices of the one under the cursor; and the platform."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsml.view.nodes import NodeDevice
 
 _MEASURES: Final = (None, *Measure)
-"""What `h` goes through; None: the list."""
+"""Views behind `h`; None: the list."""
 
 
 class NodesScreen(Frame):
@@ -58,7 +58,7 @@ class NodesScreen(Frame):
         self._shows_platform = False
 
     def body(self) -> ComposeResult:
-        """The two lists, and what may stand in the place of each."""
+        """The two lists, and the views that replace them."""
         clock = self.dashboard.clock.time
         yield Table(COLUMNS, key=lambda node: node.name, clock=clock, id="nodes")
         yield Static(id="legend")
@@ -73,7 +73,7 @@ class NodesScreen(Frame):
             yield Static(id="platform-lines")
 
     def on_mount(self) -> None:
-        """Keys are for the nodes first."""
+        """Focus the nodes."""
         super().on_mount()
         self.nodes.focus()
 
@@ -94,17 +94,17 @@ class NodesScreen(Frame):
 
     @property
     def node(self) -> Node | None:
-        """The one under the cursor."""
+        """The node under the cursor."""
         return self.nodes.current if self._measure is None else self.heat.current
 
     def command(self) -> tuple[str, str]:
-        """That of what is shown."""
+        """The equivalent command."""
         if self._shows_platform:
             return "nsml status", ""
         return ("nsml node ls", "") if self._measure is None else ("nsml gpustat", "")
 
     def draw(self) -> None:
-        """Show what is chosen of it."""
+        """Show the chosen views."""
         self.nodes.none = self.none(Topic.NODES, "no nodes yet · nsml join adds this machine")
         self.nodes.show(self.model.nodes)
         if self._measure is not None:
@@ -136,7 +136,7 @@ class NodesScreen(Frame):
             set_text(self.query_one("#platform-lines", Static), Text(text))
 
     def _platform_lines(self) -> list[str]:
-        """What `nsml status` says, and more of the agents and the leader."""
+        """The lines of `nsml status`, and more on the agents and the leader."""
         cluster, now = self.model.cluster, self.dashboard.clock.time()
         if cluster is None:
             return [self.none(Topic.CLUSTER, "")]
@@ -167,14 +167,14 @@ class NodesScreen(Frame):
             lines.append("failover  none since the dashboard is open")
         return lines
 
-    # What keys do
+    # Key actions
 
     def on_table_moved(self) -> None:
-        """Show the devices of that node."""
+        """Show its devices."""
         self._below()
 
     def on_table_chosen(self) -> None:
-        """From a node to its devices, and from a device to who is on it."""
+        """Go from a node to its devices, and from a device to its session."""
         if self.nodes.has_focus:
             if not self._shows_platform:
                 self.devices.focus()
@@ -186,16 +186,16 @@ class NodesScreen(Frame):
             self.dashboard.open_session(found[0])
 
     def on_heat_map_resized(self) -> None:
-        """Say what stands in it now."""
+        """Redraw the map."""
         if self._measure is not None:
             self._map(self._measure)
 
     def on_heat_map_moved(self) -> None:
-        """The same from the map."""
+        """Show its devices."""
         self._below()
 
     def action_heat(self) -> None:
-        """The list, then the map with each measure."""
+        """Switch list and map, by measure."""
         node = self.node
         place = _MEASURES.index(self._measure)
         self._measure = _MEASURES[(place + 1) % len(_MEASURES)]
@@ -209,7 +209,7 @@ class NodesScreen(Frame):
         self.redraw()
 
     def action_platform(self) -> None:
-        """The platform in place of the devices, or the devices again."""
+        """Show the platform instead of the devices, or these again."""
         self._shows_platform = not self._shows_platform
         self._below()
 

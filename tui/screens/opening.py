@@ -1,4 +1,4 @@
-"""What is painted first: the frame alone, before what fills it is imported."""
+"""The first paint: the frame alone, before its content is imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Opening(Frame):
-    """The frame, while the app opens; keys that are pressed meanwhile are for what comes next."""
+    """The frame, while the app opens; it keeps pressed keys for the next screen."""
 
     name_of = "sessions"
 
@@ -24,7 +24,7 @@ class Opening(Frame):
         self._pressed: list[Key] = []
 
     def body(self) -> ComposeResult:
-        """That more is to come."""
+        """A note to wait."""
         yield Static("  loading...")
 
     def _begin(self) -> None:
@@ -37,6 +37,6 @@ class Opening(Frame):
             self.app.post_message(Key(key.key, key.character))
 
     def on_key(self, event: Key) -> None:
-        """Keep it for whom it is for."""
+        """Keep it for the next screen."""
         event.stop()
         self._pressed.append(event)

@@ -1,4 +1,4 @@
-"""What a command wrote, to be read and copied."""
+"""Output of a command, to read and copy."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 MOST_LINES: Final = 50_000
 LONGEST_LINE: Final = 100_000
-"""Characters: a longer line is shown as several."""
+"""Characters: a longer line is split."""
 
 
 def end_text(code: int, seconds: float) -> str:
-    """How a command ended, and after how long where that was noticed."""
+    """Describe how a command ended, with its duration from 1 s on."""
     words = f"exit code {code}" if code else "done"
     return f"{words} after {duration_text(seconds)}" if seconds >= 1 else words
 
 
 class OutputView(DiffView):
-    """Lines with colours, which are all that is obeyed in them."""
+    """Lines with colours; other control sequences have no effect."""
 
     def _pieces(self, line: str) -> list[Segment]:
         text = Text.from_ansi(line)
@@ -52,13 +52,13 @@ class OutputView(DiffView):
 
 
 class Output(LinesUnderMouse, Modal[int | None]):
-    """A command of `nsml` as it runs, and what it writes; it ends when this is left. Gives its exit code; None: it had none.
+    """A running command of `nsml`, and its output; leaving ends it. Returns its exit code; None: it had none.
 
     Args:
-        command: how it is typed.
-        words: the program and what it is given.
+        command: as typed.
+        words: the program and its arguments.
         environ: its environment.
-        clock: for how long it takes.
+        clock: measures its duration.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -86,7 +86,7 @@ class Output(LinesUnderMouse, Modal[int | None]):
         self._code: int | None = None
 
     def compose(self) -> ComposeResult:
-        """The command, its lines, and how it stands with it."""
+        """The command, its output, and its state."""
         yield Static(Text(f" $ {visible(self._command)}", no_wrap=True), classes="title")
         yield OutputView()
         yield Static(
@@ -124,7 +124,7 @@ class Output(LinesUnderMouse, Modal[int | None]):
         self.query_one(OutputView).show(shown)
 
     def action_leave(self) -> None:
-        """Back, and end what still runs."""
+        """Leave, and end a running command."""
         self.workers.cancel_node(self)
         self.leave(self._code)
 

@@ -1,4 +1,4 @@
-"""What the palette finds beside screens and themes: sessions by letters of their names, and what keys do."""
+"""Palette results beside screens and themes: sessions by letters of their names, and key actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_FOUND: Final = 20
 _SESSIONS_FIRST: Final = 0.9
 _SCREENS, _ACTIONS, _SESSIONS = 0.9, 0.8, 0.7
-"""How these stand to each other where nothing is sought; what else there is comes after them."""
+"""Their scores before a search; all others come after them."""
 _COMMANDS: Final = {
     "stop": "nsml stop NAME",
     "memo": "nsml memo NAME TEXT",
@@ -38,31 +38,31 @@ _COMMANDS: Final = {
     "compare": "nsml diff NAME NAME",
     "filter": "nsml ps --filter",
 }
-"""Of actions that are commands of `nsml`: what is typed for them in a shell."""
+"""Commands that users type in a shell for the same action."""
 
 
 class Everything(Provider):
-    """All that is found; of equal ones first what keys do, then sessions: Textual asks several providers in no order."""
+    """All results; of equal ones key actions first, then sessions: Textual asks several providers in no order."""
 
     def _parts(self) -> list[Provider]:
         kinds = (Actions, Sessions, SystemCommandsProvider)
         return [kind(self.screen, self.match_style) for kind in kinds]
 
     async def discover(self) -> Hits:
-        """What there is before anything is typed."""
+        """Yield results before a search."""
         for part in self._parts():
             async for hit in part.discover():
                 yield hit
 
     async def search(self, query: str) -> Hits:
-        """What has the letters."""
+        """Yield matching results."""
         for part in self._parts():
             async for hit in part.search(query):
                 yield hit
 
 
 class Sessions(Provider):
-    """Sessions by name; one that is chosen is opened."""
+    """Sessions by name; choosing one opens it."""
 
     async def discover(self) -> Hits:
         """The first of them."""
@@ -70,7 +70,7 @@ class Sessions(Provider):
             yield hit
 
     async def search(self, query: str) -> Hits:
-        """Those whose names have the letters in their order, the closest first."""
+        """Yield sessions with these letters, in order, the closest first."""
         for hit in self._found(query, best=_SESSIONS_FIRST):
             yield hit
 
@@ -93,7 +93,7 @@ class Sessions(Provider):
 
 
 class Actions(Provider):
-    """Screens, and what the keys of the one in front do, by their names."""
+    """Screens, and key actions of the one in front, by name."""
 
     def _screens(self) -> Iterator[tuple[str, str, Callable[[], None]]]:
         dashboard = cast("Shell", self.app)
@@ -123,7 +123,7 @@ class Actions(Provider):
                 yield Hit(score, name, act, help=escape(words))
 
     async def search(self, query: str) -> Hits:
-        """Those whose names have the letters."""
+        """Yield those with these letters."""
         matcher = self.matcher(query)
         for name, words, act in chain(self._screens(), self._actions()):
             if (score := matcher.match(name)) > 0:

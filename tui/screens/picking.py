@@ -1,4 +1,4 @@
-"""A list in front of a screen, of which one or several are chosen by name."""
+"""A dialog to choose one or several items of a list by name."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 MOST_SHOWN: Final = 500
-"""Of what fits: more nobody reads, letters find the rest."""
+"""Of the matches: more letters find the rest."""
 
 
 class Choice(NamedTuple):
-    """One of the list: `key` is given back, `title` is read and sought."""
+    """An item: `key` is returned, `title` is shown and searched."""
 
     key: str
     title: str
 
 
 class _Seeking(Field):
-    """A field whose space is a key of the list, where the list has one."""
+    """A search field that leaves space to a list with a binding for it."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         return key != "space" and super().check_consume_key(key, character)
 
 
 class Picker(Modal[tuple[str, ...] | None]):
-    """Chooses by name: letters seek, arrows move, `enter` takes; None: it was left.
+    """Chooses by name: letters search, arrows move, `enter` takes; None: cancelled.
 
     Args:
-        question: what is chosen.
-        choices: of which; `several`: space takes one in or out, and `enter` the chosen ones, in their order.
-        chosen: what is chosen already.
+        question: what to choose.
+        choices: the items; `several`: space selects or deselects, and `enter` returns the selection, in order.
+        chosen: the initial selection.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -86,7 +86,7 @@ class Picker(Modal[tuple[str, ...] | None]):
         self._sought = ""
 
     def compose(self) -> ComposeResult:
-        """The question, a field to seek in, and the list."""
+        """The question, a search field, and the list."""
         with Vertical():
             yield Static(Text(visible(self._question)))
             yield _Seeking(placeholder="letters of its name", compact=True)
@@ -107,7 +107,7 @@ class Picker(Modal[tuple[str, ...] | None]):
 
     def _list(self, text: str) -> None:
         self._sought = text
-        # What is chosen stands above: its order is that of the columns.
+        # Selected items are on top: their order is that of the columns.
         places = {key: place for place, key in enumerate(self._chosen)} if self._several else {}
         every = sorted(self._choices, key=lambda one: places.get(one.key, len(places)))
         self._found = fuzzy(text, every, of=lambda one: one.title)[:MOST_SHOWN]
@@ -119,7 +119,7 @@ class Picker(Modal[tuple[str, ...] | None]):
         options.highlighted = 0 if self._found else None
 
     def _nothing(self, text: str) -> str:
-        """What is said where there is nothing to choose."""
+        """The text of an empty list."""
         if not self._choices:
             return "nothing to choose"
         return f"none of {len(self._choices):,} is called so: {visible(text)}"
@@ -131,17 +131,17 @@ class Picker(Modal[tuple[str, ...] | None]):
     @property
     def _current(self) -> Choice | None:
         if (text := self.query_one(Input).value) != self._sought:
-            self._list(text)  # a key came before what was typed was told
+            self._list(text)  # a key came before the event of a change
         place = self.query_one(OptionList).highlighted
         return self._found[place] if place is not None and place < len(self._found) else None
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Seek while it is typed."""
+        """Search while typing."""
         if event.value != self._sought:
             self._list(event.value)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """A click takes it."""
+        """Choose by a click."""
         event.stop()
         if self._several:
             self.action_include()
@@ -150,13 +150,13 @@ class Picker(Modal[tuple[str, ...] | None]):
             self.action_take()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Where one is chosen a space is a letter."""
+        """Space is a letter if only one is chosen."""
         if action == "include" and not self._several:
             return False
         return super().check_action(action, parameters)
 
     def action_move(self, by: int) -> None:
-        """To another line."""
+        """Move the highlight."""
         options = self.query_one(OptionList)
         if by > 0:
             options.action_cursor_down()
@@ -164,7 +164,7 @@ class Picker(Modal[tuple[str, ...] | None]):
             options.action_cursor_up()
 
     def action_include(self) -> None:
-        """Take it in, or out."""
+        """Select or deselect it."""
         current = self._current
         if current is None:
             return
@@ -177,12 +177,12 @@ class Picker(Modal[tuple[str, ...] | None]):
             options.replace_option_prompt_at_index(options.highlighted, self._prompt(current))
 
     def action_take(self) -> None:
-        """Give back what is chosen."""
+        """Return the selection."""
         if self._several:
             self.leave(tuple(self._chosen))
         elif (current := self._current) is not None:
             self.leave((current.key,))
 
     def action_leave(self) -> None:
-        """Leave it as it was."""
+        """Cancel."""
         self.leave(None)

@@ -1,4 +1,4 @@
-"""Projects: what each may have, holds now and has used; and who holds it of the one under the cursor."""
+"""Projects: limits, current and past usage; and usage by user of the one under the cursor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ProjectsScreen(Listing["Project"]):
         return item.name, item.settings.owner
 
     def nothing(self) -> str:
-        """What that means for the user."""
+        """What having none means."""
         return self.none(
             Topic.PROJECTS, "no projects: your sessions count for you alone, without a limit"
         )
@@ -51,7 +51,7 @@ class ProjectsScreen(Listing["Project"]):
         return f"{shown:,} of {counted(known, 'project')}"
 
     def inspect(self, item: Project) -> None:
-        """Who holds what of it."""
+        """Receive usage by user."""
         name = item.name
 
         async def receive(feed: Feed) -> None:
@@ -60,7 +60,7 @@ class ProjectsScreen(Listing["Project"]):
         self.dashboard.inspect((Topic.PROJECT, name, receive))
 
     def lines(self, item: Project) -> Sequence[str]:
-        """What it may have and holds, who does, and what is left for the user."""
+        """Its limits and usage, its users, and the user's remaining share."""
         received = self.model.project
         if received is None or received.answer.project.name != item.name:
             return [*lines(item), "", self.none(Topic.PROJECT, "")]
@@ -68,6 +68,6 @@ class ProjectsScreen(Listing["Project"]):
         return [*shown_lines(received.answer), "", *own]
 
     def on_table_chosen(self) -> None:
-        """The sessions that count for it."""
+        """Show its sessions."""
         if (item := self.table.current) is not None:
             self.dashboard.show_sessions(f"project:{item.name}")

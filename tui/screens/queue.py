@@ -1,4 +1,4 @@
-"""The queue: who waits, in which place, and why the one under the cursor does."""
+"""The queue: sessions, their places, and why the one under the cursor waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class QueueScreen(Listing["QueuedSession"]):
-    """Queued sessions in order; each keeps its place in the queue while they are filtered."""
+    """Queued sessions in order; filtering does not change their places."""
 
     name_of = "queue"
     topics = (Topic.QUEUE,)
@@ -40,16 +40,16 @@ class QueueScreen(Listing["QueuedSession"]):
         return COLUMNS
 
     def key(self, item: QueuedSession) -> str:
-        """Its name; of one that is hidden whose it is, and since when."""
+        """Its name; of a hidden one, owner and creation time."""
         return item.session or f"{item.owner} {item.created_at.seconds}"
 
     def items(self) -> Sequence[QueuedSession]:
-        """Those that are known."""
+        """The queued sessions."""
         queue = self.model.queue
         return queue.sessions if queue is not None else ()
 
     def texts(self, item: QueuedSession) -> Sequence[str]:
-        """What its columns and its reason say."""
+        """Its columns, and its reason."""
         return item.session, item.owner, item.project, item.gpu_model, item.pod, item.reason
 
     def nothing(self) -> str:
@@ -57,7 +57,7 @@ class QueueScreen(Listing["QueuedSession"]):
         return self.none(Topic.QUEUE, "no queued sessions")
 
     def counts(self, shown: int, known: int) -> str:
-        """Totals of the whole queue; how many of it are shown where these are not all."""
+        """Totals of the whole queue; the number of shown ones if these are not all."""
         queue = self.model.queue
         if queue is None or not known:
             return "queue"
@@ -79,23 +79,23 @@ class QueueScreen(Listing["QueuedSession"]):
         return "nsml queue", super().command()[1]
 
     def chosen(self) -> Sequence[Session]:
-        """The one under the cursor, where it is one that the user may see."""
+        """The session under the cursor, if the user may see it."""
         found = self.table.current
         row = self.model.row_named(found.session) if found is not None else None
         return [row.session] if row else []
 
     def on_table_moved(self) -> None:
-        """Ask why that one waits."""
+        """Request why it waits."""
         self._look()
         super().on_table_moved()
 
     def on_screen_resume(self) -> None:
-        """Ask again, whatever another screen has looked at."""
+        """Request it again, whatever another screen has shown."""
         if self.is_mounted:
             self._look()
 
     def _look(self) -> None:
-        if self.is_in_front:  # behind another screen, that one says what is looked at
+        if self.is_in_front:  # else the screen in front decides what is shown
             self.dashboard.look_at(*self.chosen())
 
     def on_table_chosen(self) -> None:

@@ -1,4 +1,4 @@
-"""One session: how it stands with it, what it reported, what it printed, what it was asked for."""
+"""One session: its state, series, output and arguments."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ TABS: Final[tuple[type[SessionTab], ...]] = (
     ProcessesTab,
     StacksTab,
 )
-"""Behind the overview, the charts and the log."""
+"""After the overview, the charts and the log."""
 
 
 def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
-    """Show what a session printed."""
+    """Show a session's log."""
     shown = frame.model.shown
     lines: Sequence[str] = () if row is None else shown.lines
     if row is not None and shown.unended:
@@ -83,7 +83,7 @@ def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
 
 
 def explanation(frame: Frame, session: Session) -> list[str]:
-    """How it stands with a session, and why."""
+    """Describe the state of a session, and why."""
     answer = frame.model.shown.explanation
     waiting = answer.waiting if answer is not None and answer.HasField("waiting") else None
     is_live = session.state not in ENDED_STATES
@@ -94,7 +94,7 @@ def explanation(frame: Frame, session: Session) -> list[str]:
 
 
 class LogBelow(LogView):
-    """The log of a preview, beside which nothing says that it is held: it is only while keys are for it."""
+    """The log of a preview, which pauses only while focused: nothing beside it says that it is paused."""
 
     def on_blur(self) -> None:
         """Follow its end again."""
@@ -102,7 +102,7 @@ class LogBelow(LogView):
 
 
 class Preview(Horizontal):
-    """What the session under the cursor reported, beside what it printed last; of one that ended badly why, above both."""
+    """Charts of the session under the cursor, beside the end of its log; after a failure the reason, above both."""
 
     DEFAULT_CSS: ClassVar[str] = """
     Preview .ending { dock: top; height: auto; max-height: 3; color: $text-error; }
@@ -110,7 +110,7 @@ class Preview(Horizontal):
     _shown = ""
 
     def compose(self) -> ComposeResult:
-        """The two."""
+        """Charts and log."""
         yield Static(classes="ending")
         charts = Charts()
         charts.more_by = f"in its own screen: {key_of(self.app, 'table.open')}"
@@ -119,7 +119,7 @@ class Preview(Horizontal):
         yield Static(classes="words")
 
     def draw(self, frame: Frame, row: Row | None) -> None:
-        """Show what is known of it: of one that waits, why it does."""
+        """Show the session: if it is queued, why."""
         waits = row is not None and row.session.state == pb.SESSION_STATE_QUEUED
         charts, log = self.query_one(Charts), self.query_one(LogView)
         words, ending = self.query_one(".words", Static), self.query_one(".ending", Static)
@@ -127,7 +127,7 @@ class Preview(Horizontal):
             self._shown = row.session.id
             log.action_follow()
         why = visible(why_text(row.session)) if row is not None else ""
-        # Of a message without end its end stays: there stands what went wrong.
+        # A cut message keeps its end, which says what went wrong.
         set_text(ending, Text(fit_middle(why, 2 * max(self.content_size.width, 1))))
         ending.display = why != ""
         charts.display, log.display, words.display = not waits, not waits, waits
@@ -141,7 +141,7 @@ class Preview(Horizontal):
 
 
 class Panes(TabbedContent):
-    """Of which the one in front gets the focus. Textual brings that to the front which has got it: one that got it late came back."""
+    """Tabs whose active pane gets the focus. Textual activates the pane that got it: one that got it late came back."""
 
     def _on_tab_pane_focused(self, event: TabPane.Focused) -> None:
         event.stop()
@@ -196,7 +196,7 @@ class SessionScreen(ChartScreen):
         self._called = name_of_session
         self._first_tab = tab
         self._offered: tuple[object, ...] = ()
-        """By what it is chosen which keys are offered."""
+        """State that decides which keys are offered."""
 
     def body(self) -> ComposeResult:
         """The tabs."""
@@ -216,23 +216,23 @@ class SessionScreen(ChartScreen):
 
     @property
     def tab(self) -> SessionTab | None:
-        """The tab in front; None: the overview, the charts or the log, or nothing yet."""
+        """The tab in front; None: overview, charts or log, or nothing yet."""
         panes = self._panes
         pane = panes.active_pane if panes is not None else None
         return pane if isinstance(pane, SessionTab) else None
 
     @property
     def _panes(self) -> TabbedContent | None:
-        """The tabs; None until they are made. Asked for each key of the screen: `query` would walk all widgets."""
+        """The tabs; None until they exist. Read for each key of the screen: `query` would walk all widgets."""
         return self.query_one_optional("#tabs", TabbedContent)
 
     def details(self) -> Sequence[Detail]:
-        """What the tab in front shows."""
+        """Data of the tab in front."""
         row = self.row
         return self.tab.details(row.session) if self.tab is not None and row is not None else ()
 
     def command(self) -> tuple[str, str]:
-        """How the command line shows what the tab in front does."""
+        """The command equivalent to the tab in front."""
         row = self.row
         if row is None:
             return "", ""
@@ -262,13 +262,13 @@ class SessionScreen(ChartScreen):
         return [self.row.session] if self.row else []
 
     def draw(self) -> None:
-        """Show what is known of it, whatever the screen below looked at when it was left."""
+        """Show the session, whatever the screen below has shown."""
         self.dashboard.look_at(*self.chosen())
         row = self.row
         title = Text(f" {visible(self._called)} was removed" if row is None else "")
         if row is not None:
             session = row.session
-            self.dashboard.complete([session])  # what repeats it is made of all
+            self.dashboard.complete([session])  # repeating it needs all of it
             self._called = session.name
             word = word_of(session)
             title.append(f" {visible(session.name)}  ")
@@ -292,12 +292,12 @@ class SessionScreen(ChartScreen):
             self.refresh_bindings()
 
     def _draw_log_state(self) -> None:
-        """Say below the log what was found in it, whether it goes on, and what of it is there."""
+        """Show below the log its matches, whether it follows the end, and how much is loaded."""
         row, shown, log = self.row, self.model.shown, self.query_one(LogView)
         parts = [log.found_words]
         parts.append(_log_words(row, self.key_of("log.follow"), is_following=log.is_following))
         count = shown.first + len(shown.lines)
-        # The key that copies commands has it with the name, and the rank.
+        # The copied command has the name and the rank.
         tail = f"last {count:,} lines, all: $ nsml logs"
         parts.append(tail if count >= TAIL_LINES else counted(count, "line"))
         if row is not None and row.session.spec.replica_count > 1:
@@ -311,7 +311,7 @@ class SessionScreen(ChartScreen):
         set_text(self.query_one("#log-state", Static), Text(" " + " · ".join(filter(None, parts))))
 
     def on_log_view_changed(self) -> None:
-        """Say so."""
+        """Show it."""
         self._draw_log_state()
 
     def _overview(self, session: Session) -> list[str]:
@@ -331,10 +331,10 @@ class SessionScreen(ChartScreen):
                 lines.append(visible(f"  {title}: {text}"))
         return lines
 
-    # What keys do
+    # Key actions
 
     def action_back(self) -> None:
-        """Out of the search, or to the list."""
+        """Close the search, or the screen."""
         search = self.query_one("#search", Input)
         if search.display:
             search.display = False
@@ -343,11 +343,11 @@ class SessionScreen(ChartScreen):
             super().action_back()
 
     def action_tab(self, name: str) -> None:
-        """Another tab."""
+        """Switch the tab."""
         self.query_one("#tabs", TabbedContent).active = name
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Keys go to what the tab shows, which is received from now on."""
+        """Focus the content of the tab, and receive its data."""
         if event.pane.id == "logs":
             search = self.query_one("#search", Input)
             (search if search.display else self.query_one(LogView)).focus()
@@ -358,23 +358,23 @@ class SessionScreen(ChartScreen):
         self.redraw()
 
     def subscribe_tab(self) -> None:
-        """Receive what the tab in front shows now."""
+        """Receive the data of the tab in front."""
         if self.is_in_front:
             self.dashboard.subscribe_details(*self.details())
 
     def action_turn(self, by: int) -> None:
-        """The next tab, or the one before."""
+        """The next tab, or the previous one."""
         tabs = self.query_one("#tabs", TabbedContent)
         ids = [pane.id for pane in tabs.query(TabPane) if pane.id]
         tabs.active = ids[(ids.index(tabs.active) + by) % len(ids)]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of charts are for charts; to a browser no files are fetched."""
+        """Enable chart keys only on charts; browsers download no files."""
         if action in CHART_ACTIONS and (panes := self._panes) and panes.active != "plot":
             return False
         if action == "rank" and not self._has_ranks():
             return False
-        if action == "search" and self.tab is not None:  # which shows a list, and no log
+        if action == "search" and self.tab is not None:  # it has no log
             return False
         if action in {"hold", "set_knob"} and not self._runs:
             return False
@@ -383,7 +383,7 @@ class SessionScreen(ChartScreen):
         return super().check_action(action, parameters)
 
     def action_span(self) -> None:
-        """Another span of time of its devices."""
+        """Switch the time span of its devices."""
         if isinstance(self.tab, DevicesTab) and self.row is not None:
             self.tab.turn(self.row.session)
             self.subscribe_tab()
@@ -395,7 +395,7 @@ class SessionScreen(ChartScreen):
             self.dashboard.actions.pull(self.tab.current)
 
     def _has_ranks(self) -> bool:
-        """Whether the log or the processes in front are of one of several."""
+        """Whether log or processes in front are of one of several replicas."""
         panes, row = self._panes, self.row
         is_front = panes is not None and panes.active in {"logs", ProcessesTab.key_of}
         return is_front and row is not None and row.session.spec.replica_count > 1
@@ -406,17 +406,17 @@ class SessionScreen(ChartScreen):
         return self.row is not None and self.row.session.state in RUNS
 
     def key_titles(self) -> Mapping[str, str]:
-        """Whether a program is paused, or goes on."""
+        """Whether the key pauses or continues."""
         row = self.row
         hold = "Continue" if row is not None and is_held(row.session) else "Pause"
         return {"hold": hold, "set_knob": "Set"}
 
     def action_hold(self) -> None:
-        """Pause its program, or let it go on, once that is confirmed."""
+        """Pause or continue its program, after confirmation."""
         self.dashboard.actions.hold(self.chosen())
 
     def action_set_knob(self) -> None:
-        """Ask for other values of its knobs."""
+        """Ask for new values of its knobs."""
         if not self.dashboard.refuses_action("set"):
             self.action_tab("knobs")
             self.query_one(KnobsTab).ask()
@@ -440,11 +440,11 @@ class SessionScreen(ChartScreen):
         self.app.push_screen(Picker("Replica", choices, chosen=chosen), go)
 
     def action_shell(self) -> None:
-        """Start a shell in it; where the log of a replica is in front, in that one."""
+        """Start a shell in it; with a replica's log in front, in that one."""
         self.dashboard.actions.enter(self.chosen(), rank=self._rank_in_front)
 
     def action_evaluate(self) -> None:
-        """Ask for Python that its program evaluates; where the log of a replica is in front, that one's."""
+        """Ask for Python that its program evaluates; with a replica's log in front, that one's."""
         self.dashboard.actions.evaluate(self.chosen(), rank=self._rank_in_front)
 
     @property
@@ -452,18 +452,18 @@ class SessionScreen(ChartScreen):
         return self.model.shown.rank if self._has_ranks() else 0
 
     def action_search(self) -> None:
-        """Ask for a text to look for in the log."""
+        """Ask for a text to search in the log."""
         self.action_tab("logs")
         search = self.query_one("#search", Input)
-        search.display = True  # at once, so that what is typed next goes there
+        search.display = True  # at once: the next keys go there
         self.set_focus(search)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Mark it while it is typed."""
+        """Mark matches while typing."""
         self.query_one(LogView).seek(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go to where it is."""
+        """Go to a match."""
         event.input.display = False
         log = self.query_one(LogView)
         log.focus()
@@ -478,7 +478,7 @@ class SessionScreen(ChartScreen):
 
 
 def _again(session: Session) -> str:
-    """What repeats it; of one of which not all is here yet, what shows it."""
+    """Return the command that repeats it, or shows it if data is missing."""
     words = ["nsml", "command", session.name] if is_short(session) else repeat_words(session)
     return shell_line(words)
 

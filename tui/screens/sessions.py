@@ -1,4 +1,4 @@
-"""Sessions: what runs, is it learning, what waits and why; and the one under the cursor a little closer."""
+"""Sessions: their states, progress and queue reasons; and a preview of the one under the cursor."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 PREPARED_AT_ONCE: Final = 100
 MOST_TOLD_APART: Final = 1_000
-"""Sessions that decide the order of arguments where no argument is the same in all of them."""
+"""Sessions that decide the order of arguments if no argument is the same in all of them."""
 REST_S: Final = 0.15
-"""The cursor rests for so long before what is below the list is of the session under it."""
+"""The cursor rests so long before the preview shows its session."""
 AGES_S: Final = 10.0
-"""Ages in the list are drawn anew so often where nothing else is: they are told in minutes."""
+"""Redraw interval of ages in the list without other changes: they are in minutes."""
 _BELOW: Final = (Topic.SERIES, Topic.LOG, Topic.EXPLANATION)
 _AGING: Final = frozenset({State.STALE, State.OFFLINE})
 LEAST_LINES: Final = 24
-"""Of a terminal that has room for a preview."""
+"""Of a terminal with room for a preview."""
 
 
 class SessionsScreen(Frame):
@@ -114,7 +114,7 @@ class SessionsScreen(Frame):
         self._columns: tuple[object, list[Column[Session]]] = (None, [])
 
     def body(self) -> ComposeResult:
-        """The list, and what is below it."""
+        """The list, and the preview."""
         yield Static(id="counts")
         yield Table(
             COLUMNS,
@@ -131,12 +131,12 @@ class SessionsScreen(Frame):
 
     @property
     def table(self) -> Table[Any]:
-        """The list: of sessions, and of the lines above groups of them."""
+        """The list: of sessions, and of headings of groups."""
         return self.query_one("#sessions", Table)
 
     @property
     def session(self) -> Session | None:
-        """The one under the cursor."""
+        """The session under the cursor."""
         item = self.table.current
         return item if isinstance(item, Session) else None
 
@@ -147,18 +147,18 @@ class SessionsScreen(Frame):
 
     @property
     def row(self) -> Row | None:
-        """The one under the cursor."""
+        """The row under the cursor."""
         session = self.session
         return self.model.row(session.id) if session is not None else None
 
     def chosen(self) -> Sequence[Session]:
-        """What is marked, newest first; else the one under the cursor."""
+        """Marked sessions, newest first; else the one under the cursor."""
         rows = sorted(filter(None, map(self.model.row, self._marks)), key=lambda row: -row.created)
         marked = [row.session for row in rows]
         return marked or ([self.row.session] if self.row else [])
 
     def on_mount(self) -> None:
-        """Show it as the last time; keys are for the list."""
+        """Restore the saved view, and focus the list."""
         super().on_mount()
         self._listing = self.dashboard.preferences.sessions
         field = self.query_one("#filter", Input)
@@ -172,7 +172,7 @@ class SessionsScreen(Frame):
         self.table.focus()
 
     def age(self) -> None:
-        """Ages of the list are told in minutes, and seconds where something is received no more."""
+        """Redraw ages: minutes in the list, and seconds of data that is no longer received."""
         now = self.dashboard.clock.time()
         received = (self.model.sources[topic].state(now) for topic in (*self.topics, *_BELOW))
         if self._listed[-1:] == (now // AGES_S,) and _AGING.isdisjoint(received):
@@ -181,10 +181,10 @@ class SessionsScreen(Frame):
             self.redraw()
 
     def draw(self) -> None:
-        """Show the list, where it is another, and the preview."""
+        """Show the list, if it has changed, and the preview."""
         ages = self.dashboard.clock.time() // AGES_S
         model, user = self.model, self.dashboard.user
-        if user != self._user:  # who looks is learned after the first sessions
+        if user != self._user:  # the user is known after the first sessions
             self._user = user
             self._filter = complete(self._filter.text, me=user)
         listed = (model.listed, user, self._none(model.count), ages)
@@ -194,7 +194,7 @@ class SessionsScreen(Frame):
         self._preview()
 
     def _preview(self) -> None:
-        """Show what is known of the session that is looked at: while the cursor moves, that is the one before."""
+        """Preview the shown session: while the cursor moves, it is the previous one."""
         preview = self.query_one(Preview)
         preview.display = self._listing.has_preview and self.size.height >= LEAST_LINES
         if preview.display:
@@ -211,7 +211,7 @@ class SessionsScreen(Frame):
             rows = [row for row in rows if row.session.owner == self.dashboard.user]
         if rows != self._rows:
             self._rows = rows
-            # Once these are seen: what differs among them is told a moment later.
+            # After these are drawn: their differences follow a moment later.
             self.call_after_refresh(
                 in_background, self, "arguments", partial(self._compare_arguments, rows)
             )
@@ -254,7 +254,7 @@ class SessionsScreen(Frame):
         return " · ".join(parts)
 
     def _chosen_columns(self) -> list[Column[Session]]:
-        """The columns, which are others only where they were chosen anew: a table lays others out."""
+        """Return the columns, as the same list until others are chosen: a table lays out new ones."""
         listing = self._listing
         asked = (listing.sort, listing.is_down, listing.columns, listing.filter, self._shared)
         if self._columns[0] != asked:
@@ -262,7 +262,7 @@ class SessionsScreen(Frame):
         return self._columns[1]
 
     async def _compare_arguments(self, rows: Sequence[Row]) -> None:
-        """Find which arguments tell these sessions apart, a few at a time."""
+        """Find arguments that differ among these sessions, a few at a time."""
         counted_so_far: Differing[str | bool] = Differing()
         for place, row in enumerate(rows, 1):
             counted_so_far.add(row.filtered.arguments)
@@ -283,10 +283,10 @@ class SessionsScreen(Frame):
             f"no sessions yet · {self.key_of('sessions.submit')} submits one, as nsml run -e main.py does",
         )
 
-    # What keys do
+    # Key actions
 
     def on_table_moved(self) -> None:
-        """Look at the one under the cursor, once it rests there."""
+        """Show the session under the cursor, once it rests there."""
         if self._resting is not None:
             self._resting.stop()
         if self.model.shown.session_ids:
@@ -295,7 +295,7 @@ class SessionsScreen(Frame):
             self._look()
 
     def on_screen_resume(self) -> None:
-        """Look at that one again, whatever another screen has looked at."""
+        """Show that one again, whatever another screen has shown."""
         if self.is_mounted:
             self._fit()
             self._look()
@@ -315,25 +315,25 @@ class SessionsScreen(Frame):
             self.dashboard.open_session(row.session)
 
     def action_group(self) -> None:
-        """By project, by user, or not in groups."""
+        """Group by project, by user, or not at all."""
         following = list(By)[(list(By).index(self._listing.by) + 1) % len(By)]
         self._change(by=following, folded=())
         self.dashboard.subscribe_screen(self.subscriptions())
 
     def subscriptions(self) -> tuple[Topic, ...]:
-        """What it shows, and the quotas of projects where they are told."""
+        """Its topics, and projects while quotas are shown."""
         has_quotas = self._listing.by is By.PROJECT
         return (*self.topics, Topic.PROJECTS) if has_quotas else self.topics
 
     def monitored_topics(self, now: float) -> tuple[Topic, ...]:
-        """Beside the list the preview, which says in its own place what is not to be had at all."""
+        """Add unreachable topics of the preview, which reports denied ones itself."""
         below = (Topic.SERIES, Topic.LOG) if self.query_one(Preview).display else ()
         sources = self.model.sources
         gone = (one for one in below if sources[one].state(now) is State.OFFLINE)
         return (*self.topics, *gone)
 
     def action_fold(self, is_folded: bool) -> None:
-        """Leave out the sessions of the group that the cursor is in, or list them again."""
+        """Fold or unfold the group of the item under the cursor."""
         item = self.table.current
         if not self._listing.by or item is None:
             return
@@ -355,24 +355,24 @@ class SessionsScreen(Frame):
     def action_filter(self) -> None:
         """Ask for a filter."""
         field = self.query_one("#filter", Input)
-        field.display = True  # at once, so that what is typed next goes there
+        field.display = True  # at once: the next keys go there
         self.set_focus(field)
         in_background(self, "filter", self._prepare)
 
     def filter_by(self, text: str) -> None:
-        """Show those that a filter takes; `esc` shows all again."""
+        """Filter the list; `esc` shows all again."""
         field = self.query_one("#filter", Input)
         field.value = text
         field.display = False
         self.table.focus()
 
     async def _prepare(self) -> None:
-        """Have the sessions ready for the first word, a few at a time: keys come first."""
+        """Prepare the sessions for the first word, a few at a time: keys come first."""
         for _ in self.model.sheet.filling(PREPARED_AT_ONCE):
             await asyncio.sleep(0)
 
     async def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while it is typed, by those of its terms that are understood."""
+        """Filter while typing, by the valid terms."""
         error = self.query_one("#error", Static)
         error.display = False
         try:
@@ -383,14 +383,14 @@ class SessionsScreen(Frame):
             error.update(Text(self._wrong))
             self._filter = complete(event.value, me=self.dashboard.user)
         self._listing = msgspec.structs.replace(self._listing, filter=self._filter.text.strip())
-        if not event.input.display:  # what is being typed is not kept for the next time
+        if not event.input.display:  # unfinished input is not saved
             self._set(self._listing)
         self._list(is_other=True)
-        # Once the list has said that it is another, what was typed is drawn with it, and not by itself before.
+        # Let the list report its change first: then it is drawn together with the typed text.
         await asyncio.sleep(0)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Leave it as it is, where it is understood; else say that it is not kept."""
+        """Keep the filter, if it is valid; else say that it is not applied."""
         error = self.query_one("#error", Static)
         if error.display:
             error.update(
@@ -404,7 +404,7 @@ class SessionsScreen(Frame):
         self.table.focus()
 
     def _change(self, **fields: Any) -> None:
-        """Show the list in another way."""
+        """Change the view of the list."""
         self._set(msgspec.structs.replace(self._listing, **fields))
         self._list(is_other=True)
 
@@ -415,7 +415,7 @@ class SessionsScreen(Frame):
         )
 
     def action_back(self) -> None:
-        """Show all again: what was typed, then what was chosen by other keys."""
+        """Show all again: clear the filter, then the other choices."""
         field = self.query_one("#filter", Input)
         field.display = False
         if self._range_from:
@@ -428,7 +428,7 @@ class SessionsScreen(Frame):
         self.table.focus()
 
     def action_mark(self) -> None:
-        """Mark the one under the cursor, or unmark it, and move to the next: `space space` marks two."""
+        """Mark or unmark the one under the cursor, and move to the next: `space space` marks two."""
         if (session := self.session) is not None:
             self._marks ^= {session.id}
             self.table.action_move(1)
@@ -445,7 +445,7 @@ class SessionsScreen(Frame):
         self._list()
 
     def action_range(self) -> None:
-        """Begin a range at the cursor; mark it, where one was begun."""
+        """Start a range at the cursor; mark it, if one was started."""
         if (session := self.session) is None:
             return
         ids = [one.id for one in self.listed]
@@ -458,7 +458,7 @@ class SessionsScreen(Frame):
         self._list()
 
     def action_sort(self) -> None:
-        """Choose the column that is sorted by."""
+        """Choose the sort column."""
 
         def go(keys: tuple[str, ...] | None) -> None:
             if keys:
@@ -468,12 +468,12 @@ class SessionsScreen(Frame):
         self.app.push_screen(Picker("Sort by", self._choices(), chosen=[self._listing.sort]), go)
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Reverse the order."""
         self._change(is_down=not self._listing.is_down)
         self.table.action_edge(-1)
 
     def action_columns(self) -> None:
-        """Choose the columns; with none chosen they are those of `nsml ps`."""
+        """Choose the columns; with none, those of `nsml ps`."""
 
         def go(keys: tuple[str, ...] | None) -> None:
             if keys is not None:
@@ -485,20 +485,20 @@ class SessionsScreen(Frame):
         )
 
     def _choices(self) -> list[Choice]:
-        """All columns that there could be."""
+        """All possible columns."""
         keys = keys_of(row.filtered for row in self._rows).columns
         return [Choice(key, title_of(key)) for key in keys]
 
     def action_copy(self) -> None:
-        """Copy the names of what is chosen."""
+        """Copy names of chosen sessions."""
         self.dashboard.copy("\n".join(visible(one.name) for one in self.chosen()))
 
     def command(self) -> tuple[str, str]:
-        """How the command line lists the same."""
+        """The equivalent command line."""
         return command_of(self._listing)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In a browser there is no folder whose code could be sent; without groups there is none to fold."""
+        """Browsers have no folder to submit; folding needs groups."""
         if action == "new_run" and self.dashboard.is_web:
             return False
         if action == "fold" and not self._listing.by:
@@ -506,37 +506,37 @@ class SessionsScreen(Frame):
         return super().check_action(action, parameters)
 
     def action_new_run(self) -> None:
-        """Submit the folder, as the one under the cursor was."""
+        """Submit the folder, like the one under the cursor."""
         self.dashboard.submit(self.row.session if self.row is not None else None)
 
     def action_compare(self) -> None:
-        """What is marked side by side."""
+        """Compare the marked sessions."""
         self.dashboard.compare(self.chosen() if self._marks else ())
 
     def action_whose(self) -> None:
-        """One's own, or all that one may see."""
+        """Show one's own, or all visible ones."""
         self._change(is_mine=not self._listing.is_mine)
 
     def action_ended(self) -> None:
-        """With those that have ended, or without."""
+        """Show or hide ended sessions."""
         self._change(with_ended=not self._listing.with_ended)
 
     def action_preview(self) -> None:
-        """With what is below the list, or without."""
+        """Show or hide the preview."""
         self._change(has_preview=not self._listing.has_preview)
         self.redraw()
 
     def on_charts_resized(self) -> None:
-        """Ask for as many columns as there is room for."""
+        """Request as many columns as fit."""
         self._fit()
 
     def _fit(self) -> None:
-        if self.is_in_front:  # behind another screen, the charts of that one say how many
+        if self.is_in_front:  # else the screen in front decides
             for charts in self.query(Charts):
                 self.dashboard.fit_charts(charts.size.width)
 
     def on_resize(self, _event: events.Resize) -> None:
-        """A preview has room, or has none."""
+        """Show the preview, if it fits."""
         self.call_after_refresh(self.redraw)
 
 

@@ -1,4 +1,4 @@
-"""A new run: the line of `nsml run`, what the folder holds, and what its flags mean."""
+"""The form of a new run: the line of `nsml run`, the folder, and the flags."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class Submit(LinesUnderMouse, Modal[str | None]):
-    """A line that submits, which was understood; None: it was left.
+    """A valid line that submits; None: cancelled.
 
     Args:
-        line: what it begins with.
-        folder: what is said of the code that is sent.
-        nsml: the program, which tells its flags itself.
+        line: the initial text.
+        folder: describes the code to send.
+        nsml: the program, which prints its flags itself.
         environ: its environment.
-        typed: lines that were submitted before, the last one last.
+        typed: lines submitted before, the last one last.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -90,7 +90,7 @@ class Submit(LinesUnderMouse, Modal[str | None]):
             yield OutputView()
 
     def on_mount(self) -> None:
-        """Type at once; the flags come."""
+        """Focus the line; load the flags."""
         self.query_one(Input).focus()
         self.call_after_refresh(self._ask)
 
@@ -107,11 +107,11 @@ class Submit(LinesUnderMouse, Modal[str | None]):
 
     def _take(self, text: str, _rest: str) -> None:
         self._help += text
-        for view in self.query(OutputView):  # of a form that is being left there is none
+        for view in self.query(OutputView):  # a closing form has none
             view.show(self._help.rstrip("\n").split("\n"))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """What was wrong may be right now, and another code be meant."""
+        """Hide the error, and describe the line's code."""
         self.query_one(".error", Static).display = False
         self.query_one(".folder", Static).update(self._code_text(event.value))
 
@@ -121,7 +121,7 @@ class Submit(LinesUnderMouse, Modal[str | None]):
         return Text(visible(text))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take it, where it says what to run."""
+        """Return the line, if it is valid."""
         try:
             command = run_of(event.value)
         except CommandError as failed:
@@ -133,12 +133,12 @@ class Submit(LinesUnderMouse, Modal[str | None]):
         self.leave(command.text)
 
     def action_recall(self, by: int) -> None:
-        """What was submitted before, or after that."""
+        """Recall an earlier or later line."""
         field = self.query_one(Input)
         field.value = self._typed.turned(by, field.value)
         field.cursor_position = len(field.value)
 
     def action_leave(self) -> None:
-        """Leave it."""
+        """Cancel."""
         self.workers.cancel_node(self)
         self.leave(None)

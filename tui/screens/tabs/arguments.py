@@ -1,4 +1,4 @@
-"""What a session was asked for, key by key: keys are without dashes."""
+"""Arguments of a session, by key, without dashes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COLUMNS: tuple[Column[Row], ...] = (
 
 
 class ArgumentsTab(SessionTab):
-    """Arguments, and what else was asked for."""
+    """Arguments, and other requested settings."""
 
     name_of, key_of = "Args", "args"
 
@@ -43,18 +43,18 @@ class ArgumentsTab(SessionTab):
         yield Table(COLUMNS, key=lambda row: f"{row.kind} {row.key}", clock=self.now)
 
     def command(self, session: Session) -> Sequence[str]:
-        """That is the command line that repeats it."""
+        """Prints the line that repeats it."""
         return ("nsml", "command", session.name)
 
     def on_table_chosen(self, event: Table.Chosen) -> None:
-        """Tell all of a value that there is no room for."""
+        """Show a value in full."""
         event.stop()
         row: Row | None = self.query_one(Table).current
         if row is not None:
             cast("Shell", self.app).say(f"{row.title}: {_value(row, 0.0)}")
 
     def draw(self, frame: Frame, session: Session) -> None:
-        """Show them in the order in which they were given."""
+        """Show them in the given order."""
         rows = compare.by_kind([*compare.asked([session]), *compare.set_live([session])])
         table = self.query_one(Table)
         table.none = "it was asked for nothing in particular"

@@ -1,4 +1,4 @@
-"""What the devices of a session do, and its processes take."""
+"""Usage of a session's devices and processes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from tui.screens.frame import Frame
 
 SPANS: Final = ("10m", "1h", "")
-"""Of time that are shown in turn; the last is all since it was placed first."""
+"""Time spans shown in turn; the last is all since the first placement."""
 
 
 class DevicesTab(SessionTab):
-    """Load, memory, power and heat of each device; cores, memory and number of processes of each replica."""
+    """Load, memory, power and temperature of each device; cores, memory and process count of each replica."""
 
     name_of, key_of = "GPU", "gpu"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -45,21 +45,21 @@ class DevicesTab(SessionTab):
         yield TextView(has_titles=True)
 
     def span(self, session: Session) -> str:
-        """The span of time that is shown: of what has ended all, until another is chosen."""
+        """The shown time span: for an ended session all, until another is chosen."""
         if self._span is None:
             return SPANS[-1] if session.state in ENDED_STATES else SPANS[0]
         return self._span
 
     def turn(self, session: Session) -> None:
-        """Show the next span of time."""
+        """Switch to the next time span."""
         self._span = SPANS[(SPANS.index(self.span(session)) + 1) % len(SPANS)]
 
     def details(self, session: Session) -> Sequence[Detail]:
-        """What was measured in that span."""
+        """Telemetry of that span."""
         return (Detail(Topic.TELEMETRY, self.span(session)),)
 
     def command(self, session: Session) -> Sequence[str]:
-        """That draws the same."""
+        """The equivalent command."""
         span = self.span(session)
         return ("nsml", "gpumonitor", session.name, *(("--window", span) if span else ()))
 

@@ -1,4 +1,4 @@
-"""What happened to a session, from its submission on."""
+"""Events of a session, from its submission on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class EventsTab(SessionTab):
-    """What its record tells, and when it saved checkpoints; the newest first."""
+    """Events in its record, and its checkpoints; the newest first."""
 
     name_of, key_of = "Events", "events"
 
@@ -40,11 +40,11 @@ class EventsTab(SessionTab):
         return (Detail(Topic.CHECKPOINTS),)
 
     def command(self, session: Session) -> Sequence[str]:
-        """That tells why it is as it is."""
+        """Explains its state."""
         return ("nsml", "status", "--explain", session.name)
 
     def on_table_chosen(self, event: Table.Chosen) -> None:
-        """Tell all of what there is no room for."""
+        """Show an event in full."""
         event.stop()
         one: PlatformEvent | None = self.query_one(Table).current
         if one is not None:

@@ -48,7 +48,7 @@ class FilesTab(SplitTab):
         return found
 
     def details(self, session: Session) -> Sequence[Detail]:  # noqa: ARG002 - the same of all
-        """The files, and what can be seen of one."""
+        """The files, and the visible one."""
         files, entry = Detail(Topic.FILES), self.current
         if entry is None or not self.is_shown:
             return (files,)

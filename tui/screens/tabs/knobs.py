@@ -1,4 +1,4 @@
-"""The knobs of a session's running program, and what was changed in it."""
+"""The knobs of a session's running program, and the changes of the program."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NONE: Final = 'its program has no knob: lr = nsml.knob("lr", 0.01) declares one'
 
 
 class KnobsTab(SessionTab):
-    """A table of knobs, what was changed below it, and a line for other values."""
+    """A table of knobs, the changes below it, and an input line for values."""
 
     name_of, key_of = "Knobs", "knobs"
     DEFAULT_CSS: ClassVar[str] = """
@@ -61,11 +61,11 @@ class KnobsTab(SessionTab):
     def __init__(self) -> None:
         super().__init__()
         self._begun = ""
-        """What the line began with: the knob under the cursor."""
+        """The initial text of the line: the knob under the cursor."""
         self._asked = ""
-        """The line that is asked for, and of which nothing came yet."""
+        """The submitted line, while it is pending."""
         self._refused = ""
-        """Why what stands in the line was not set."""
+        """Why the line was not set."""
 
     def body(self) -> ComposeResult:
         """Both, and the line."""
@@ -80,51 +80,51 @@ class KnobsTab(SessionTab):
             yield Field(placeholder=form, compact=True, select_on_focus=False)
 
     def details(self, session: Session) -> Sequence[Detail]:
-        """What a program that runs says; once more after each change that was made."""
+        """Knobs of a running program; read again after each change."""
         if session.state not in RUNS:
             return ()
         made = [str(one.number) for one in session.changes if one.phase in MADE]
         return (Detail(Topic.KNOBS, made[-1] if made else ""),)
 
     def command(self, session: Session) -> Sequence[str]:
-        """That shows the same."""
+        """Shows the same."""
         return () if self.is_asking else ("nsml", "set", session.name)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what waits is withdrawn."""
+        """Withdraw only pending changes."""
         if action == "withdraw" and not any(map(open_change, self._screen().chosen())):
             return False
         return super().check_action(action, parameters)
 
     def action_withdraw(self) -> None:
-        """Withdraw the change that waits, once that is confirmed."""
+        """Withdraw the pending change, after confirmation."""
         cast("Shell", self.app).actions.withdraw(self._screen().chosen())
 
     @property
     def is_asking(self) -> bool:
-        """Whether the line for other values is there: with its field, which goes first where the screen is left."""
+        """Whether the input line is visible: with its field, which is removed first when the screen closes."""
         return any(line.display and line.query(Field) for line in self.query(".line"))
 
     def front(self) -> Widget | None:
-        """The line while it is there, else the table."""
+        """The line if it is visible, else the table."""
         return self.query_one(Field if self.is_asking else Table)
 
     def back(self) -> bool:
-        """Out of the line."""
+        """Close the line."""
         was_asking = self.is_asking
         if was_asking:
             self._close()
         return was_asking
 
     def ask(self) -> None:
-        """Ask for another value of the knob under the cursor, or of any."""
+        """Ask for a new value of the knob under the cursor, or of any."""
         knob: Knob | None = self.query_one(Table).current
         field = self.query_one(Field)
         self._begun = f"{knob.name}=" if knob is not None else ""
         self._asked = self._refused = ""
         field.value = self._begun
         field.cursor_position = len(field.value)
-        self.query_one(".line").display = True  # at once, so that what is typed next goes there
+        self.query_one(".line").display = True  # at once: the next keys go there
         self.screen.set_focus(field)
 
     def _close(self) -> None:
@@ -139,13 +139,13 @@ class KnobsTab(SessionTab):
         return cast("TabScreen", self.screen)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Say what is known of the knob that is typed."""
+        """Describe the typed knob."""
         event.stop()
         self._refused = ""
         self._screen().redraw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Have it set, as `nsml set` does; the line stays until it is."""
+        """Set it, as `nsml set` does; the line stays until it is set."""
         event.stop()
         text = event.value
         if text == self._asked:
@@ -172,12 +172,12 @@ class KnobsTab(SessionTab):
             self._screen().redraw()
 
     def _meant(self, text: str) -> str:
-        """Without the beginning of the line where all of it was typed behind that: `lr=lr=9`."""
+        """Drop the initial text if all of it was typed again after it: `lr=lr=9`."""
         begun = self._begun
         return text.removeprefix(begun) if begun and text.startswith(begun * 2) else text
 
     def _awaits(self, text: str) -> bool:
-        """Whether what stands in the line is what was asked for."""
+        """Whether the line's text is the submitted one."""
         is_there = self.is_attached and self.is_asking
         return is_there and text == self._asked == self.query_one(Field).value
 
@@ -186,7 +186,7 @@ class KnobsTab(SessionTab):
         self._screen().redraw()
 
     def on_table_chosen(self, event: Table.Chosen) -> None:
-        """Ask for another value of it."""
+        """Ask for a new value of it."""
         event.stop()
         self._screen().action_set_knob()
 

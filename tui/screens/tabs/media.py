@@ -1,4 +1,4 @@
-"""What a session showed beside its numbers: images, embeddings, texts and others."""
+"""Media that a session logged: images, embeddings, texts and others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tui.shell import Shell
 
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of one that is fetched to be shown."""
+"""Limit of downloads to show."""
 MOST_LINES: Final = 20_000
 MOST_IN_LINE: Final = 2_000
 _COLUMNS: Final = {"name", "step", "kind", "size", "rank"}
@@ -49,7 +49,7 @@ _COLUMNS: Final = {"name", "step", "kind", "size", "rank"}
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """What is in one of them, as it is drawn: by `paint` for a size, else as lines for `columns`; else `why` not."""
+    """Content ready to draw: by `paint` for a size, else as lines for `columns`; else `why` not."""
 
     key: str = ""
     columns: int = 0
@@ -59,7 +59,7 @@ class _Ready:
 
 
 class MediaTab(SplitTab):
-    """All of it, the newest first, and what is under the cursor."""
+    """All media, the newest first, and the one under the cursor."""
 
     name_of, key_of = "Media", "media"
 
@@ -74,7 +74,7 @@ class MediaTab(SplitTab):
         yield Table(columns, key=medium_key, clock=self.now)
 
     def shown(self) -> ComposeResult:
-        """What is under the cursor."""
+        """The one under the cursor."""
         yield Static(classes="head")
         yield Canvas()
         yield TextView()
@@ -86,14 +86,14 @@ class MediaTab(SplitTab):
         return found
 
     def details(self, session: Session) -> Sequence[Detail]:  # noqa: ARG002 - the same of all
-        """The list, and what can be seen of one."""
+        """The list, and the visible one."""
         listed, medium = Detail(Topic.MEDIA), self.current
         if medium is None or not self.is_shown or _why_not(medium):
             return (listed,)
         return listed, Detail(Topic.CONTENT, medium_key(medium))
 
     def command(self, session: Session) -> Sequence[str]:
-        """That shows the one under the cursor, or writes it to a file."""
+        """Shows the one under the cursor, or exports it."""
         words, medium = ["nsml", "media"], self.current
         words += operands(session.name, *([medium.name] if medium is not None else []))
         if medium is not None:
@@ -134,7 +134,7 @@ class MediaTab(SplitTab):
             view.show_text(ready.lines, of=ready.key, none=visible(ready.why))
 
     def _prepared(self, frame: Frame, medium: Media) -> _Ready:
-        """How it is drawn, as far as that is known; what is not is made ready behind the screen."""
+        """Return it ready to draw, as far as it is; else prepare it in the background."""
         key = medium_key(medium)
         if why := _why_not(medium):
             return _Ready(key, why=why)
@@ -172,7 +172,7 @@ _NOTHING_YET = "nothing was shown yet: nsml.image(NAME, pixels) in its code show
 
 
 def _why_not(medium: Media) -> str:
-    """Why it is not shown here; "" where it is."""
+    """Why it is not shown here; "" if it is."""
     if medium.state == MEDIA_STATE_LOST:
         return f"it is lost: {medium.why_lost}"
     if medium.state != MEDIA_STATE_DURABLE:
@@ -193,7 +193,7 @@ def _ready(
     *,
     is_plain: bool,
 ) -> _Ready:
-    """Look into it; this takes a while."""
+    """Decode it; this takes a while."""
     from nsml.view.scatter import embedding, scatter
     from tui.pictures import NoPicture, decoded, halves, shades
 

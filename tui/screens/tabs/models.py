@@ -1,4 +1,4 @@
-"""What a session saved: its checkpoints and artifacts."""
+"""Saved checkpoints and artifacts of a session."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ModelsTab(SessionTab):
         return (Detail(Topic.CHECKPOINTS), Detail(Topic.ARTIFACTS))
 
     def command(self, session: Session) -> Sequence[str]:
-        """That lists them."""
+        """Lists them."""
         return ("nsml", "model", "ls", session.name)
 
     @property
@@ -70,7 +70,7 @@ class ModelsTab(SessionTab):
         table.show(saved)
         lost = sum(map(is_lost, saved))
         size = size_text(sum(one.size_bytes for one in saved if not is_lost(one)))
-        # `nsml model ls` ends beside the prompt, and has the newest there.
+        # `nsml model ls` ends at the prompt, and has the newest there.
         counts = [
             counted(sum(not is_lost(one) for one in some), word)
             for some, word in ((checkpoints, "checkpoint"), (artifacts, "artifact"))

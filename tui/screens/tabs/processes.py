@@ -1,4 +1,4 @@
-"""The processes of a session, and who is connected to it."""
+"""The processes of a session, and its connections."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from tui.shell import Shell
 
 MOST_VISITORS: Final = 5
-"""That are listed, the first to come first."""
+"""Listed visitors, the earliest first."""
 
 
 class ProcessesTab(SessionTab):
-    """Those of one replica, the most active first; above them who is connected to it."""
+    """Processes of one replica, the most active first; above them its connections."""
 
     name_of, key_of = "Processes", "processes"
     DEFAULT_CSS: ClassVar[str] = """
@@ -49,11 +49,11 @@ class ProcessesTab(SessionTab):
         return cast("Shell", self.app).model.shown.rank
 
     def details(self, session: Session) -> Sequence[Detail]:
-        """Those of the replica that is looked at."""
+        """Those of the shown replica."""
         return (Detail(Topic.PROCESSES, str(self._rank)),) if session.state in RUNS else ()
 
     def command(self, session: Session) -> Sequence[str]:
-        """That lists them."""
+        """Lists them."""
         return ("nsml", "top", session.name, *(("--rank", str(self._rank)) if self._rank else ()))
 
     def draw(self, frame: Frame, session: Session) -> None:
@@ -75,7 +75,7 @@ class ProcessesTab(SessionTab):
 
 
 def _inside(found: ReplicaProcesses) -> Sequence[str]:
-    """Who is connected, a line each."""
+    """List connections, a line each."""
     lines = list(visitor_lines(found.visitors[:MOST_VISITORS]))
     more = len(found.visitors) - len(lines)
     if more:

@@ -1,4 +1,4 @@
-"""Tabs with a list, and beside it what is under the cursor."""
+"""Tabs with a list, and the item under the cursor beside it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from tui.screens.tabs.tab import TabScreen
 
 LEAST_COLUMNS: Final = 100
-"""Of a terminal that has room for both; in a narrower one what is opened is in the list's place."""
+"""Of a terminal with room for both; in a narrower one an opened item replaces the list."""
 
 
 class SplitTab(SessionTab):
-    """A table, and in `Vertical` what shows the item under its cursor."""
+    """A table, and in `Vertical` the item under its cursor."""
 
     DEFAULT_CSS: ClassVar[str] = """
     SplitTab {
@@ -46,16 +46,16 @@ class SplitTab(SessionTab):
         yield from ()
 
     def shown(self) -> ComposeResult:
-        """What shows the item under its cursor."""
+        """The item under the cursor."""
         yield from ()
 
     @property
     def is_shown(self) -> bool:
-        """Whether the item under the cursor can be seen."""
+        """Whether the item under the cursor is visible."""
         return not self.has_class("-narrow") or self.has_class("-open")
 
     def on_resize(self, event: events.Resize) -> None:
-        """Show both where there is room."""
+        """Show both if they fit."""
         is_narrow = event.size.width < LEAST_COLUMNS
         if event.size.width and is_narrow != self.has_class("-narrow"):
             self.set_class(is_narrow, "-narrow")
@@ -67,7 +67,7 @@ class SplitTab(SessionTab):
         self._look()
 
     def on_table_chosen(self, event: Table.Chosen) -> None:
-        """Have keys go to what is shown, which is alone where there is no room."""
+        """Focus the item, which replaces the list if both do not fit."""
         event.stop()
         self.add_class("-open")
         self.call_after_refresh(self._enter)
@@ -81,7 +81,7 @@ class SplitTab(SessionTab):
             view.focus()
 
     def back(self) -> bool:
-        """To the list."""
+        """Back to the list."""
         if not self.has_class("-open"):
             return False
         self.remove_class("-open")
@@ -90,7 +90,7 @@ class SplitTab(SessionTab):
         return True
 
     def _look(self) -> None:
-        """Receive what can be seen now, and draw it."""
+        """Receive the visible data, and draw it."""
         screen = cast("TabScreen", self.screen)
         if screen.tab is self:
             screen.subscribe_tab()

@@ -1,4 +1,4 @@
-"""What the Python threads of a session do."""
+"""Stacks of a session's Python threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class StacksTab(SessionTab):
-    """The stacks of all replicas, as they were when the tab was opened; what differs between ranks is marked."""
+    """The stacks of all replicas, as read when the tab was opened; differences between ranks are marked."""
 
     name_of, key_of = "Stacks", "stacks"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("v", "locals", "Locals", id="stacks.locals")]
@@ -46,11 +46,11 @@ class StacksTab(SessionTab):
         return (Detail(Topic.STACKS, self._what),) if session.state in RUNS else ()
 
     def command(self, session: Session) -> Sequence[str]:
-        """That shows the same."""
+        """Shows the same."""
         return ("nsml", "stacks", session.name, *(("--locals",) if self._what else ()))
 
     def action_locals(self) -> None:
-        """With the local variables of each call, or without."""
+        """Show or hide the local variables of each call."""
         self._what = "" if self._what else WITH_LOCALS
         screen = cast("TabScreen", self.screen)
         screen.subscribe_tab()

@@ -1,4 +1,4 @@
-"""What the tabs of a session have in common."""
+"""Common parts of a session's tabs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TabScreen(Protocol):
-    """What a tab asks of the screen it is on: `tui.screens.session.SessionScreen`."""
+    """The screen of a tab, as the tab uses it: `tui.screens.session.SessionScreen`."""
 
     @property
     def tab(self) -> SessionTab | None:
@@ -34,19 +34,19 @@ class TabScreen(Protocol):
         ...
 
     def chosen(self) -> Sequence[Session]:
-        """The session that it shows."""
+        """The shown session."""
         ...
 
     def subscribe_tab(self) -> None:
-        """Receive what the tab in front shows."""
+        """Receive the data of the tab in front."""
         ...
 
     def redraw(self) -> None:
-        """Draw what is known."""
+        """Draw the data."""
         ...
 
     def action_set_knob(self) -> None:
-        """Ask for another value of a knob."""
+        """Ask for a new value of a knob."""
         ...
 
     def action_pull(self) -> None:
@@ -55,9 +55,9 @@ class TabScreen(Protocol):
 
 
 class SessionTab(TabPane):
-    """A tab of a session, with a line below it: how it stands with what it shows, and the command that shows the same.
+    """A tab of a session, with a line below it: the state of its data, and the equivalent command.
 
-    `name_of` is what the line of tabs calls it, `key_of` its id.
+    `name_of` is its title, `key_of` its id.
     """
 
     name_of: ClassVar[str] = ""
@@ -67,41 +67,41 @@ class SessionTab(TabPane):
         super().__init__(self.name_of, id=self.key_of)
 
     def now(self) -> float:
-        """The moment that is shown, Unix seconds."""
+        """The shown time, Unix seconds."""
         return cast("Shell", self.app).clock.time()
 
     def compose(self) -> ComposeResult:
-        """What it shows, and the line below."""
+        """The content, and the line below."""
         yield from self.body()
         yield Static(classes="state")
 
     def body(self) -> ComposeResult:
-        """What it shows."""
+        """The content."""
         yield from ()
 
     def details(self, session: Session) -> Sequence[Detail]:  # noqa: ARG002 - of most it is the same
-        """What it needs to receive of the session while it is in front."""
+        """Data of the session to receive while it is in front."""
         return ()
 
     def command(self, session: Session) -> Sequence[str]:  # noqa: ARG002 - as of `details`
-        """The words of the command that shows the same; none where there is no such command."""
+        """Words of the equivalent command; none if there is no such command."""
         return ()
 
     def draw(self, frame: Frame, session: Session) -> None:
-        """Show what is known of it."""
+        """Show its data."""
 
     def front(self) -> Widget | None:
-        """The widget that keys are for."""
+        """The widget to focus."""
         return next((one for one in self.query("*") if one.can_focus and one.display), None)
 
     def back(self) -> bool:
-        """Whether there was something in it to leave."""
+        """Leave an inner view; False: there was none."""
         return False
 
     def say(
         self, frame: Frame, session: Session, words: Sequence[str], topic: Topic | None = None
     ) -> None:
-        """The line below: whether what is shown of a topic is new, `words`, and the command."""
+        """Set the line below: the topic's state unless it is live, `words`, and the command."""
         parts = list(words)
         if topic is not None:
             source = frame.model.sources[topic]
