@@ -1,1 +1,1 @@
-"""`nsml-tui`: what the platform does, live, in a terminal. See README.md in this folder."""
+"""`nsml-tui`: the platform, live, in a terminal. See README.md in this folder."""

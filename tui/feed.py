@@ -456,7 +456,7 @@ class Feed:
         await self._once(Topic.CONTENT, look)
 
     async def knobs(self, session: Session) -> None:
-        """What its program says of its knobs, once: it waits meanwhile, and whoever asks is inside."""
+        """Read its program's knobs, once: it waits meanwhile, and the caller is inside the session."""
 
         async def look() -> KnobsReceived:
             found = await read_knobs(self._client, session.id)
@@ -465,7 +465,7 @@ class Feed:
         await self._inside(Topic.KNOBS, look)
 
     async def processes(self, session: Session, rank: int) -> None:
-        """The processes of a replica, and who is connected to it."""
+        """Receive a replica's processes and connections."""
 
         async def look() -> ProcessesReceived:
             found = await self._client.sessions.processes(session.id, rank=rank)

@@ -97,7 +97,7 @@ class RecordingError(Exception):
 
 
 class Header(msgspec.Struct, array_like=True):
-    """What a recording is of."""
+    """The recorded platform."""
 
     version: int
     platform: str
@@ -550,7 +550,7 @@ class Recording:
             yield data
 
     def received(self, after: float | None, at: float) -> Iterator[tuple[float, Event]]:
-        """Yield platform-wide events up to `at`; `after` None: its whole state."""
+        """Yield general events from `after` to `at`; None: the state at `at`."""
         last = bisect_right(self._moments, at)
         if after is not None:
             for one in self._general[bisect_right(self._moments, after) : last]:
