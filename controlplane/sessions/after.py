@@ -48,11 +48,11 @@ class AfterOthers:
             await self._clock.sleep(LOOK_EVERY_S)
 
     async def look(self) -> None:
-        """Queue those of which all others have ended as they should, and stop those for which that is over.
+        """Queue held sessions with all conditions met, and stop those with conditions that can never be met.
 
         Raises:
             NotLeader: another control plane decides.
-            HistoryUnavailable: how one of the others ended cannot be read now.
+            HistoryUnavailable: the end state of one of the others cannot be read now.
         """
         waiting = [
             stored.value
@@ -76,8 +76,8 @@ class AfterOthers:
             await self._committer.decide_all(decisions)
 
     async def _state_of(self, after: After) -> SessionState | None:
-        """The state of one of the others; None when it was removed."""
-        # In this order: one that ends is in the history before it leaves what is live.
+        """Return the state of one of the others; None if it was removed."""
+        # In this order: an ended session is in the history before it leaves the live state.
         if (live := self._state.session(after.session_id)) is not None:
             return live.state
         row = await self._history.catalogue.session(after.session_id)
@@ -90,7 +90,7 @@ def waits_for_others(session: Session) -> bool:
 
 
 def unmet_words(states: list[tuple[After, SessionState | None]]) -> str:
-    """Why it never starts: of the first session that did not succeed."""
+    """Say why it never starts: the first session that did not succeed."""
     after, state = next(pair for pair in states if verdict(*pair) is Verdict.NEVER)
     if state is None:
         return f"it starts after the success of {after.name}, which was removed"

@@ -1,4 +1,4 @@
-"""What the attempts of an ended session are charged: the ledger's rows, which say what a price may depend on."""
+"""Charges of an ended session's attempts: ledger rows with everything that a price may depend on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def charges_of(session: Session) -> tuple[AttemptCharge, ...]:
-    """One row an ended attempt; none of a session that ran on another platform."""
+    """Return one row per ended attempt; none for a session that ran on another platform."""
     if session.imported is not None:
         return ()
     return tuple(
@@ -34,7 +34,7 @@ def charges_of(session: Session) -> tuple[AttemptCharge, ...]:
 
 
 def _models_text(attempt: EndedAttempt) -> str:
-    """The GPUs of an attempt as the ledger has them: "" where a version before did not keep their models."""
+    """Encode an attempt's GPUs for the ledger; "" if an older version did not store their models."""
     if attempt.gpu_thousandths and not attempt.gpu_models:
         return ""
     return json.dumps(dict(attempt.gpu_models), sort_keys=True)

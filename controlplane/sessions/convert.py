@@ -1,4 +1,4 @@
-"""Sessions."""
+"""Convert sessions between messages and domain values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import User
     from controlplane.domain.values import Stop
 
-# The contract's names of our values, by value; messages take them as they are.
+# The contract's enum names by our values; message fields accept the names.
 _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
 _STATES_BACK: Final = {sessions_pb2.SessionState.Value(_STATES[one]): one for one in SessionState}
 _ORIGINS_BACK: Final = {
@@ -65,7 +65,7 @@ CAUSES: Final = {cause: f"CAUSE_{cause.value}" for cause in Cause}
 
 
 def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Submission:
-    """What a user wants."""
+    """Convert a request."""
     return Submission(
         owner=owner,
         request_id=request.request_id,
@@ -117,7 +117,7 @@ def _to_after(asked: sessions_pb2.After) -> After:
 
 
 def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
-    """What is asked for, its datasets left out."""
+    """Convert a spec without its datasets."""
     asked = SessionSpec(
         entry=spec.entry,
         args=tuple(spec.args),
@@ -163,7 +163,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
 
 
 def to_wanted(request: sessions_pb2.ChangeProgramRequest) -> Wanted:
-    """What a user wants changed in running programs."""
+    """Convert a requested change of running programs."""
     kind = _CHANGE_KINDS.get(request.kind)
     if kind is None:
         raise InvalidRequest(f"unknown kind of change: {request.kind}")
@@ -185,7 +185,7 @@ def to_wanted(request: sessions_pb2.ChangeProgramRequest) -> Wanted:
 
 
 def to_knob_value(message: sessions_pb2.KnobValue) -> KnobValue:
-    """A value of a knob from a step on."""
+    """Convert a knob's value from a step on."""
     return KnobValue(
         name=message.name,
         value=message.value,
@@ -195,12 +195,12 @@ def to_knob_value(message: sessions_pb2.KnobValue) -> KnobValue:
 
 
 def knob_message(value: KnobValue) -> sessions_pb2.KnobValue:
-    """A value of a knob from a step on."""
+    """Convert a knob's value from a step on."""
     return _KNOB.to_message(value)
 
 
 def change_message(change: ProgramChange) -> sessions_pb2.ProgramChange:
-    """A change of running programs, as its viewers and its agents see it."""
+    """Convert a change of running programs, for viewers and agents."""
     message = _CHANGE.to_message(change)
     _set_limit(change, message)
     return message
@@ -212,7 +212,7 @@ def _set_limit(change: ProgramChange, message: sessions_pb2.ProgramChange) -> No
 
 
 def _named_span(spec: sessions_pb2.SessionSpec, field: str, what: str, attempt: str) -> float:
-    """Seconds, where 0 is that none was named: so 0 that was named is refused."""
+    """Return seconds, 0 if the field is not set; an explicit 0 is refused."""
     if not spec.HasField(field):
         return 0.0
     seconds = seconds_of(getattr(spec, field))
@@ -222,7 +222,7 @@ def _named_span(spec: sessions_pb2.SessionSpec, field: str, what: str, attempt: 
 
 
 def to_filter(message: sessions_pb2.SessionFilter) -> Filter:
-    """Which sessions."""
+    """Convert a filter."""
     try:
         states = tuple(_STATES_BACK[number] for number in message.states)
     except KeyError as error:
@@ -239,7 +239,7 @@ def to_filter(message: sessions_pb2.SessionFilter) -> Filter:
 
 
 def to_summary_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Which values of summaries a list carries beside the first ones."""
+    """Return the summary values a list shows beside the first ones."""
     if len(names) > MOST_NAMES:
         raise TooLarge(f"at most {MOST_NAMES} values of summaries by name")
     return tuple(dict.fromkeys(names))
@@ -272,7 +272,7 @@ _SPEC: Final = encoder(
 
 
 def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
-    """A spec with its defaults filled in; somebody else's datasets are named OWNER/NAME."""
+    """Convert a spec with defaults filled in; other owners' datasets are named OWNER/NAME."""
     message = sessions_pb2.SessionSpec()
     _fill_spec(spec, owner, message)
     return message
@@ -300,13 +300,13 @@ def _fill_spec(spec: SessionSpec, owner: str, message: sessions_pb2.SessionSpec)
 
 
 SHORT_BYTES: Final = 4 << 10
-"""Of a command, and of an environment, in a message that is short."""
+"""Limit for a command, and for an environment, in short messages."""
 SHORT_CHANGES: Final = 16
-"""Changes of running programs in such a message, the last ones; only the last one with what its processes said."""
+"""Number of latest program changes in short messages; only the last one has the reports of its processes."""
 
 
 def shorten(message: sessions_pb2.Session) -> None:
-    """Leave out the end of what is long in what was asked for, and early changes, and say how much that is."""
+    """Truncate long commands and environments, drop early changes, and set `left_out_bytes`."""
     left_out = sum(one.ByteSize() for one in message.changes[:-SHORT_CHANGES])
     del message.changes[:-SHORT_CHANGES]
     for change in message.changes[:-1]:
@@ -314,7 +314,7 @@ def shorten(message: sessions_pb2.Session) -> None:
     spec = message.spec
     entry, missing = _beginning(spec.entry, SHORT_BYTES)
     left_out += missing
-    if missing:  # assigned, it would be a spec where there is none
+    if missing:  # assigning would create a spec where there is none
         spec.entry = entry
     for words in (spec.args, spec.argv, message.command):
         left_out += _shorten(words)
@@ -329,7 +329,7 @@ def shorten(message: sessions_pb2.Session) -> None:
 
 
 def _shorten(words: MutableSequence[str]) -> int:
-    """Leave out words from the one on that has no room, of which the beginning stays; how many bytes are left out."""
+    """Truncate words in place to SHORT_BYTES together; return the number of bytes left out."""
     room = SHORT_BYTES
     for place, word in enumerate(words):
         size = len(word.encode())
@@ -343,7 +343,7 @@ def _shorten(words: MutableSequence[str]) -> int:
 
 
 def _beginning(text: str, size: int) -> tuple[str, int]:
-    """As many whole characters of a text as fit into so many bytes, and how many bytes are missing."""
+    """Truncate a text to `size` bytes of whole characters; return it and the number of bytes cut."""
     data = text.encode()
     if len(data) <= size:
         return text, 0
@@ -388,7 +388,7 @@ _SESSION: Final = encoder(
     sessions_pb2.Session,
     extra=(
         *("spec", "stop", "command", "usage", "episodes", "progress", "simulated"),
-        # What is known of it beside its record.
+        # Data from outside its record.
         *("waiting", "revision", "checkpoint_count", "lost_checkpoint_count"),
         *("summary", "summary_names", "summary_left_out", "left_out_bytes", "environment_lock"),
         "made_datasets",
@@ -402,13 +402,13 @@ _SESSION: Final = encoder(
 
 
 def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Session:
-    """What a session's record says, as its viewers see it.
+    """Convert a session's record for viewers.
 
-    `shows_values`: with the values of its environment, which are its owner's to see.
+    `shows_values`: include the values of its environment, which are private to its owner.
     """
     spec, environment = session.spec, session.spec.environment
     if not shows_values:
-        # Before there is a message: a message's map that is changed while it is read skips names.
+        # Before building the message: a message's map skips names if changed during iteration.
         spec = replace(spec, environment=dict.fromkeys(environment, variables.HIDDEN))
         environment = {}
     message = _SESSION.to_message(session)
@@ -436,7 +436,7 @@ def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Ses
 def usage_message(
     usage: Usage, attempts: Iterable[EndedAttempt], idle_since: float = 0.0
 ) -> sessions_pb2.SessionUsage:
-    """What was measured of a session's devices, and of how many of its attempts nothing is known."""
+    """Convert the measured device usage, and count attempts without measurements."""
     message = _USAGE.to_message(usage)
     since = timestamp(idle_since)
     if since is not None:

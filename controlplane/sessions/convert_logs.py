@@ -1,4 +1,4 @@
-"""Logs: where readers begin and end, and the pieces that pages are sent in."""
+"""Convert log requests and pages: positions, searches, and the pieces of a page."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 64 << 10
 LAST_POSITION: Final = 1 << 62
-"""Further than any stream goes, and within what the history counts to."""
+"""Beyond the end of any stream, and within the history's integer range."""
 
 
 def to_position(request: pb.ReadLogsRequest, now: float) -> LogPosition:
-    """Where to begin and to end; `now` (Unix seconds) is what ages are counted from.
+    """Convert the range to read; ages count back from `now` (Unix seconds).
 
     Raises:
-        InvalidRequest: no log is that long, or the moment is none.
+        InvalidRequest: the offset is beyond any log, or a time is invalid.
     """
     if request.offset > LAST_POSITION:
         raise InvalidRequest(f"no log has {request.offset} bytes")
@@ -61,7 +61,7 @@ def _moment(
 
 
 def to_search(request: pb.SearchLogsRequest) -> Search:
-    """What to look for."""
+    """Convert a search."""
     return Search(
         pattern=request.pattern,
         is_literal=request.literal,
@@ -72,7 +72,7 @@ def to_search(request: pb.SearchLogsRequest) -> Search:
 
 
 def found_messages(found: Findings) -> Iterator[pb.SearchLogsResponse]:
-    """What was found, in as many messages as it takes; where to go on is said in the last."""
+    """Split findings into messages; each has the position to continue from."""
     *parts, last = parts_of(map(_line_message, found.lines))
     for lines, following in pairwise([*parts, last]):
         yield pb.SearchLogsResponse(
@@ -103,7 +103,7 @@ def _line_message(line: Line) -> pb.LogLine:
 
 
 def log_pieces(page: LogPage, *, with_times: bool) -> Iterator[pb.ReadLogsResponse]:
-    """The page in messages of at most `PIECE_BYTES`."""
+    """Split a page into messages of at most `PIECE_BYTES`."""
     missing, last = page.missing_bytes, page.offset + len(page.data)
     for start in range(page.offset, last, PIECE_BYTES) if page.data else (page.offset,):
         end = min(start + PIECE_BYTES, last)

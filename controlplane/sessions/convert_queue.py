@@ -1,4 +1,4 @@
-"""Why sessions wait, as the contract says it."""
+"""Messages on the queue and on wait reasons."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHORTAGE: Final = encoder(Shortage, pb.Shortage)
 def waiting_message(
     deferral: Deferral, *, queued: int, viewer: UserCaller, accounts: Accounts
 ) -> pb.Waiting:
-    """Why a session waits; of holders that the viewer may not see only whose they are."""
+    """Explain why a session waits; holders hidden from the viewer show only their owner."""
     why = deferral.explanation
     return pb.Waiting(
         place=deferral.place,
@@ -70,7 +70,7 @@ def queued_message(
     start: Start,
     share: float,
 ) -> pb.QueuedSession:
-    """A row of the queue; of a session that the viewer may not see only whose, how large and how old."""
+    """Build a row of the queue; sessions hidden from the viewer show only owner, size and age."""
     spec = session.spec
     message = pb.QueuedSession(
         place=place,
@@ -98,7 +98,7 @@ def queued_message(
 
 
 def to_supposed(change: pb.WhatIf, spec: SessionSpec) -> SessionSpec:
-    """What the session would ask for."""
+    """Apply a what-if change to a spec."""
     resources = spec.resources
     for field in ("gpu_thousandths", "cpu_thousandths", "memory_bytes"):
         if change.HasField(field):

@@ -1,4 +1,4 @@
-"""An ended session goes to the catalogue, and then leaves the store; in its place comes a notice, if its owner wants one."""
+"""Move ended sessions to the catalogue, then out of the store, adding a notice if the owner wants one."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Exporter:
     """Moves ended sessions; each step may be repeated.
 
     Args:
-        term: of our leadership, in which everything is written.
-        ended: is told the id of a session that has ended and does not keep all checkpoints, once it is in the catalogue.
+        term: our leadership term, used for all writes.
+        ended: called with the id of each moved session that does not keep all checkpoints.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Exporter:
         self._term = term
 
     async def export(self, sessions: Sequence[Session]) -> set[str]:
-        """Put them into the catalogue, then delete their keys together; ids of those done.
+        """Put them into the catalogue, then delete their keys; return the ids of moved sessions.
 
         Raises:
             Deposed: a later leader has written to the catalogue.
@@ -76,7 +76,7 @@ class Exporter:
         return {session.id for session in done}
 
     async def _notices(self, sessions: Sequence[Session]) -> dict[str, Notice] | None:
-        """What is to be told of them, by id; None: the store does not answer."""
+        """Return the notices of their ends, by id; None: the store does not respond."""
         try:
             return await self._outbox.of_ends(one for one in sessions if one.imported is None)
         except StoreError as error:
@@ -120,7 +120,7 @@ def _removal(session: Session, notice: Notice | None) -> Callable[[Draft], None]
 
 
 def uses_of(session: Session) -> tuple[DatasetUse, ...]:
-    """The versions of datasets that a session used."""
+    """Return the dataset versions used by a session."""
     return tuple(
         DatasetUse(one.owner, one.name, one.version)
         for one in session.spec.datasets
@@ -129,9 +129,9 @@ def uses_of(session: Session) -> tuple[DatasetUse, ...]:
 
 
 def lost_files(session: Session) -> list[Artifact]:
-    """The files of its attempts that went with their nodes, as nobody else reports them.
+    """Return the files lost with the nodes of its attempts, since nobody else reports them.
 
-    A node that comes back and still has some makes them durable all the same.
+    A node that returns with some of them still makes them durable.
     """
     if not session.spec.keeps_files or session.imported is not None:
         return []
@@ -153,7 +153,7 @@ def lost_files(session: Session) -> list[Artifact]:
 
 
 def row_of(session: Session) -> SessionRecord:
-    """An ended session as the catalogue keeps it."""
+    """Convert an ended session to its catalogue row."""
     return SessionRecord(
         id=session.id,
         name=session.name,

@@ -16,7 +16,7 @@ AT_ONCE: Final = 64
 """Sessions that are exported together."""
 
 GATHER_S: Final = 0.05
-"""Pause between two rounds: nobody waits for an export, and many together cost less."""
+"""Pause between rounds: nobody waits for an export, and batches are cheaper."""
 
 RETRY_S: Final = 1.0
 
@@ -30,7 +30,7 @@ class Exporting:
         self._clock = clock
 
     async def run(self) -> None:
-        """Export what has ended, until cancelled."""
+        """Export ended sessions until cancelled."""
         with self._state.subscribed() as changes:
             ended = {
                 stored.value.id: stored.value
@@ -45,13 +45,13 @@ class Exporting:
                 await self._clock.sleep(GATHER_S)
 
     async def _round(self, ended: dict[str, Session]) -> dict[str, Session]:
-        """Export some; what is left."""
+        """Export some; return the rest."""
         tried = dict(list(ended.items())[:AT_ONCE])
         if not tried:
             return ended
         done = await self._exporter.export(list(tried.values()))
         if len(done) < len(tried):
             await self._clock.sleep(RETRY_S)
-        # Those that failed go to the end, so that one cannot hold up the others.
+        # Failed ones move to the end, so that one cannot block the others.
         later = {key: one for key, one in ended.items() if key not in tried}
         return later | {key: one for key, one in tried.items() if key not in done}

@@ -1,4 +1,4 @@
-"""The life of sessions: submission, scheduling, what is shown of them, their end."""
+"""Wiring of sessions: submission, scheduling, views, their end."""
 
 from __future__ import annotations
 
@@ -45,14 +45,13 @@ if TYPE_CHECKING:
     from controlplane.core.core import Core
 
 _READING_LOGS: Final = 8
-"""Pages of logs that are read at one time. They may come from the object store: waiting for that holds up nothing
-else,"""
+"""Concurrent reads of log pages. Apart from other reads, since the object store may be slow."""
 _READING_LOGS_EACH: Final = 4
-"""and how many of these for one user."""
+"""Of these, per user."""
 
 
 def scheduling(core: Core) -> Scheduling:
-    """The scheduling loop, which knows why what waits waits."""
+    """The scheduling loop; it also explains why sessions wait."""
     return Scheduling(
         state=core.state,
         committer=core.committer,
@@ -63,14 +62,14 @@ def scheduling(core: Core) -> Scheduling:
 
 
 def program_changes(core: Core) -> ProgramChanges:
-    """The loop that carries changes of running programs through."""
+    """The loop that executes changes of running programs."""
     return ProgramChanges(
         state=core.state, committer=core.committer, contacts=core.contacts, clock=core.clock
     )
 
 
 def presenter(core: Core) -> Presenter:
-    """What users see of sessions."""
+    """The builder of session messages."""
     return Presenter(
         state=core.state,
         history=core.history,
@@ -84,7 +83,7 @@ def presenter(core: Core) -> Presenter:
 
 
 def wire(core: Core) -> Feature:
-    """Offer SessionService; the leader schedules, and moves what has ended to the history."""
+    """Offer SessionService; the leader schedules, and moves ended sessions to the history."""
     submitter = _submitter(core)
     exporter = Exporter(
         history=core.history,

@@ -1,4 +1,4 @@
-"""Idle limits: the leader stops a session that asked for it once it was out of use for so long."""
+"""Idle limits: the leader stops sessions that have been idle for their limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 
 class IdleLimits:
-    """The loop. A leader that begins to lead counts anew: it was not there to see who was connected."""
+    """The loop. A new leader restarts the count: it does not know about earlier connections."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class IdleLimits:
             await self.look()
 
     async def look(self) -> None:
-        """Note which sessions are in use, and stop those that were not for as long as they said.
+        """Record which sessions are active, and stop those idle for their limit.
 
         Raises:
             NotLeader: another control plane decides.
@@ -87,7 +87,7 @@ class IdleLimits:
     def _activity(self, session: Session, samples: Mapping[str, NodeSample]) -> Activity:
         percent: list[float] = []
         cores: list[float] = []
-        # what a simulated one does is made up
+        # the utilization of simulated devices is made up
         simulated = {
             one.uuid for replica in session.replicas for one in replica.devices if one.simulated
         }
@@ -114,7 +114,7 @@ class IdleLimits:
 
 
 def _stop(draft: Draft, seen: Session, now: float) -> None:
-    """Have it end, if it is as it was seen."""
+    """Stop it, unless its attempt or state has changed."""
     session = draft.session(seen.id)
     if session is None or (session.attempt, session.state) != (seen.attempt, seen.state):
         return

@@ -1,4 +1,4 @@
-"""Searches in logs, from what is committed: a few steps at a time, however many ask."""
+"""Searches in committed logs: a few steps at a time, however many users search."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from nsml.common.clock import Offload
 
 MOST_AT_ONCE: Final = 2
-"""Steps of searches that run at one time; the others wait, a page each, and users take turns."""
+"""Concurrent search steps, of one page each; others wait, and users take turns."""
 MOST_WAITING: Final = 1_000
-"""Searches of one user that wait."""
+"""Waiting searches per user."""
 LONGEST_STEP_S: Final = 1.0
-"""Of a page. Patterns that are made to take long are told so with the first one."""
+"""CPU time limit of a page; patterns built to be slow fail at the first one."""
 SILENT_BYTES: Final = 8 << 20
-"""So much is searched at most without a word of where it has come to."""
+"""A search reports its position at least once per so many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a step found, and where to go on: at byte `next` of an attempt, in a line of that number (0: not known)."""
+    """Results of a step; continue at byte `next` of the attempt, in line `next_line` (0: unknown)."""
 
     lines: list[Line]
     attempt: int
@@ -41,7 +41,7 @@ class Findings:
 
 
 class Searches:
-    """Looks for patterns in logs."""
+    """Searches logs for patterns."""
 
     def __init__(self, *, followers: Readers, run: Offload) -> None:
         self._followers = followers
@@ -60,9 +60,9 @@ class Searches:
         line: int,
         follow: bool,
     ) -> AsyncGenerator[Findings, None]:
-        """Lines in order and once; ends as Readers.log does, and raises what that and Matcher raise.
+        """Yield found lines in order, each once; ends as Readers.log, raises as that and Matcher.
 
-        `who` waits for a turn for each page. `line`: the number of the line at the start; 0: not known.
+        `who` waits for a turn for each page. `line`: the line number at the start; 0: unknown.
         """
         matcher = await self._run(partial(Matcher, search))
         scanner, attempt, silent = Scanner(matcher, line=line), 0, 0
@@ -83,7 +83,7 @@ class Searches:
             yield _findings(await self._step(who, scanner.end), attempt, scanner)
 
     async def _step(self, who: str, work: Callable[[], list[Line]]) -> list[Line]:
-        """Who leaves meanwhile leaves the turn to what still runs."""
+        """Run a step; if cancelled, it keeps the turn until it ends."""
         await self._turns.take(who)
         running = asyncio.ensure_future(self._run(partial(_timed, work)))
         running.add_done_callback(partial(self._end_turn, who))
@@ -99,11 +99,11 @@ class Searches:
     def _end_turn(self, who: str, running: asyncio.Future[tuple[list[Line], float]]) -> None:
         self._turns.give_back(who)
         if not running.cancelled():
-            running.exception()  # raised where it is awaited, if anybody still does
+            running.exception()  # raised where it is awaited, if it still is
 
 
 def _timed(work: Callable[[], list[Line]]) -> tuple[list[Line], float]:
-    """What `work` gives, and how long the processor had with it: a busy machine is no slow pattern."""
+    """Return the result of `work`, and its CPU time: a busy machine does not make a pattern slow."""
     begin = time.thread_time()
     lines = work()
     return lines, time.thread_time() - begin

@@ -1,4 +1,4 @@
-"""New sessions into the coordination store: record, name, number and request id in one transaction."""
+"""Write new sessions to the store: record, name, number and request id in one transaction."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ async def put_sessions(
     last: Mapping[str, int],
     further: Iterable[Compare] = (),
 ) -> int:
-    """Write sessions whose requests have made none; the revision, or 0 when somebody wrote in between.
+    """Write sessions of new requests; return the revision, or 0 after a concurrent write.
 
-    What is in the store then is known here afterwards.
+    Afterwards `state` has the store's values.
 
     Args:
         store: the coordination store.
-        state: what is known of it.
-        sessions: each with a name and a request id of its own.
-        last: the numbers given last with these, by the key of the counter.
-        further: conditions under which they may be written.
+        state: our copy of it.
+        sessions: with unique names and request ids.
+        last: the highest numbers assigned to them, by counter key.
+        further: more conditions of the transaction.
 
     Raises:
         InvalidTransaction: together they are too large.
-        CommitUnknown, StoreUnavailable: they may be written all the same, or not.
+        CommitUnknown, StoreUnavailable: they may have been written, or not.
     """
     made = list(sessions)
     counters = {key: state.counters.get(key) for key in last}
@@ -67,7 +67,7 @@ async def put_sessions(
             else:
                 item = response.item
                 state.put(item.key, item.value, item.mod_revision)
-        # A request that exists is looked for again: its session is known by then.
+        # The caller looks for an existing request again: its session is known by then.
         await state.reached(result.revision)
         return 0
     for counter, number in last.items():

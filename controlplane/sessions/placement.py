@@ -1,4 +1,4 @@
-"""Turning a proposed placement into an allocation, if it still fits."""
+"""Turn a proposed placement into an allocation, if it still fits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def place(draft: Draft, placement: Placement, now: float) -> bool:
-    """Allocate a whole gang, or nothing. False when it no longer fits or no longer waits."""
+    """Allocate a whole gang, or nothing. False if it no longer fits or no longer waits."""
     session = draft.session(placement.session_id)
     if session is None or not can(session.state, SessionEvent.PLACED):
         return False
@@ -54,7 +54,7 @@ def place(draft: Draft, placement: Placement, now: float) -> bool:
 def _allocate(
     draft: Draft, name: str, session: Session, replicas: list[ReplicaPlacement], now: float
 ) -> Allocation | None:
-    """The node's allocation with the replicas; None when they do not fit."""
+    """Return the node's allocation with the replicas; None if they do not fit."""
     node = draft.node(name)
     if node is None or node.closed_by:
         return None
@@ -73,7 +73,7 @@ def _allocate(
     )
     after = replace(held, replicas=held.replicas + added)
     capacity = free_resources_of(node, after)
-    # What runs on a device that is withheld keeps its share; nothing new gets one.
+    # Replicas on withheld devices keep their shares; new ones get none.
     are_offered = all(share.uuid in capacity.free for one in added for share in one.devices)
     return after if are_offered and _is_within(capacity) else None
 

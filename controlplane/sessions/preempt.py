@@ -1,7 +1,7 @@
-"""Giving way: a running session saves, leaves what it holds, and goes on later from what it saved.
+"""Preemption: a running session saves, releases its resources, and resumes later.
 
-It is told to stop with the cause PREEMPTED: its program is given notice, then SIGTERM, then its grace.
-`replica_reports.py` queues it again once its replicas are gone, whatever its `--retry` says.
+It is stopped with the cause PREEMPTED: its program gets a notice, then SIGTERM, then its grace period.
+`replica_reports.py` requeues it once its replicas are gone, whatever its `--retry`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 _CAN_LEAVE: Final = frozenset({SessionState.PREPARING, SessionState.RUNNING, SessionState.PAUSED})
-"""Where a session can be told to go: it holds something, is not being stopped, and its nodes are heard."""
+"""States that allow preemption: resources held, not being stopped, nodes connected."""
 
 
 def give_way(draft: Draft, preemption: Preemption, now: float, *, notice_s: float) -> bool:
-    """Have the session of a plan give way.
+    """Preempt the session of a plan.
 
-    False when that no longer holds: it ended, it is another attempt's, it is being stopped, it may no
-    longer be preempted, or nobody waits for what it holds any more.
+    False if the plan is outdated: the session ended, has another attempt, is being stopped, may no
+    longer be preempted, or the session that needs its resources is not queued any more.
     """
     session = draft.session(preemption.session_id)
     if session is None or session.attempt != preemption.attempt:
@@ -49,7 +49,7 @@ def give_way(draft: Draft, preemption: Preemption, now: float, *, notice_s: floa
 def leaving(
     session: Session, reason: str, now: float, *, notice_s: float, asked_by: str = ""
 ) -> Session:
-    """The session, told to save and go; it must be one that can be told to stop."""
+    """Return the session with a preempting stop; its state must allow a stop."""
     stop = Stop(
         grace_s=session.spec.grace_s,
         notice_s=notice_s,
@@ -63,7 +63,7 @@ def leaving(
 
 @dataclass(frozen=True, slots=True)
 class Requeuer:
-    """Has sessions give way on people's word."""
+    """Requeues sessions at users' request."""
 
     writer: SessionWriter
     clock: Clock
@@ -72,14 +72,14 @@ class Requeuer:
     async def requeue(
         self, session: Session, *, asked_by: str, reason: str = "", force: bool = False
     ) -> Session:
-        """Have it save and queue it again: it goes on from what it saved, where there is room then.
+        """Have it save, and queue it again: it resumes when there is room.
 
-        `force`: though it could not be resumed, and begins anew. A held session has nothing to save: it is released.
+        `force`: even if it cannot be resumed and starts over. A held session has nothing to save: it is released.
 
         Raises:
             AlreadyEnded: it has ended.
-            StateConflict: it neither runs nor is held, is being stopped, or could not be resumed and is not forced.
-            TooLarge: too long a reason.
+            StateConflict: it neither runs nor is held, is being stopped, or cannot be resumed (without `force`).
+            TooLarge: the reason is too long.
         """
         given = check_reason(reason)
         why = f"{REQUEUED_BY}{asked_by}" + (f": {given}" if given else "")

@@ -1,4 +1,4 @@
-"""Knobs, pauses and other changes of running programs: asked for by users, carried through by the leader."""
+"""Knobs, pauses and other changes of running programs: requested by users, executed by the leader."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 LOOK_EVERY_S: Final = 1.0
-"""While a change is open: programs may say nothing any more."""
+"""While a change is open: programs may stop reporting."""
 MOST_CHANGES: Final = 200
-"""That a session keeps; what set knobs is kept before all else."""
+"""Kept per session; changes that set knobs are never dropped."""
 MOST_HISTORY_BYTES: Final = 256 << 10
-"""Of all of them: a session is one record of the store, and goes to its agents with each change."""
+"""In total: a session is one record of the store, and is sent to its agents with each change."""
 MOST_CHECKPOINT_BYTES: Final = 512
 
 _CAN_CHANGE: Final = frozenset({SessionState.RUNNING, SessionState.PAUSED})
@@ -59,7 +59,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a user asks for; see nsml.v1.ChangeProgramRequest."""
+    """A requested change; see nsml.v1.ChangeProgramRequest."""
 
     kind: ChangeKind
     values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -71,24 +71,24 @@ class Wanted:
 
 
 class Changer:
-    """Records what users want changed; any control plane may."""
+    """Records users' changes; any control plane may."""
 
     def __init__(self, *, writer: SessionWriter, clock: Clock) -> None:
         self._writer = writer
         self._clock = clock
 
     async def change(self, session: Session, wanted: Wanted, *, asked_by: str) -> Session:
-        """The session with the change, durable, as its last.
+        """Store the change as the session's last; return the session.
 
         Raises:
-            AlreadyEnded, StateConflict: it does not run, or an earlier change is not over.
-            InvalidRequest, TooLarge, LimitReached: it cannot be so.
+            AlreadyEnded, StateConflict: it does not run, or an earlier change is still open.
+            InvalidRequest, TooLarge, LimitReached: the change is not allowed.
         """
         _check(wanted)
         return await self._write(session, partial(self._begun, wanted=wanted, asked_by=asked_by))
 
     async def withdraw(self, session: Session, *, asked_by: str) -> Session:
-        """The session without the change that is not decided yet. Raises StateConflict: there is none."""
+        """Withdraw the undecided change; return the session. Raises StateConflict if there is none."""
         return await self._write(session, partial(self._withdrawn, asked_by=asked_by))
 
     async def _write(self, session: Session, make: Callable[[Session], Session]) -> Session:
@@ -171,7 +171,7 @@ def _check_runs(session: Session) -> None:
 
 
 def _unpaused(session: Session, now: float) -> Session:
-    """The session as it is to go on: a pause that is not reached yet is none any more."""
+    """Check that it can continue; a pause not yet reached is withdrawn."""
     change = session.change
     if change is not None and change.kind is ChangeKind.PAUSE:
         return session.with_change(withdrawn(change, "it goes on", now))
@@ -204,7 +204,7 @@ def _being_changed(session: Session, change: ProgramChange) -> StateConflict:
 
 
 def _kept(changes: tuple[ProgramChange, ...], new: ProgramChange) -> tuple[ProgramChange, ...]:
-    """Earlier changes, of which the oldest that tell nothing of knobs make room."""
+    """Return earlier changes, without the oldest ones that set no knobs if there is no room."""
     kept, size = list(changes), new.size + sum(one.size for one in changes)
     while len(kept) >= MOST_CHANGES or size > MOST_HISTORY_BYTES:
         least = next((one for one in kept if not one.is_set), None)
@@ -224,7 +224,7 @@ def _words(change: ProgramChange) -> str:
 
 
 class ProgramChanges:
-    """The loop of the leader: every open change goes its next step once its processes have said so."""
+    """The leader's loop: advances each open change once its processes have reported."""
 
     def __init__(
         self, *, state: LiveState, committer: Committer, contacts: AgentConnections, clock: Clock
@@ -236,12 +236,12 @@ class ProgramChanges:
         self._changes: Subscription | None = None
 
     def look_again(self) -> None:
-        """Programs said something."""
+        """Wake the loop: programs have reported."""
         if self._changes is not None:
             self._changes.poke()
 
     async def run(self) -> NoReturn:
-        """Carry changes through until cancelled.
+        """Execute changes until cancelled.
 
         Raises:
             NotLeader: another control plane decides.
@@ -265,7 +265,7 @@ class ProgramChanges:
         now = self._clock.time()
 
         def next_of(session: Session | None) -> Session | None:
-            """The session with its change a step further; None where it is not."""
+            """Return the session with its change advanced; None if it does not advance."""
             if session is None or session.change is None:
                 return None
             following = self._next(session, session.change, now)
@@ -292,13 +292,13 @@ class ProgramChanges:
         try:
             return decide(change, (one.rank for one in session.replicas), said, now)
         except (ArithmeticError, LookupError, TypeError, ValueError):
-            # A defect of ours, of which user code made something: it must end no leader.
+            # A defect of ours, triggered by user code: it must not end the leader.
             _log.exception("session.change_undecided", session=session.name, number=change.number)
             is_decided = change.phase is ChangePhase.COMMIT
             return change if is_decided else withdrawn(change, "it could not be decided", now)
 
     def _cannot(self, session: Session) -> str:
-        """Why an agent of the session cannot be asked, for people; "" where all can."""
+        """Return why an agent of the session does not support changes; "" if all do."""
         for replica in session.replicas:
             link = self._contacts.link(replica.node)
             if link is not None and Ability.CHANGES not in link.abilities:

@@ -1,4 +1,4 @@
-"""The queue as its viewers see it: who waits, why, until when, and what would be if."""
+"""The queue for viewers: sessions, wait reasons, expected starts, what-if answers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 AT_ONCE: Final = 20
-"""Rows that are made before others have a turn: on a large cluster each looks at many nodes."""
+"""Rows built before other tasks run: on a large cluster each checks many nodes."""
 ORDER_SHARE: Final = 0.1
-"""How much of the leader's time the order of a long queue takes at most, however many look at it."""
+"""Largest share of the leader's time for sorting a long queue, whatever the number of viewers."""
 LONG: Final = 5_000
-"""So many sort in no time."""
+"""Up to this length sorting is cheap."""
 _MOST_DIGITS: Final = 9
 _DOING: Final = {
     SessionState.PREPARING: "is placed, and being prepared",
@@ -50,12 +50,12 @@ _DOING: Final = {
 
 
 class QueueView:
-    """Answers from the very index that the scheduler plans with; only the leader has one.
+    """Answers from the scheduler's own index; only the leader has it.
 
     Args:
-        answers: None where another control plane leads.
-        projects: which of them a caller may ask for.
-        users: whom one may ask for.
+        answers: returns None if another control plane leads.
+        projects: checks the requested project.
+        users: checks the requested owners.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class QueueView:
         self._order_until = 0.0
 
     def check_leads(self) -> QueueQueries:
-        """What the index knows, here and now.
+        """Return the queries on the index.
 
         Raises:
-            NotLeader: another control plane has it, or none has yet.
+            NotLeader: another control plane has the index, or none has yet.
         """
         answers = self._answers()
         if answers is None:
@@ -90,7 +90,7 @@ class QueueView:
         return answers
 
     def waiting(self, session_id: str, viewer: UserCaller) -> pb.Waiting | None:
-        """Why a session waits, as the viewer may know it; None when it does not."""
+        """Return why a session waits, as far as the viewer may see; None if it does not wait."""
         answers = self.check_leads()
         deferral = answers.outlook(session_id, self._clock.time())
         if deferral is None:
@@ -98,10 +98,10 @@ class QueueView:
         return self._message(deferral, answers, viewer)
 
     def what_if(self, session: Session, change: pb.WhatIf, viewer: UserCaller) -> pb.WhatIfAnswer:
-        """What would come of a session that waits if it asked for something else.
+        """Return what would happen to a queued session with a changed request.
 
         Raises:
-            InvalidRequest, CannotEverFit, OverQuota: it could not be submitted so.
+            InvalidRequest, CannotEverFit, OverQuota: such a submission would be refused.
             NotWaiting: it is not in the queue.
         """
         answers = self.check_leads()
@@ -141,10 +141,10 @@ class QueueView:
         )
 
     async def page(self, request: pb.ListQueueRequest, viewer: UserCaller) -> pb.ListQueueResponse:
-        """A page of the queue in its order, with what is free.
+        """Return a page of the queue in order, with the free capacity.
 
         Raises:
-            NotFound: there is no such user, or no such project that the viewer may see.
+            NotFound: no such user, or no such project visible to the viewer.
         """
         answers, now, after = self.check_leads(), self._clock.time(), _after(request.cursor)
         owners = {viewer.user.name if one == "@me" else one for one in request.owners}
@@ -180,7 +180,7 @@ class QueueView:
         starts: Found = {}
         for count, (place, session) in enumerate(rows, 1):
             why = answers.explanation(session.id, now)
-            if why is not None:  # it has not left since
+            if why is not None:  # still queued
                 message = queued_message(
                     session,
                     place=place,
@@ -195,12 +195,12 @@ class QueueView:
         return answer
 
     def _may_manage(self, project: str, viewer: UserCaller) -> bool:
-        """Whether the viewer says who the members of a project are."""
+        """Whether the viewer manages the members of a project."""
         known = self._state.project(project)
         return known is not None and may(viewer, CHANGE, known) is ALLOW
 
     def _in_order(self, answers: QueueQueries) -> tuple[Session, ...]:
-        """All that wait, in order; of a long queue as of a moment ago, since sorting it keeps the leader from its work."""
+        """Return all queued sessions in order; cached briefly for a long queue, since sorting blocks the leader."""
         began = self._clock.monotonic()
         if answers is not self._order_of or began >= self._order_until:
             self._order, self._order_of = tuple(answers.in_order(self._clock.time())), answers
@@ -211,7 +211,7 @@ class QueueView:
 
 
 def _unseen(owners: set[str], order: Iterable[Session]) -> list[str]:
-    """Those of whom nothing waits."""
+    """Return the owners without queued sessions."""
     return sorted(owners - {session.owner for session in order}) if owners else []
 
 
@@ -220,7 +220,7 @@ def _asked(session: Session) -> int:
 
 
 def _is_chosen(session: Session, owners: set[str], project: str, viewer: UserCaller) -> bool:
-    """Whether it was asked for. Which project a session is of is only for those who see it."""
+    """Whether the filter matches. Filtering by project needs the right to see the session."""
     if owners and session.owner not in owners:
         return False
     if not project:
@@ -229,12 +229,12 @@ def _is_chosen(session: Session, owners: set[str], project: str, viewer: UserCal
 
 
 def _project_of(session: Session) -> str:
-    """What it counts for."""
+    """Return the project it counts for."""
     return session.project or session.owner
 
 
 def _after(cursor: str) -> int:
-    """The place behind which a page begins."""
+    """Parse a cursor: the place before the page."""
     if not cursor:
         return 0
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= _MOST_DIGITS):

@@ -1,4 +1,4 @@
-"""Readers that stay: logs, metrics and sessions, from what is committed, until the session ended."""
+"""Followers of committed logs, metrics and sessions, until the session has ended."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 PAGE_BYTES: Final = 256 << 10
-"""Of a log read at once: as much as a chunk holds, so that each is unpacked once."""
+"""Bytes of a log read at once: the size of a chunk, so that each is unpacked once."""
 MOST_POINTS: Final = 5_000
 CATCH_UP_S: Final = 5.0
-"""How long a watcher waits who knows more than we do."""
+"""How long a watcher waits for us to reach its revision."""
 
 CHANGES_TOGETHER_S: Final = 0.005
 """Changes of sessions within this time are sent as one message."""
@@ -45,21 +45,21 @@ CHANGES_TOGETHER_S: Final = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """Where a reader of a log begins. `attempt` 0: the current or last."""
+    """The range of a log to read. `attempt` 0: the current or last."""
 
     attempt: int = 0
     then_later: bool = True
-    """Whether the attempts after it follow."""
+    """Whether later attempts follow."""
     rank: int = 0
     offset: int = 0
     tail_lines: int | None = None
     since: float | None = None
-    """Begin no earlier than with what was received then (Unix seconds); not with an offset."""
+    """Skip output received before this time (Unix seconds); not with an offset."""
     until: float | None = None
-    """End before what was received then; not for followers."""
+    """End before output received at this time; not for followers."""
 
     def check(self, *, follow: bool) -> None:
-        """Raise InvalidRequest where it says two things at once."""
+        """Raise InvalidRequest for contradictory fields."""
         if self.tail_lines is not None and self.offset:
             raise InvalidRequest("an offset or a number of last lines, not both")
         if self.since is not None and self.offset:
@@ -89,7 +89,7 @@ class Notice:
 
 
 class Readers:
-    """Reads what is on disk; never what is on its way."""
+    """Reads data on disk, never data in flight."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Readers:
     async def log(
         self, who: str, session_id: str, start: LogPosition, *, follow: bool
     ) -> AsyncGenerator[LogPage, None]:
-        """Pages with something in them, in order and once; ends as ReadLogs says.
+        """Yield non-empty pages in order, each once; ends as defined by ReadLogs.
 
         `who` waits for a turn to read each of them.
 
@@ -130,7 +130,7 @@ class Readers:
         since, stop = start.since, None
         with self._noticed(session_id) as notice:
             while True:
-                # Asked before reading: what a session leaves is stored before it counts as ended.
+                # Checked before reading: a session's output is stored before it counts as ended.
                 has_ended = await self._has_ended(session_id)
                 async with self._reading_logs.turn(who):
                     if since is not None:
@@ -169,7 +169,7 @@ class Readers:
                     await notice.wait()
 
     async def _later(self, session_id: str, attempt: int | None, start: LogPosition) -> int | None:
-        """The attempt to read after the one that was read to its end."""
+        """Return the attempt to read after this one, or None."""
         if attempt is None or not start.then_later:
             return None
         return await self._history.streams.next_log(session_id, attempt, rank=start.rank)
@@ -177,7 +177,7 @@ class Readers:
     async def metrics(
         self, who: str, session_id: str, *, names: tuple[str, ...], after: int, follow: bool
     ) -> AsyncGenerator[MetricPage, None]:
-        """Pages with points, losses or what was let go, in order and once; ends as ReadMetrics says.
+        """Yield pages with points, losses or expired data in order, each once; ends as defined by ReadMetrics.
 
         `who` waits for a turn to read each of them.
 
@@ -206,10 +206,10 @@ class Readers:
         return session is None or session.state.is_ended
 
     async def _check_is_there(self, session_id: str) -> None:
-        """Of one that was removed nothing is left to read, which is not the end of what it left."""
+        """Raise NotFound if it was removed: having nothing to read is then not the end of its data."""
         if not await self._has_ended(session_id) or await self._is_recorded(session_id):
             return
-        # Ended and not recorded yet; or recorded and removed, of which we have not heard.
+        # Ended and not recorded yet; or recorded and removed, and our state is outdated.
         with contextlib.suppress(StoreError):
             is_live = await self._state.renewed(session_id) is not None
             if not is_live and not await self._is_recorded(session_id):
@@ -228,15 +228,15 @@ class Step:
     removed: tuple[str, ...] = ()
     is_reset: bool = False
     has_changes: bool = True
-    """Or may have: the first one tells at least how far it goes."""
+    """False if only reports are new. The first step is always sent, for its revision."""
     reported: tuple[str, ...] = ()
 
 
 class SessionWatch:
-    """Live sessions and every change of them, as one caller may see them.
+    """Live sessions visible to one caller, and all their changes.
 
     Args:
-        reports: what they reported last is told of, too; None: it is not.
+        reports: also send their last reports; None: do not.
     """
 
     def __init__(
@@ -254,18 +254,18 @@ class SessionWatch:
         self._caller = caller
         self._matcher = Matcher(caller, wanted)
         self._known: dict[str, Session] = {}
-        """What the caller has of sessions that have not left, as it was sent."""
+        """Live sessions as last sent to the caller."""
         self._removed = 0
-        """How many had left when he was sent something last."""
+        """The number of removed sessions at the last message."""
         self._first_revision = 0
 
     async def steps(self, from_revision: int) -> AsyncGenerator[Step, None]:
-        """First what is asked for, then changes for ever.
+        """Yield the requested sessions, then changes forever.
 
-        A caller who was told more by another control plane never sees older states from us.
+        A caller with newer states from another control plane never gets older ones from us.
 
         Raises:
-            Unavailable: we are too far behind what he knows.
+            Unavailable: we are too far behind the caller's revision.
         """
         if not await self._catch_up(from_revision):
             from_revision = 0
@@ -275,7 +275,7 @@ class SessionWatch:
         ):
             first = self._first(from_revision)
             if reader is not None:
-                # All of a session that is sent is newer than what is asked for now.
+                # Session messages sent later have newer reports than these.
                 await reader.begin(self._begun(), is_told=first.is_reset)
             yield first
             while True:
@@ -318,7 +318,7 @@ class SessionWatch:
         if not is_reset:
             gone = [one.session for one in state.removals if one.revision > since]
             changed += [session for session in gone if self._fits(session)]
-            # The caller may know what has left the filter meanwhile: it left for him, too.
+            # The caller may know sessions that no longer match the filter: they are removed, too.
             left = [
                 stored.value
                 for stored in state.sessions.values()
@@ -336,7 +336,7 @@ class SessionWatch:
         return self._matcher.fits(session, ended_too=True)
 
     def _concerns(self, change: Change) -> bool:
-        """Whether the caller is to hear of it: who does not read has not all that comes and goes wait."""
+        """Whether the caller needs this change; bounds the queue of callers that do not read."""
         match change:
             case SessionChanged(session=session):
                 return session.id in self._known or self._fits(session)
@@ -363,10 +363,10 @@ class SessionWatch:
         return Step(revision=state.revision, changed=tuple(changed), removed=tuple(removed))
 
     def _left(self, gone: list[Session]) -> tuple[list[Session], list[str]]:
-        """Those to send once more, and the ids of all that the caller is told of.
+        """Return removed sessions to send once more, and the ids of all removals to send.
 
-        Of what a slow reader has not taken only the newest waits, which is that it left: its end is to be sent
-        all the same, also of what came and went in between.
+        A slow reader's queue keeps only the newest change, the removal: the session's end must still be sent,
+        even for sessions that came and went in between.
         """
         changed, removed = [], []
         for session in gone:

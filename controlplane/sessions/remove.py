@@ -1,4 +1,4 @@
-"""Remove an ended session with everything that was recorded of it."""
+"""Remove an ended session with all its recorded data."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from controlplane.state.live_state import LiveState
 
 EXPORT_WAIT_S: Final = 5.0
-"""How long a session that ended just now may take to leave the store."""
+"""How long a just ended session may take to leave the store."""
 
 
 class Remover:
-    """Removes; what sessions were charged stays."""
+    """Removes ended sessions; their charges stay."""
 
     def __init__(self, *, state: LiveState, history: History) -> None:
         self._state = state

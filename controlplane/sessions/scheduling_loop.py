@@ -1,4 +1,4 @@
-"""Load, decide, apply: the index is kept by changes, the plan is made at once and committed."""
+"""The scheduling loop: changes update the index; a plan is made in one go, then committed."""
 
 from __future__ import annotations
 
@@ -38,38 +38,38 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 RETOLD_EVERY_S: Final = 2.0
-"""How often a changed reason to wait is shown to those who watch."""
+"""Interval of announcing changed wait reasons to watchers."""
 AFRESH_EVERY_S: Final = 30.0
-"""How often the index is compared with what is live, against a change that it was not told."""
+"""Interval of comparing the index with the live state, in case it missed a change."""
 PLACED_AT_ONCE: Final = 3 * MOST_DECISIONS
-"""Placements that wait for the committer together: what agents report, and agents that register, wait for no
-more of them, however many a plan has."""
+"""Placements waiting for the committer together: agents' reports and registrations wait for no more of them,
+however many a plan has."""
 MOST_PLACED: Final = 2_000
-"""Placements of one plan, about a second's commits: what happens meanwhile waits no longer to be looked at."""
+"""Placements per plan, about one second of commits: new changes wait no longer than that."""
 AGAIN_S: Final = 0.1
-"""Pause after a plan of which nothing stood: what it was made of and what is there differ. Who cannot start yet waits
-for no less."""
+"""Pause after a plan without a valid placement: its input is outdated. Also the shortest wait of sessions that
+cannot start yet."""
 COMPARED_AT_ONCE: Final = 500
-"""Records that are compared, or told of, before others have a turn."""
+"""Records compared or announced before other tasks run."""
 
 
 class Renewal(Protocol):
-    """What some sessions need before they start."""
+    """Renews some sessions before they start."""
 
     def must_renew(self, session: Session) -> bool:
-        """Whether a session cannot start as it is."""
+        """Whether a session needs this before it starts."""
 
     async def renew_before_start(self, sessions: Iterable[Session]) -> Mapping[str, float]:
-        """Renew such sessions; how long those wait, in seconds by id, that cannot start yet. Waits for the store alone."""
+        """Renew such sessions; return waits, in seconds by id, of those not ready yet. Blocks only on the store."""
 
 
 class Decided(NamedTuple):
-    """What came of a plan.
+    """The outcome of a plan.
 
     Attributes:
-        placed: sessions whose placements stand.
-        leaving: those that give way.
-        put_off: until when, Unix seconds, those wait that cannot start yet.
+        placed: sessions with committed placements.
+        leaving: preempted sessions.
+        put_off: earliest starts, in Unix seconds, of sessions that cannot start yet.
     """
 
     placed: set[str]
@@ -78,17 +78,16 @@ class Decided(NamedTuple):
 
 
 class Scheduling:
-    """The scheduling loop; knows why what waits waits.
+    """The scheduling loop; also explains why sessions wait.
 
     Args:
-        renewal: what some sessions need before they start; None: none does.
-        clock: one whose wall clock never jumps (`SteadyClock`), as what is decided goes by it.
+        renewal: None: no session needs it.
+        clock: its wall clock must never jump (`SteadyClock`), since decisions use it.
 
     Attributes:
-        repaired: records that the comparison had to correct.
-        placed, dropped, preempted: gangs since the start whose placement was committed, those whose
-            placement did not stand any more (not those that could not start yet), and sessions that were told to
-            give way.
+        repaired: records corrected by the comparison.
+        placed, dropped, preempted: since the start: gangs placed, gangs with outdated placements
+            (not those that could not start yet), and preempted sessions.
     """
 
     def __init__(
@@ -114,15 +113,15 @@ class Scheduling:
         self.repaired = self.placed = self.dropped = self.preempted = 0
 
     def waiting(self, session_id: str) -> Explanation | None:
-        """Why a queued session waits, as things are now."""
+        """Return why a queued session currently waits."""
         if self._answers is None:
             return None
         return self._answers.explanation(session_id, self._clock.time())
 
     def known(self) -> QueueQueries | None:
-        """What is known by now of the queue and of what is free; None where somebody else decides.
+        """Return queries on the queue and on free capacity; None if another control plane leads.
 
-        It has what happened since the last plan, also while that is being carried out.
+        They include changes since the last plan, even while that is being executed.
         """
         if self._index is not None and self._changes is not None:
             self._index.apply(self._state.used(self._clock.time()))
@@ -172,7 +171,7 @@ class Scheduling:
             index.apply(taken, revision=self._state.revision)
 
     async def _compare(self, index: ClusterIndex, changes: Subscription) -> None:
-        """Let the index have what is live: nothing may hang because a change was missed."""
+        """Correct the index by the live state: a missed change must not block anything."""
         self._compared_at = self._clock.monotonic()
         for count, change in enumerate(self._everything(index), 1):
             if index.cluster.lacks(change):
@@ -184,7 +183,7 @@ class Scheduling:
             index.apply(changes.drain(), revision=self._state.revision)
 
     def _everything(self, index: ClusterIndex) -> Iterator[Change]:
-        """What is live, as changes, and the end of what is not. May take turns with others."""
+        """Yield the live state as changes, and removals of what is gone. Other tasks may run in between."""
         state = self._state
         for name in list(state.nodes):
             if stored := state.nodes.get(name):
@@ -208,7 +207,7 @@ class Scheduling:
             yield ProjectRemoved(name=name)
 
     async def _retell(self) -> None:
-        """Let viewers look again where a reason to wait has changed."""
+        """Announce sessions with changed wait reasons to viewers."""
         while True:
             await self._clock.sleep(RETOLD_EVERY_S)
             if not self._state.has_viewers or self._index is None:
@@ -220,7 +219,7 @@ class Scheduling:
                     await asyncio.sleep(0)
 
     def _tell_newcomers(self, index: ClusterIndex) -> None:
-        """Let viewers look at those for whom it was found for the first time that they wait."""
+        """Announce sessions with their first wait reason to viewers."""
         for session_id in index.cluster.newcomers():
             if self._state.has_viewers:
                 self._tell(session_id)
@@ -232,7 +231,7 @@ class Scheduling:
             self._state.announce(session_id)
 
     async def _carry_out(self, plan: Plan) -> Decided:
-        """Decide at once what needs nothing else, and the rest once its sessions are renewed."""
+        """Commit decisions without renewals at once, and the rest once its sessions are renewed."""
         if not plan.placements and not plan.preemptions:
             return Decided(set(), set(), {})
         must = self._must_renew(plan)
@@ -251,7 +250,7 @@ class Scheduling:
         return done
 
     def _must_renew(self, plan: Plan) -> dict[str, Session]:
-        """The sessions that cannot start as they are, of a plan's placements and of those others give way to."""
+        """Return sessions that need renewal, among those placed and those that others are preempted for."""
         if self._renewal is None:
             return {}
         placed = (one.session_id for one in plan.placements)
@@ -260,13 +259,13 @@ class Scheduling:
         return {one.id: one for one in found if one is not None and self._renewal.must_renew(one)}
 
     async def _renew(self, sessions: Collection[Session]) -> Mapping[str, float]:
-        """How long those wait, in seconds by id, that cannot start yet."""
+        """Renew; return waits, in seconds by id, of sessions that cannot start yet."""
         if self._renewal is None or not sessions:
             return {}
         return await self._renewal.renew_before_start(sessions)
 
     async def _decide(self, plan: Plan, is_for: Callable[[str], bool]) -> tuple[set[str], set[str]]:
-        """Decide what a plan has for some sessions: those whose placements stand, and those that give way for them."""
+        """Commit a plan for some sessions; return those placed, and those preempted for them."""
         placements = [one for one in plan.placements if is_for(one.session_id)]
         preemptions = [one for one in plan.preemptions if is_for(one.for_session_id)]
         stand, leave = await asyncio.gather(
@@ -278,7 +277,7 @@ class Scheduling:
         return placed, leaving
 
     async def _count(self, plan: Plan, done: Decided) -> None:
-        """Count and log what came of a plan; a pause where nothing stood that might have."""
+        """Count and log the outcome of a plan; pause if all its placements were outdated."""
         staying = [
             one
             for one in plan.preemptions
@@ -296,13 +295,13 @@ class Scheduling:
                 await self._clock.sleep(AGAIN_S)
 
     async def _place_all(self, placements: Sequence[Placement]) -> list[bool]:
-        """Whether each stands."""
+        """Return whether each was committed."""
         done: list[bool] = []
         coming: deque[asyncio.Future[list[bool]]] = deque()
         try:
             for first in range(0, len(placements), MOST_DECISIONS):
                 if len(coming) * MOST_DECISIONS >= PLACED_AT_ONCE:
-                    # The others keep the committer in work meanwhile.
+                    # The others keep the committer busy meanwhile.
                     done += await coming.popleft()
                 some = placements[first : first + MOST_DECISIONS]
                 decisions = [partial(self._place, one) for one in some]

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from controlplane.tunnels.tunnels import Tunnels
 
 MOST_SESSIONS: Final = 1_000
-"""Whose series one call reads."""
+"""Sessions per call of ReadSeries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class SessionOperations:
 
 
 class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
-    """The life of sessions, as users see it."""
+    """Users' calls on sessions."""
 
     def __init__(self, core: Core, operations: SessionOperations, presenter: Presenter) -> None:
         self._core = core
@@ -92,7 +92,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def CreateSession(  # noqa: N802 - named by the contract, as all below
         self, request: pb.CreateSessionRequest, _: Context
     ) -> pb.CreateSessionResponse:
-        """Submit."""
+        """Submit a session."""
         who = require_user()
         submission = to_submission(request, who.user)
         if request.validate_only:
@@ -105,7 +105,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def GetSession(  # noqa: N802
         self, request: pb.GetSessionRequest, _: Context
     ) -> pb.GetSessionResponse:
-        """One session; of one that has ended the code may be read from then on, as of a live one."""
+        """Return one session; if it has ended, its code becomes readable, as for a live one."""
         who = require_user()
         session = await self._core.references.find(who, request.session)
         if session.spec.bundle_digest and self._core.state.session(session.id) is None:
@@ -116,10 +116,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def ListSessions(  # noqa: N802
         self, request: pb.ListSessionsRequest, _: Context
     ) -> pb.ListSessionsResponse:
-        """A page."""
+        """Return a page."""
         who, wanted = require_user(), to_filter(request.filter)
         names = to_summary_names(request.summary_names)
-        # What lives is in memory, and short.
+        # Live sessions are in memory, and short.
         is_heavy = wanted.wants_ended or names
         async with self._core.reading.turn(who.user.name) if is_heavy else nullcontext():
             page = await self._do.listings.page(
@@ -142,7 +142,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def WatchSessions(  # noqa: N802
         self, request: pb.WatchSessionsRequest, _: Context
     ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
-        """Changes."""
+        """Stream changes."""
         who, names = require_user(), to_summary_names(request.summary_names)
         watch = SessionWatch(
             state=self._core.state,
@@ -162,7 +162,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
                         yield answer
             sent = step.revision
             if step.reported:
-                # Behind what is sent of the same sessions: it is as new, or newer.
+                # After the messages of the same sessions: reports are as new, or newer.
                 async with self._core.reading.turn(who.user.name) if names else nullcontext():
                     last = await self._presenter.reports(step.reported, names)
                 for reports in parts_of(last):
@@ -186,7 +186,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def RequeueSession(  # noqa: N802
         self, request: pb.RequeueSessionRequest, _: Context
     ) -> pb.RequeueSessionResponse:
-        """Have it give way."""
+        """Stop it and queue it again."""
         who = require_user()
         session = await self._core.references.find_own(who, request.session)
         note_target(session.name)
@@ -199,7 +199,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def RemoveSession(  # noqa: N802
         self, request: pb.RemoveSessionRequest, _: Context
     ) -> pb.RemoveSessionResponse:
-        """Remove an ended one."""
+        """Remove an ended session."""
         who = require_user()
         session = await self._core.references.find_own(who, request.session)
         note_target(session.name)
@@ -225,7 +225,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def ChangeProgram(  # noqa: N802
         self, request: pb.ChangeProgramRequest, _: Context
     ) -> pb.ChangeProgramResponse:
-        """Knobs, a pause, another checkpoint."""
+        """Set knobs, pause, or load a checkpoint."""
         who, changer = require_user(), self._do.changer
         session = await self._core.references.find_own(who, request.session)
         note_target(session.name)
@@ -243,7 +243,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def ReadLogs(  # noqa: N802
         self, request: pb.ReadLogsRequest, _: Context
     ) -> AsyncGenerator[pb.ReadLogsResponse, None]:
-        """Output."""
+        """Stream output."""
         who = require_user()
         session, start = await self._log(request, who)
         pages = self._do.followers.log(who.user.name, session.id, start, follow=request.follow)
@@ -255,7 +255,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def SearchLogs(  # noqa: N802
         self, request: pb.SearchLogsRequest, _: Context
     ) -> AsyncGenerator[pb.SearchLogsResponse, None]:
-        """Lines of output."""
+        """Stream matching lines."""
         who = require_user()
         session, start = await self._log(request.log, who)
         found = self._do.searches.log(
@@ -273,7 +273,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def _log(
         self, request: pb.ReadLogsRequest, who: UserCaller
     ) -> tuple[Session, LogPosition]:
-        """Whose log is asked for, and from where to where."""
+        """Return the session and the range of its log."""
         session = await self._core.references.find(who, request.session)
         if request.attempt > session.attempt:
             raise NotFound(f"{session.name} has no attempt {request.attempt}")
@@ -285,7 +285,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def ReadMetrics(  # noqa: N802
         self, request: pb.ReadMetricsRequest, _: Context
     ) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
-        """Points."""
+        """Stream points."""
         who = require_user()
         session_id = await self._core.references.find_id(who, request.session)
         after, name = _mark(getattr(request, "from")), who.user.name
@@ -309,7 +309,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def ReadSeries(  # noqa: N802
         self, request: pb.ReadSeriesRequest, _: Context
     ) -> AsyncGenerator[pb.ReadSeriesResponse, None]:
-        """Ranges of series, session by session."""
+        """Stream ranges of series, session by session."""
         query = to_series_query(request)
         if not request.sessions:
             raise InvalidRequest("no session is named", attempt="at least one")
@@ -339,7 +339,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def ListMetrics(  # noqa: N802
         self, request: pb.ListMetricsRequest, _: Context
     ) -> pb.ListMetricsResponse:
-        """A page of the metrics by name, with counts."""
+        """Return a page of metrics by name, with counts."""
         who = require_user()
         session_id = await self._core.references.find_id(who, request.session)
         async with self._core.reading.turn(who.user.name):
@@ -355,7 +355,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def ExplainSession(  # noqa: N802
         self, request: pb.ExplainSessionRequest, _: Context
     ) -> pb.ExplainSessionResponse:
-        """Why it waits, and what would be if."""
+        """Explain why it waits, and answer a what-if."""
         who, queue = require_user(), self._do.queue
         queue.check_leads()
         session = await self._core.references.find(who, request.session)
@@ -371,17 +371,17 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def ListQueue(  # noqa: N802
         self, request: pb.ListQueueRequest, _: Context
     ) -> pb.ListQueueResponse:
-        """A page of the queue."""
+        """Return a page of the queue."""
         return await self._do.queue.page(request, require_user())
 
     @streaming
     async def OpenTunnel(  # noqa: N802
         self, requests: AsyncIterator[pb.OpenTunnelRequest], context: Context
     ) -> AsyncGenerator[pb.OpenTunnelResponse, None]:
-        """The client's end of a tunnel."""
+        """Serve the client's end of a tunnel."""
         frames = aiter(requests)
         kinds = (pb.OpenTunnelRequest, pb.OpenTunnelResponse)
-        # the leader alone can ask agents to dial
+        # only the leader can request agents to dial
         relayed = await self._do.relay.where_needed(
             "SessionService/OpenTunnel", kinds, frames, context
         )
@@ -434,7 +434,7 @@ def _series_parts(views: Sequence[SeriesView], session_id: str) -> list[list[pb.
 
 
 def _metrics(counts: Mapping[str, int], cursor: str) -> tuple[list[pb.Metric], str]:
-    """A page behind the cursor, and the next cursor."""
+    """Return the page after the cursor, and the next cursor."""
     names = sorted(name for name in counts if not cursor or name > cursor)
     metrics = next(parts_of(pb.Metric(name=name, count=counts[name]) for name in names))
     return metrics, metrics[-1].name if len(metrics) < len(names) else ""
@@ -455,7 +455,7 @@ async def _changes(
     async for changed in parts_as_made(made):
         left -= len(changed)
         yield pb.WatchSessionsResponse(
-            # Only behind the last part everything was sent.
+            # Only the last part completes the step.
             revision=sent if left else step.revision,
             changed=changed,
             removed=() if left else step.removed,

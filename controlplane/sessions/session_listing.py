@@ -1,4 +1,4 @@
-"""Listings: what lives and what has ended as one order, newest first, by one cursor."""
+"""Listings: live and ended sessions in one order, newest first, with one cursor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONGEST_CURSOR: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which sessions; every field that is set narrows. "@me" among the owners is the caller."""
+    """A session filter; all set fields must match. "@me" among the owners is the caller."""
 
     owners: tuple[str, ...] = ()
     states: tuple[SessionState, ...] = ()
@@ -47,16 +47,16 @@ class Filter:
 
     @property
     def wants_ended(self) -> bool:
-        """Whether ended sessions can be among them: asked for, or named by state."""
+        """Whether ended sessions can match: requested, or named by state."""
         return self.include_ended or any(state.is_ended for state in self.states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Sessions, newest first. `revision` is what a watch goes on from.
+    """Sessions, newest first. A watch continues from `revision`.
 
     Attributes:
-        lacks_ended: ended ones were wanted, and the history does not answer.
+        lacks_ended: ended ones were requested, and the history does not respond.
     """
 
     sessions: tuple[Session, ...]
@@ -66,7 +66,7 @@ class Page:
 
 
 class Matcher:
-    """A filter made ready for one caller."""
+    """A filter prepared for one caller."""
 
     def __init__(self, caller: UserCaller, wanted: Filter) -> None:
         _check(wanted)
@@ -77,7 +77,7 @@ class Matcher:
         self._wants_ended = wanted.wants_ended
 
     def fits(self, session: Session, *, ended_too: bool | None = None) -> bool:
-        """Whether the caller may see and wants to see it: what the catalogue's query says too."""
+        """Whether it matches and the caller may see it, by the same rules as the catalogue's query."""
         wanted = self._filter
         ended_too = self._wants_ended if ended_too is None else ended_too
         return (
@@ -93,7 +93,7 @@ class Matcher:
 
 
 def _check(wanted: Filter) -> None:
-    """Raise TooLarge for what would cost more to look for than anybody needs."""
+    """Raise TooLarge for filters that are too expensive."""
     texts = (wanted.dataset, wanted.project, wanted.name_glob, wanted.text, *wanted.owners)
     if len(wanted.owners) > MOST_OWNERS or any(len(one) > MOST_FILTER_CHARS for one in texts):
         raise TooLarge(
@@ -102,12 +102,12 @@ def _check(wanted: Filter) -> None:
 
 
 def owners_of(caller: UserCaller, wanted: Filter) -> tuple[str, ...]:
-    """The owners asked for, with the caller's name for "@me"."""
+    """Return the filter's owners, with the caller's name for "@me"."""
     return tuple(caller.user.name if one == "@me" else one for one in wanted.owners)
 
 
 def searched_text(session: Session) -> str:
-    """What a text filter looks at, letter case folded: name, memo and command line."""
+    """Return the text searched by a text filter, case-folded: name, memo and command line."""
     spec = session.spec
     command = " ".join(spec.argv or (spec.entry, *spec.args))
     return f"{session.name}\n{session.memo}\n{command}".casefold()
@@ -124,16 +124,16 @@ class Listings:
     async def page(
         self, caller: UserCaller, wanted: Filter, *, size: int = 0, cursor: str = ""
     ) -> Page:
-        """One page.
+        """Return one page.
 
         Raises:
-            InvalidRequest: the cursor is none of ours.
-            TooLarge: the filter is.
+            InvalidRequest: the cursor is invalid.
+            TooLarge: the filter is too large.
         """
         size = page_size(size)
         after = decode_cursor(cursor) if cursor else None
-        # What lives first, the history second: a session on its way between is seen twice, not
-        # never.
+        # The live state first, the history second: a session moving between them is seen
+        # twice, not never.
         revision = self._state.revision
         matcher = Matcher(caller, wanted)
         found = {
@@ -146,7 +146,7 @@ class Listings:
             try:
                 ended = await self._ended(caller, wanted, after, size + 1)
             except HistoryUnavailable as error:
-                # Who looks at what runs is not to be refused for what has ended.
+                # A list of live sessions must not fail because of ended ones.
                 _log.warning("listing.without_history", reason=error.why or error.message)
                 ended, lacks_ended = [], True
             for session in ended:
@@ -187,17 +187,17 @@ def _is_behind(session: Session, after: PageKey | None) -> bool:
 
 
 def cursor_behind(session: Session) -> str:
-    """The cursor of a page that ended with this session."""
+    """Return the cursor of a page that ended with this session."""
     return encode_cursor(PageKey(*_age(session)))
 
 
 def encode_cursor(key: PageKey) -> str:
-    """A page key as opaque text."""
+    """Encode a page key as opaque text."""
     return base64.urlsafe_b64encode(json.dumps([key.created_at, key.id]).encode()).decode()
 
 
 def decode_cursor(cursor: str) -> PageKey:
-    """The page key of a cursor."""
+    """Decode a cursor; InvalidRequest."""
     try:
         if len(cursor) <= LONGEST_CURSOR:
             created_at, session_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))

@@ -1,4 +1,4 @@
-"""Sessions with what viewers see beside their record: why they wait, summaries, checkpoints."""
+"""Session messages with data beside their record: wait reasons, summaries, checkpoints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ AT_ONCE: Final = 100
 
 
 KEPT: Final = 4_096
-"""Messages that are kept, some kilobytes each, for the next who looks at the same sessions."""
+"""Cached messages, some kilobytes each, for the next viewers of the same sessions."""
 
 
 _SAVES: Final = frozenset({SessionState.RUNNING, SessionState.PAUSED, SessionState.FINALIZING})
@@ -58,17 +58,17 @@ _SAVES: Final = frozenset({SessionState.RUNNING, SessionState.PAUSED, SessionSta
 
 
 class Presenter:
-    """Makes messages of sessions, as a viewer may see them.
+    """Builds session messages for viewers.
 
-    The one place where sessions become messages for users, and so where values are hidden.
-    Of many who watch the same sessions each costs little more than the bytes: a session is made
-    a message once, and what it reported is.
+    The only place where sessions become messages for users, and so where values are hidden.
+    Each further watcher of the same sessions costs little more than the bytes: messages of
+    sessions and of their reports are built once.
 
     Args:
-        reports: asks the history what they reported.
-        waiting: why a queued session waits, where that is known.
-        usages: what was measured of the devices of live sessions.
-        kept, project_kept: whether checkpoints of a user's, and of a project's, sessions find room.
+        reports: reads their reports from the history.
+        waiting: returns why a queued session waits, if known.
+        usages: measured device usage of live sessions.
+        kept, project_kept: whether there is room for checkpoints of a user's, and of a project's, sessions.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Presenter:
         )
 
     async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
-        """One session, with its whole summary, and which packages it ran with."""
+        """Build one session, with its whole summary, its packages and its dataset versions."""
         revisions = [self._revision(session)]
         if session.state.holds_devices:
             await self._history.telemetry.newest()
@@ -116,7 +116,7 @@ class Presenter:
         return message
 
     async def _add_made(self, message: sessions_pb2.Session, viewer: UserCaller) -> None:
-        """Name the versions of datasets that it made, where the history can say so now."""
+        """Add the dataset versions it made, if the history is available."""
         try:
             made = await self._history.catalogue.seen_made_by(message.id, viewer.user)
         except HistoryUnavailable as error:
@@ -125,7 +125,7 @@ class Presenter:
         message.made_datasets.extend(version_names(made))
 
     async def _add_lock(self, message: sessions_pb2.Session) -> None:
-        """Name its lock, where the history can say so now."""
+        """Add its lock, if the history is available."""
         try:
             lock = await self._history.environment_locks.facts_of(message.id)
         except HistoryUnavailable as error:
@@ -143,12 +143,12 @@ class Presenter:
         *,
         is_short: bool = False,
     ) -> AsyncGenerator[sessions_pb2.Session, None]:
-        """Many, in the same order; others run in between.
+        """Build many, in the same order; other tasks run in between.
 
-        Of each summary the first values, and those of `names`. Where `is_short`, commands and environments without
-        the end of what is long.
+        Summaries have their first values, and those of `names`. `is_short`: long commands and environments are
+        truncated.
         """
-        # Taken at once: no revision may be newer than what is told of its session.
+        # Read first: no revision may be newer than the message of its session.
         revisions = [self._revision(session) for session in sessions]
         for start in range(0, len(sessions), AT_ONCE):
             some = sessions[start : start + AT_ONCE]
@@ -167,7 +167,7 @@ class Presenter:
     async def _with_names(
         self, summaries: Mapping[str, Summary], names: Sequence[str]
     ) -> Mapping[str, Summary]:
-        """Read again, with the values of `names`, the summaries that have left some out."""
+        """Read incomplete summaries again, with the values of `names`."""
         cut = [one for one, summary in summaries.items() if summary.left_out]
         if not names or not cut:
             return summaries
@@ -190,7 +190,7 @@ class Presenter:
         samples = self._history.telemetry.known()
         messages = []
         for session, revision in zip(sessions, revisions, strict=True):
-            # Who may see a session need not know what its owner has set for the program.
+            # Environment values are hidden from users who may only see the session.
             is_own = may(viewer, CHANGE, session) is ALLOW
             message = self._message(session, is_own, is_short)
             message.revision = revision
@@ -216,18 +216,18 @@ class Presenter:
         return messages
 
     def _project_words(self, viewer: UserCaller, session: Session, *, is_own: bool) -> str:
-        """That checkpoints wait for room of the session's project; "" where they do not."""
+        """Say that checkpoints wait for room in the session's project; "" if they do not."""
         project = self._state.project(session.project or session.owner)
         if project is None:
             return ""
-        # Who is no member any more need not know how much the others keep.
+        # Former members must not see how much the others keep.
         sees = is_own and may(viewer, SEE, project) is ALLOW
         return self._project_kept.words(project.name, is_own=sees)
 
     async def reports(
         self, session_ids: Collection[str], names: Sequence[str] = ()
     ) -> list[sessions_pb2.SessionReport]:
-        """What live sessions reported last, as it is known to those who watch; with the values of `names`."""
+        """Build the last reports of live sessions for watchers, with the values of `names`."""
         made = {one.session_id: one for one in self._known_reports(session_ids)}
         cut = [one for one, report in made.items() if report.summary_left_out]
         if not names or not cut:
@@ -248,7 +248,7 @@ class Presenter:
             if session is None or last is None:
                 continue
             told = self._told.get(session_id)
-            # Of many who watch most are told at the same time.
+            # Most watchers need it at the same time.
             if told is None or told[0] is not last or now - told[1] >= EVERY_S:
                 told = last, now, self._report(session, last)
                 self._told.keep(session_id, told)
@@ -270,7 +270,7 @@ class Presenter:
     def _uses(
         self, session: Session, samples: Mapping[str, NodeSample]
     ) -> dict[int, sessions_pb2.ReplicaUse]:
-        """What the processes of each replica take, by rank, as its node said lately."""
+        """Return the process usage of each replica, by rank, as recently reported by its node."""
         if not session.state.holds_devices:
             return {}
         found = {}
@@ -291,7 +291,7 @@ class Presenter:
     def _message(
         self, session: Session, shows_values: bool, is_short: bool
     ) -> sessions_pb2.Session:
-        """What its record alone says; the caller's own to change."""
+        """Build a message from its record alone; the caller may change it."""
         key = session.id, shows_values, is_short
         kept = self._made.get(key)
         if kept is None or kept[0] is not session:
@@ -305,7 +305,7 @@ class Presenter:
 
 
 def _add_saved(message: sessions_pb2.Session, saved_at: float, now: float) -> None:
-    """Take the time of its newest checkpoint where that is newer than what its node said: that is said seldom."""
+    """Use the time of its newest checkpoint if it is newer than its node's infrequent report."""
     at = timestamp(min(saved_at, now))  # a node's clock may be ahead
     if at is not None and message.HasField("progress"):
         known = message.progress.saved_at
@@ -326,7 +326,7 @@ def _add_summary(
 def _add_usage(
     message: sessions_pb2.Session | sessions_pb2.SessionReport, session: Session, live: Live | None
 ) -> None:
-    """What is known of a live one, where its record does not say what there was in the end."""
+    """Add the usage of a live session, unless its record has the final one."""
     if live is not None and session.usage is None:
         message.usage.CopyFrom(usage_message(live.usage, session.attempts, live.idle_since))
 

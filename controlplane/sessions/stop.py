@@ -1,4 +1,4 @@
-"""Stop: a durable request. What waits ends at once; what runs is told by its node's orders."""
+"""Stop: a durable request. Waiting sessions end at once; running ones get it with their nodes' orders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stopper:
-    """Records requests that sessions end."""
+    """Records stop requests."""
 
     def __init__(self, *, writer: SessionWriter, clock: Clock) -> None:
         self._writer = writer
@@ -29,14 +29,14 @@ class Stopper:
 
         Raises:
             AlreadyEnded: there is nothing to stop.
-            TooLarge: too long a reason.
+            TooLarge: the reason is too long.
         """
         check_reason(reason)
         grace = session.spec.grace_s
         if grace_s is not None:
             grace = check_grace(grace_s, f"nsml stop {session.name} --grace {{}}")
         stop = Stop(grace_s=grace, reason=reason, asked_by=asked_by)
-        # The first stop frees what it holds, and is never refused; a further one only changes a record.
+        # The first stop frees resources, and is never refused; a further one only changes a record.
         stopped = await self._writer.change(
             session.id,
             lambda now: stopped_by(now, stop, self._clock.time()),
@@ -48,7 +48,7 @@ class Stopper:
 
 
 def stopped_by(session: Session, stop: Stop, now: float) -> Session:
-    """The session with a user's request that it ends; a later one replaces an earlier one."""
+    """Return the session with a stop request; a later one replaces an earlier one."""
     if session.state.is_ended or session.state is SessionState.FINALIZING:
         raise _already_ended(session)
     if can(session.state, SessionEvent.STOPPED):
@@ -74,7 +74,7 @@ def _came_first(session: Session) -> bool:
 
 
 def _already_ended(session: Session) -> AlreadyEnded:
-    """There is nothing to stop: also where what it saved is being sent, which is never given up."""
+    """Build the error, also for a session still sending checkpoints: that is never given up."""
     is_sending = session.state is SessionState.FINALIZING
     return AlreadyEnded(
         f"{session.name} has ended",

@@ -79,11 +79,11 @@ MOST_AT_ONCE: Final = (MAX_OPERATIONS - 2) // 4
 """Sessions in one transaction: each writes itself, its name, its request id, perhaps a counter."""
 
 TRIES: Final = 8
-"""How often a submission is decided again when others wrote in between."""
+"""Tries of a submission after concurrent writes."""
 
 
 class Secrets(Protocol):
-    """Which secrets there are."""
+    """Checks users' secrets."""
 
     async def check(self, owner: User, uses: Iterable[SecretUse]) -> None:
         """Raise NotFound unless the owner has all of them."""
@@ -92,9 +92,10 @@ class Secrets(Protocol):
 
 @dataclass(slots=True)
 class _Pending:
-    """A submission that waits to be written; at revision `checked` its request had no session.
+    """A submission waiting to be written; at revision `checked` its request had no session.
 
-    `origin`: the session that it comes from. `entitled`: the condition that its project still takes it. `size`: of its record, about.
+    `origin`: its source session. `entitled`: the condition that its project still accepts it. `size`: approximate
+    bytes of its record.
     """
 
     submission: Submission
@@ -107,16 +108,16 @@ class _Pending:
 
 
 class Submitter:
-    """Takes submissions and writes those that wait together in one transaction.
+    """Accepts submissions and writes waiting ones together in one transaction.
 
     Any control plane does this, leader or not: a transaction compares the numbers' counters and
     the absence of the request ids.
 
     Args:
-        new_id: gives a fresh session id.
-        index: what is free and who waits; None where another control plane leads.
-        keep_checkpoints: of sessions that name nothing, and whose projects do not.
-        keep_files: whether sessions that ask for nothing keep the files of their working folder.
+        new_id: returns a new session id.
+        answers: queries on the queue and free capacity; None if another control plane leads.
+        keep_checkpoints: the default if neither session nor project sets it.
+        keep_files: whether sessions keep the files of their working folder by default.
     """
 
     def __init__(
@@ -161,19 +162,19 @@ class Submitter:
         self._known_extent: tuple[int, MaxCapacity] | None = None
 
     async def submit(self, submission: Submission) -> Session:
-        """Make the session that is asked for, or give the one that this request made before.
+        """Create the session, or return the one created before by this request id.
 
         Raises:
             InvalidRequest, TooLarge: the submission is malformed.
-            NotFound: a dataset, an origin, its lock or an initial checkpoint that is not there or not visible, a secret that is
-                not there, a project that is not there or not the caller's.
-            OverQuota: more than the project may have.
-            LimitReached, LowOnRoom: the user or the project has as many sessions as it may have, or
+            NotFound: a dataset, origin, lock or initial checkpoint is missing or not visible, a secret is missing,
+                or a project is missing or not the caller's.
+            OverQuota: over the project's quota.
+            LimitReached, LowOnRoom: the user or the project is at its session limit, or
                 the store has no room.
             MissingBlobs: the code has not been sent, or the initial checkpoint is not kept any more.
-            AlreadyExists: the request id was used with another content.
+            AlreadyExists: the request id was used with different content.
             CannotEverFit, NoCapacity: no node is large enough; nothing is free and no_queue.
-            NotLeader: with no_queue, where another control plane decides.
+            NotLeader: with no_queue, if another control plane leads.
             Unavailable: the store does not answer; repeat with the same request id.
         """
         spec = validated(submission, self._time_limits)
@@ -234,7 +235,7 @@ class Submitter:
         self._content.check_project_full(submission.project or submission.owner.name)
 
     def _kept(self, submission: Submission) -> str:
-        """Which of its checkpoints it keeps: its own word, its project's, the platform's."""
+        """Return its checkpoint retention: its own, else its project's, else the platform's."""
         name = submission.project or submission.owner.name
         project = self._state.project(name)
         asked = check_keep(submission.spec.keep_checkpoints, of_session=True)
@@ -250,7 +251,7 @@ class Submitter:
             ) from None
 
     def _keeps_files(self, submission: Submission) -> bool:
-        """Whether it keeps files where it asks for nothing: its project's word, else the platform's."""
+        """Whether it keeps files by default: its project's setting, else the platform's."""
         if submission.spec.keep_files or submission.spec.no_keep_files:
             return False
         project = self._state.project(submission.project or submission.owner.name)
@@ -259,7 +260,7 @@ class Submitter:
         return self._keep_files
 
     async def _source(self, submission: Submission) -> Session | None:
-        """The session that it is to come from, which its user sees."""
+        """Find its source session, if any, as visible to its user."""
         if submission.origin is None:
             return None
         caller = UserCaller(user=submission.owner)
@@ -268,7 +269,7 @@ class Submitter:
     async def _initial(
         self, submission: Submission, source: Session | None
     ) -> InitialCheckpoint | None:
-        """The checkpoint that it is to begin with; whoever sees the session that it comes from may begin with the same."""
+        """Find its initial checkpoint; users who see the source session may start with the same."""
         asked = submission.spec.initial_checkpoint
         if asked is None:
             return None
@@ -313,7 +314,7 @@ class Submitter:
         )
 
     async def _after(self, submission: Submission) -> tuple[After, ...]:
-        """The sessions that it starts after, by id and name, without those that have ended as they should."""
+        """Find the sessions it still has to wait for, by id and name."""
         if submission.spec.after and submission.no_queue:
             raise InvalidRequest("what starts after others waits, and no_queue is not to wait")
         caller = UserCaller(user=submission.owner)
@@ -332,7 +333,7 @@ class Submitter:
         return tuple(found)
 
     async def _check_initial(self, owner: User, initial: InitialCheckpoint | None) -> None:
-        """Raise unless its content is there, and count that for its user."""
+        """Raise unless its content is complete, and count that for its user."""
         if initial is None:
             return
         caller = UserCaller(user=owner)
@@ -344,9 +345,9 @@ class Submitter:
         await self._content.borrow(caller, initial.digest)
 
     async def _count_for_project(self, submission: Submission, spec: SessionSpec) -> None:
-        """Count its code, and the checkpoint that it begins with, for its project; LimitReached where that may have no more.
+        """Count its code and initial checkpoint for its project; LimitReached if that may have no more.
 
-        After it is known that its user may submit into it.
+        Call it only after checking that its user may submit into the project.
         """
         project = submission.project or submission.owner.name
         self._content.check_project_full(project)
@@ -355,9 +356,9 @@ class Submitter:
         await self._content.count_for_project(caller, project, roots)
 
     async def _begin(self, owner: User, session: Session) -> None:
-        """Have its initial checkpoint and its lock as its own; where that cannot be now, its first attempt does it.
+        """Give it its own initial checkpoint and lock; if that fails now, its first attempt does it.
 
-        Who reads parts of its datasets may have changed since they were looked up, when it was not known to be queued.
+        Access to parts of its datasets may have changed since the lookup, before it was known to be queued.
         """
         try:
             if session.spec.datasets and self._datasets.queued is not None:
@@ -368,7 +369,7 @@ class Submitter:
             self._log.warning("submission.begins_later", session=session.name, error=str(error))
 
     def _admitted(self, submission: Submission, spec: SessionSpec, origin: Origin | None) -> int:
-        """The size of its record, if its user and project may have one more such session."""
+        """Return the size of its record; raises if its user or project may have no more sessions."""
         owner = submission.owner.name
         size = record_size(_session(submission, spec, origin, id="", number=0, now=0.0))
         if self._admission is not None:
@@ -399,7 +400,7 @@ class Submitter:
         )
 
     async def _check_content(self, owner: User, spec: SessionSpec, source: Session | None) -> None:
-        """Raise unless the code is there, and its user sent it, may read it, or sees the session that it is of."""
+        """Raise unless the code is complete, and its user sent it, may read it, or sees its session."""
         root = spec.bundle_digest
         if not root:
             return
@@ -433,7 +434,7 @@ class Submitter:
         return Alternatives(self._extent(), partial(within_quota, self._state, name))
 
     def _extent(self) -> MaxCapacity:
-        """What the nodes could hold: worked out again when one of them is another one."""
+        """Return the nodes' maximum capacity; recomputed when nodes change."""
         changes = self._state.node_changes
         if self._known_extent is None or self._known_extent[0] != changes:
             nodes = (stored.value for stored in self._state.nodes.values())
@@ -455,7 +456,7 @@ class Submitter:
             )
 
     async def run(self) -> None:
-        """Write what was submitted, until cancelled."""
+        """Write submissions until cancelled."""
         try:
             while True:
                 await self._wake.wait()
@@ -468,7 +469,7 @@ class Submitter:
                 _fail(pending, _silent())
 
     async def _write(self, batch: list[_Pending]) -> None:
-        """Resolve each with its session, or with None when it must be looked at again."""
+        """Write them; resolve each with its session, or None to be checked again."""
         made: dict[tuple[str, str], Session] = {}
         try:
             made = await self._made(self._fresh(batch))
@@ -494,9 +495,9 @@ class Submitter:
                     pending.done.set_result(session if is_its else None)
 
     def _fresh(self, batch: list[_Pending]) -> dict[tuple[str, str], _Pending]:
-        """Those that may be written: each request once, none whose session came (and left) since.
+        """Return the writable ones: each request once, if it has got no session since (even a removed one).
 
-        What their users may have is decided here once more, one after the other: many come at once.
+        Their users' limits are checked here again, one by one, since many arrive at once.
         """
         fresh: dict[tuple[str, str], _Pending] = {}
         admitted = Batch()
@@ -518,7 +519,7 @@ class Submitter:
         return fresh
 
     async def _made(self, fresh: dict[tuple[str, str], _Pending]) -> dict[tuple[str, str], Session]:
-        """Write them all in one transaction; nothing is made when somebody wrote in between."""
+        """Write all in one transaction; returns nothing after a concurrent write."""
         if not fresh:
             return {}
         last: dict[str, int] = {}
@@ -569,7 +570,7 @@ def _fail(pending: _Pending, error: NsmlError) -> None:
 
 
 def _silent() -> NsmlError:
-    """Nobody may repeat it under another request id: it may have been taken all the same."""
+    """Build the error. A retry must use the same request id: the write may have succeeded."""
     return Unavailable(
         "the platform's store does not answer",
         attempt="the same request id again",

@@ -30,12 +30,12 @@ class Updater:
     async def update(
         self, session: Session, *, memo: str | None, visibility: Visibility | None
     ) -> Session:
-        """The session as it is then; what is None stays.
+        """Return the updated session; None leaves a field unchanged.
 
         Raises:
-            InvalidRequest, TooLarge: it cannot be so.
+            InvalidRequest, TooLarge: the memo or visibility is invalid.
             NotFound: it was removed meanwhile.
-            Unavailable: the store does not answer, or others change it all the time.
+            Unavailable: the store does not respond, or the session keeps changing.
         """
         if memo is not None:
             check_memo(memo)

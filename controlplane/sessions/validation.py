@@ -1,4 +1,4 @@
-"""What a submission must look like, whatever the cluster has."""
+"""Validation of submissions, independent of the cluster."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import After, GitFacts, InitialCheckpoint, OriginKind
 
 RETRIED_LOST_AFTER_S: Final = 600.0
-"""lost_after of a session with retries that names none."""
+"""Default lost_after of sessions with retries."""
 
 MOST_DATASETS: Final = 16
 MOST_SECRETS: Final = 32
@@ -62,7 +62,7 @@ MOST_AFTER: Final = 32
 MOST_LIMIT_BYTES: Final = 1 << 60
 MOST_WORDS_BYTES: Final = 32 << 10
 MOST_ENVIRONMENT_BYTES: Final = variables.MOST_BYTES
-"""With the words this bounds a spec, and so the orders of a node: one message of at most 4 MiB."""
+"""With MOST_WORDS_BYTES it bounds a spec, and so a node's orders: one message of at most 4 MiB."""
 
 MOST_NAME: Final = 80
 """Characters in the name of a GPU model or a pod."""
@@ -72,7 +72,7 @@ MOST_REASON_BYTES: Final = 1 << 10
 
 
 class OriginReference(NamedTuple):
-    """The session that another one is to come from, as its user names it."""
+    """The source session of another one, as named by its user."""
 
     kind: OriginKind
     session: str
@@ -80,10 +80,10 @@ class OriginReference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A session that a user wants. `digest` is of the request; `origin` is named by reference, and still to be found.
+    """A submitted session. `digest` is of the request; `origin` is an unresolved reference.
 
-    `spec` is as it was asked for: without the datasets, which are still to be found, and with 0 or "" for a default. Its
-    initial checkpoint, too, is still to be found: `session_id` is a reference, `name` "" for the newest.
+    `spec` is as requested: without the datasets, which are unresolved too, and with 0 or "" for a default. Its
+    initial checkpoint is unresolved as well: `session_id` is a reference, `name` "" for the newest.
     """
 
     owner: User
@@ -101,11 +101,11 @@ class Submission:
 
 
 def validated(submission: Submission, limits: TimeLimits) -> SessionSpec:
-    """The spec with defaults filled in, its datasets still to be found, and nodes that could hold it.
+    """Return the spec with defaults filled in; its datasets and capacity are still to be checked.
 
     Args:
-        submission: what is asked for.
-        limits: of the classes.
+        submission: the request.
+        limits: of the priority classes.
 
     Raises:
         InvalidRequest, TooLarge: it is malformed, or over a limit.
@@ -174,7 +174,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
 
 
 def _check_outputs(texts: Sequence[str], user: str) -> tuple[str, ...]:
-    """The output datasets, each as it is written, without its owner."""
+    """Return the output datasets in their text form, without owners."""
     try:
         found = [output_datasets.output_dataset(text) for text in texts]
     except ValueError as error:
@@ -194,7 +194,7 @@ def _check_outputs(texts: Sequence[str], user: str) -> tuple[str, ...]:
 
 
 def check_supposed(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
-    """The spec of a session that asks for something else than it was submitted with, if it could be one."""
+    """Validate the changed spec of a submitted session; return it with its time limit."""
     _check_resources(spec.resources)
     _check_places(spec)
     limit_s = _check_span(spec.time_limit_s, "time limit", LONGEST_S, "--what-if time-limit={}")
@@ -202,19 +202,19 @@ def check_supposed(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
 
 
 def check_grace(seconds: float, attempt: str = "nsml run --grace {} ...") -> float:
-    """The grace period, if it is one; `attempt` is what to try with the longest."""
+    """Validate a grace period; `attempt` is the advice, formatted with the longest one."""
     return _check_span(seconds, "grace period", LONGEST_GRACE_S, attempt)
 
 
 def check_reason(reason: str) -> str:
-    """Why something is done, if it is short enough."""
+    """Return the reason; TooLarge if it is too long."""
     if len(reason.encode()) > MOST_REASON_BYTES:
         raise TooLarge(f"a reason has at most {MOST_REASON_BYTES} bytes")
     return reason
 
 
 def check_memo(memo: str) -> str:
-    """The memo, if it is short enough and is text."""
+    """Return the memo if it is short enough and has no NUL."""
     if len(memo.encode()) > MOST_MEMO_BYTES:
         raise TooLarge(f"a memo has at most {MOST_MEMO_BYTES} bytes")
     if "\0" in memo:
@@ -290,7 +290,7 @@ def _check_resources(resources: Resources) -> None:
 
 
 def _check_places(spec: SessionSpec) -> None:
-    """The names that keep it to some devices and nodes: words that can be shown, and mean something."""
+    """Check the GPU model and pod: printable names; a model needs GPUs and meaningful words."""
     for name, what in ((spec.gpu_model, "GPU model"), (spec.pod, "pod")):
         if len(name) > MOST_NAME or not name.isprintable():
             raise InvalidRequest(f"{name[:80]!r} is not the name of a {what}")
@@ -333,7 +333,7 @@ def _meant(asked: int, least: int) -> str:
 
 
 def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
-    """Shared memory counts as memory: more of it than there may be of all could never be used."""
+    """Refuse more shared memory than memory: it counts as memory."""
     most = memory_bytes or DEFAULT_MEMORY_BYTES
     if shm_bytes <= most:
         return
@@ -352,7 +352,7 @@ def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
 
 
 def check_dockerfile(spec: SessionSpec) -> None:
-    """Raise InvalidRequest unless its Dockerfile, if it has one, is a file of the code, and alone."""
+    """Raise InvalidRequest unless its Dockerfile, if any, is a file of the code, without an image or a lock."""
     if spec.build_arguments and not spec.dockerfile:
         raise InvalidRequest("build arguments without a Dockerfile", attempt="--dockerfile PATH")
     if not spec.dockerfile:
@@ -437,7 +437,7 @@ def _check_variable(name: str) -> None:
 
 
 def _within_class(seconds: float, priority: Priority, limits: TimeLimits) -> float:
-    """The limit of a session of this class that asks for so much; 0 is none."""
+    """Return the time limit for this class, the class's own by default; 0 is none."""
     most = limits.get(priority, 0.0)
     if not most:
         return seconds
