@@ -1,1 +1,1 @@
-"""Nodes and the agents that run on them: registration, orders, silence, and what administrators decide."""
+"""Nodes and their agents: registration, orders, silence, and administrators' actions."""

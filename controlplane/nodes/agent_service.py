@@ -1,4 +1,4 @@
-"""AgentService: the agents' two streams, and the tunnels that they dial."""
+"""AgentService: the agents' two streams, and their tunnels."""
 
 from __future__ import annotations
 
@@ -69,19 +69,19 @@ if TYPE_CHECKING:
     from controlplane.tunnels.tunnels import Tunnels
 
 _AGAIN_S: Final = 0.5
-"""Between two tries to read what orders need."""
+"""Between two tries to read the secrets of orders."""
 
 _log = structlog.get_logger()
 
 _SOFT = frozenset({ReplicaPhase.PREPARING, ReplicaPhase.RUNNING, ReplicaPhase.PAUSED})
-"""Steps that free nothing: they may wait a moment and be written with others."""
+"""Phases that free nothing: their writes may wait a moment for a batch."""
 
 
 class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
     """Orders down; states, records and telemetry up.
 
     Args:
-        relay: the way to the leader, for agents that do not reach it.
+        relay: forwards to the leader, for agents that cannot reach it.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
     async def Control(  # noqa: N802 - named by the contract
         self, requests: AsyncIterator[agents_pb2.ControlRequest], context: Context
     ) -> AsyncGenerator[agents_pb2.ControlResponse, None]:
-        """Register, then orders and acknowledgements down while reports come up."""
+        """Register, then send orders and acknowledgements while receiving reports."""
         who = require_agent()
         await self._relay.settled()
         term = self._core.term()
@@ -176,7 +176,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         return agents_pb2.ControlResponse(registered=registered)
 
     def _addresses(self) -> tuple[str, ...]:
-        """Where agents reach the control planes that serve them."""
+        """Return the addresses of control planes for agents."""
         own = self._core.config.agent_address
         others = (one.agent_address for one in self._core.members.everyone())
         return tuple(dict.fromkeys(filter(None, (own, *others))))
@@ -196,7 +196,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             if link.wants_orders:
                 link.wants_orders = False
                 orders = orders_for(self._core.state, link.node)
-                # Of no newer revision, too: of two records the older one may be heard of last.
+                # Even without a newer revision: changes of two records may arrive out of order.
                 if orders is not None:
                     secrets = await self._opened(link, orders)
                     if secrets is None:
@@ -209,12 +209,12 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             await link.wait()
 
     async def _sent_on(self) -> NotLeader:
-        """The word who leads: without it an agent would go from one to the other until there is one."""
+        """Return an error naming the leader: without a name, agents would try one member after the other."""
         await self._relay.settled()
         return NotLeader(self._core.leading.leader_address())
 
     async def _opened(self, link: AgentConnection, orders: Orders) -> Secrets | None:
-        """What programs are to be given; None, to ask again, while the store does not answer."""
+        """Return the programs' secrets; None, and order again, if the store does not respond."""
         try:
             node = self._core.state.nodes.get(link.node)
             has_images = node is not None and node.value.isolation is Isolation.CONTAINER
@@ -229,7 +229,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
     async def _read(
         self, link: AgentConnection, requests: AsyncIterator[agents_pb2.ControlRequest]
     ) -> None:
-        """Take what the agent says, many reports at once."""
+        """Process the agent's messages, many reports concurrently."""
         async with TaskGroup() as group:
             async for request in requests:
                 self._core.contacts.heard(link.node)
@@ -249,14 +249,14 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                         said = to_progress(request.progress, link.node)
                         group.create_task(self._progress(said), name="control.progress")
                     case "orders_accepted":
-                        # With what it was sent since: that came with its secrets, too.
+                        # Including orders sent since: those had their secrets, too.
                         link.given = link.ordered
                         group.create_task(self._registrar.obeyed(link), name="control.obeyed")
                     case _:
                         self._take(link, request)
 
     def _take(self, link: AgentConnection, request: agents_pb2.ControlRequest) -> None:
-        """Take what nothing has to be written for."""
+        """Process messages that need no write."""
         match request.WhichOneof("kind"):
             case "image_report":
                 answer = request.image_report
@@ -276,7 +276,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 link.answer_peers(found)
 
     def _heard(self, link: AgentConnection, report: agents_pb2.ChangeReport) -> None:
-        """Note what programs say of a change, of replicas that are on the node; the leader's loop decides on it."""
+        """Record programs' reports on a change, for replicas on the node; the leader's loop decides on them."""
         replica = report.replica
         session = self._core.state.session(replica.session_id)
         if session is None or session.attempt != replica.attempt:
@@ -304,20 +304,20 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         await self._registrar.ended(link, report)
 
     async def _note_outputs(self, report: Report) -> None:
-        """Note what is to come of a replica that has ended, so that it is lost for a reason where it never does."""
+        """Record the expected outputs of an ended replica, so that missing ones are lost with a reason."""
         session = self._core.state.session(report.session_id)
         if session is None or not (outputs := left_by(session, report)):
             return
         try:
             await self._core.history.artifacts.tell(outputs)
-        except (NsmlError, TimeoutError) as error:  # its agent says what becomes of it
+        except (NsmlError, TimeoutError) as error:  # its agent reports them later
             _log.warning("outputs.not_noted", session=session.name, error=str(error))
 
     @streaming
     async def Ingest(  # noqa: N802 - named by the contract
         self, requests: AsyncIterator[agents_pb2.IngestRequest], _: Context
     ) -> AsyncGenerator[agents_pb2.IngestResponse, None]:
-        """Store chunks; each answer says what is on disk then."""
+        """Store chunks; each response has the positions on disk."""
         who = require_agent()
         async for request in requests:
             self._core.contacts.heard(who.node)
@@ -333,11 +333,11 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
     async def Tunnel(  # noqa: N802 - named by the contract
         self, requests: AsyncIterator[agents_pb2.TunnelRequest], context: Context
     ) -> AsyncGenerator[agents_pb2.TunnelResponse, None]:
-        """The program's end of a tunnel."""
+        """Serve the program's end of a tunnel."""
         who, frames = require_agent(), aiter(requests)
         first = await first_frame(frames)
         if not self._tunnels.is_awaited(first.tunnel_id) and self._relay.is_needed:
-            # Asked for by the leader, by way of a Control stream that it may reach us by.
+            # Requested by the leader, over a Control stream that may pass through us.
             kinds = (agents_pb2.TunnelRequest, agents_pb2.TunnelResponse)
             said = _with_first(first, frames)
             async with aclosing(
@@ -368,7 +368,7 @@ async def _with_first(
 
 
 def _news(link: AgentConnection) -> Iterator[agents_pb2.ControlResponse]:
-    """All but orders that the agent is to be told."""
+    """Yield all pending messages except orders."""
     if link.acknowledged:
         reports, link.acknowledged = link.acknowledged, []
         yield acknowledged_message(reports)
@@ -401,7 +401,7 @@ def _cursors(wanted: dict[StreamKey, int]) -> agents_pb2.IngestResponse:
 
 
 def _ended(link: AgentConnection, reading: asyncio.Task[Any]) -> None:
-    """What the agent sends has ended: so does the stream."""
+    """Close the stream: the agent's half has ended."""
     if reading.cancelled():
         return
     error = reading.exception()

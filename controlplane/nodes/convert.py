@@ -1,4 +1,4 @@
-"""What was decided about nodes, as the contract says it."""
+"""Messages on nodes, members and conditions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MEMBER: Final = encoder(
 
 
 def member_message(member: Member, leader: Leader | None) -> pb.Member:
-    """One control plane, and whether it is the leader."""
+    """Convert a control plane; say whether it is the leader."""
     message = _MEMBER.to_message(member)
     message.is_leader = leader is not None and leader.member == member.name
     return message
 
 
 def condition_message(condition: Condition, *, shows_evidence: bool) -> pb.Condition:
-    """Something that is wrong; what the failing part said only to who may know of its insides."""
+    """Convert a condition; evidence is only for callers who may see internals."""
     told = (condition.evidence, condition.remark)
     return pb.Condition(
         name=f"CONDITION_NAME_{condition.name.value}",
@@ -53,7 +53,7 @@ _LOAD: Final = encoder(
 
 
 def load_message(load: Load) -> pb.ClusterLoad | None:
-    """What all devices do; None where nothing is known of any."""
+    """Convert the load of all devices; None if there are no readings."""
     return _LOAD.to_message(load) if load.devices else None
 
 
@@ -61,7 +61,7 @@ _DRAIN: Final = encoder(Drain, pb.Drain)
 
 
 def drain_message(drain: Drain | None) -> pb.Drain | None:
-    """Why a node takes nothing new."""
+    """Convert a drain."""
     return None if drain is None else _DRAIN.to_message(drain)
 
 
@@ -69,19 +69,19 @@ _FENCE: Final = encoder(Fence, pb.Fence, omit=("boot_id", "replicas"))
 
 
 def fence_message(fence: Fence | None) -> pb.Fence | None:
-    """Who said that what a node ran is gone."""
+    """Convert a fence."""
     return None if fence is None else _FENCE.to_message(fence)
 
 
 def refusal_message(refusal: StateConflict | None) -> pb.FenceRefusal | None:
-    """What a fence would be refused with."""
+    """Convert the refusal of a fence."""
     if refusal is None:
         return None
     return pb.FenceRefusal(message=refusal.message, why=refusal.why, attempt=refusal.attempt)
 
 
 def hold_message(hold: Hold | None, *, names_replicas: bool) -> pb.Hold | None:
-    """What a node has that our store never had; ids of sessions only to who may see them all."""
+    """Convert a hold; replicas are only for callers who may see all sessions."""
     if hold is None:
         return None
     return pb.Hold(

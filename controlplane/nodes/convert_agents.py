@@ -1,4 +1,4 @@
-"""What agents and the control plane tell one another."""
+"""Messages between agents and the control plane."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret | Regi
 """By session, attempt and rank."""
 
 MOST_NOTE_CHARS: Final = 4096
-"""Of what a node says for people to read; the rest is cut off."""
+"""Limit of a node's notes for people; the rest is cut off."""
 MOST_WAITING_CHARS: Final = 256
 MOST_IMAGE_CHARS: Final = 512
 MOST_NODE_DEVICES: Final = 256
 MOST_VERSION_CHARS: Final = 32
 MOST_STOCKED: Final = 256
-"""Things that a node may say that it has."""
+"""Limit of things in a node's stock."""
 MOST_CERTIFICATE_BYTES: Final = 4096
 MOST_FACT_BYTES: Final = 256
-"""In each text that a node says of itself: sessions keep those of their devices, in one record."""
+"""Limit of each fact of a node: sessions keep those of their devices, in one record."""
 
-# The contract's names of our values, by value; messages take them as they are.
+# The contract's enum names by our values; message fields accept the names.
 _CAUSES_BACK: Final = {sessions_pb2.Cause.Value(CAUSES[one]): one for one in Cause}
 _CHANNELS: Final = {one: f"CHANNEL_{one.name}" for one in Channel}
 _ABILITIES: Final = {
@@ -98,7 +98,7 @@ _REGISTRY_LOGIN: Final = encoder(RegistryLogin, agents_pb2.RegistryLogin)
 
 
 def to_registration(message: agents_pb2.Register, now: float) -> Registration:
-    """What an agent says first."""
+    """Convert an agent's first message."""
     devices = to_devices(message.devices)
     texts = [message.boot_id, message.agent_version, message.pod, message.host, message.owner]
     _check_facts([*texts, message.gang_network, *message.shared_roots[:MOST_SHARED_ROOTS]])
@@ -141,12 +141,12 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
 
 
 def to_abilities(given: Iterable[int]) -> frozenset[Ability]:
-    """What an agent can be asked; what we do not know ourselves is passed over."""
+    """Convert an agent's abilities; unknown ones are ignored."""
     return frozenset(_ABILITIES[one] for one in given if one in _ABILITIES)
 
 
 def to_peer_offer(message: agents_pb2.Register) -> PeerOffer | None:
-    """Where an agent serves datasets to others; None: nowhere."""
+    """Convert an agent's offer to serve datasets to others, if any."""
     if not message.HasField("peer_offer"):
         return None
     offer = message.peer_offer
@@ -157,7 +157,7 @@ def to_peer_offer(message: agents_pb2.Register) -> PeerOffer | None:
 
 
 def to_fetched(report: agents_pb2.StockReport) -> FetchedBytes:
-    """What an agent has fetched since its start."""
+    """Convert an agent's transfers since its start."""
     message = report.fetched
     return FetchedBytes(
         from_bucket=message.from_bucket,
@@ -170,7 +170,7 @@ def to_fetched(report: agents_pb2.StockReport) -> FetchedBytes:
 
 
 def peers_message(found: FoundPeers) -> agents_pb2.ControlResponse:
-    """Nodes from which an agent may fetch a dataset."""
+    """Convert nodes from which an agent may fetch a dataset."""
     answer = agents_pb2.FoundPeers(root=found.root)
     for one in found.peers:
         capability = peers_pb2.PeerCapability(
@@ -186,7 +186,7 @@ def peers_message(found: FoundPeers) -> agents_pb2.ControlResponse:
 
 
 def to_devices(messages: Iterable[resources_pb2.Device]) -> tuple[Device, ...]:
-    """All devices of a node."""
+    """Convert all devices of a node."""
     devices = tuple(map(to_device, messages))
     if len({device.uuid for device in devices}) != len(devices):
         raise InvalidRequest("two devices have one uuid")
@@ -199,7 +199,7 @@ def to_devices(messages: Iterable[resources_pb2.Device]) -> tuple[Device, ...]:
 
 
 def to_changed_offer(message: agents_pb2.DevicesChanged) -> ChangedOffer:
-    """What a node offers from now on."""
+    """Convert a node's changed devices."""
     return ChangedOffer(
         devices=to_devices(message.devices),
         note=message.device_note[:MOST_NOTE_CHARS],
@@ -217,7 +217,7 @@ def _check_facts(texts: list[str]) -> None:
 
 
 def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Report:
-    """A step of a replica of `node`."""
+    """Convert a report on a replica of `node`."""
     phase = _PHASES_BACK.get(message.phase)
     if phase is None:
         raise InvalidRequest(f"there is no replica phase {message.phase}")
@@ -253,7 +253,7 @@ def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Repor
 
 
 def to_progress(message: agents_pb2.ProgressReport, node: str) -> ProgressReport:
-    """What a session would lose by being moved."""
+    """Convert the progress that a session would lose if moved."""
     has_saved = message.HasField("since_saved")
     return ProgressReport(
         node=node,
@@ -266,7 +266,7 @@ def to_progress(message: agents_pb2.ProgressReport, node: str) -> ProgressReport
 
 
 def to_said(message: agents_pb2.ChangeReport) -> list[Said]:
-    """What the processes of a replica say of a change: user code is behind it, so it is cut to sizes."""
+    """Convert the processes' reports on a change; truncated, since they come from user code."""
     return [
         Said(
             rank=message.replica.rank,
@@ -309,7 +309,7 @@ def _step(number: int) -> int:
 
 
 def to_stock(message: agents_pb2.StockReport) -> Stock:
-    """What a node has of what sessions need."""
+    """Convert a node's stock of data for sessions."""
     if len(message.things) > MOST_STOCKED:
         raise InvalidRequest(
             f"{len(message.things)} things in stock: a node tells of at most {MOST_STOCKED}"
@@ -336,7 +336,7 @@ def _to_placed_as(message: agents_pb2.PlacedAs) -> PlacedAs:
 
 
 def acknowledged_message(reports: Iterable[Report]) -> agents_pb2.ControlResponse:
-    """Reports that need not be repeated."""
+    """Acknowledge reports: they need not be repeated."""
     return agents_pb2.ControlResponse(
         acknowledged=agents_pb2.ReportsAcknowledged(
             reports=[
@@ -353,9 +353,9 @@ def acknowledged_message(reports: Iterable[Report]) -> agents_pb2.ControlRespons
 
 
 class OrdersMessages:
-    """The orders of one stream as messages; those that are as they were are not made again.
+    """Builds the order messages of one stream; unchanged assignments are reused.
 
-    A node is told all that it is to run whenever something is added. `abilities` are its agent's.
+    A node gets all its assignments whenever one is added. `abilities` are its agent's.
     """
 
     def __init__(self, abilities: Collection[Ability]) -> None:
@@ -365,11 +365,11 @@ class OrdersMessages:
     def of(
         self, orders: Orders, term: int, secrets: Secrets, *, now: float
     ) -> Iterator[agents_pb2.ControlResponse]:
-        """What a node is to run; `secrets` are for its programs that are still to be started, `now` in Unix seconds."""
+        """Yield a node's orders; `secrets` are for its programs not yet started, `now` in Unix seconds."""
         before, self._said = self._said, {}
         parts = parts_of(self._assignment(one, before, secrets) for one in orders.assignments)
         part = next(parts)
-        for following in parts:  # made one at a time: together they may be very many bytes
+        for following in parts:  # built one at a time: together they may be very large
             yield _orders_message(orders, term, part, more=True)
             part = following
         message = _orders_message(orders, term, part, more=False)
@@ -385,7 +385,7 @@ class OrdersMessages:
         held = assignment.held
         key = (held.session_id, held.attempt, held.rank)
         if key in secrets:
-            return self._made(assignment, secrets)  # and kept nowhere
+            return self._made(assignment, secrets)  # never cached
         said = before.get(key)
         if said is None or not said.is_of(assignment):
             said = _Said(assignment, self._made(assignment, secrets))
@@ -401,13 +401,13 @@ class OrdersMessages:
 
 
 class _Said(NamedTuple):
-    """What a message was made of, and the message."""
+    """A cached message and its source."""
 
     assignment: Assignment
     message: agents_pb2.Assignment
 
     def is_of(self, other: Assignment) -> bool:
-        """Whether it would be made of the same records again."""
+        """Whether it was built from the same records."""
         mine = self.assignment
         return (
             mine.session is other.session and mine.held is other.held and mine.hosts == other.hosts
@@ -425,7 +425,7 @@ def _orders_message(
 
 
 def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
-    """A tunnel that an agent is to dial."""
+    """Order an agent to dial a tunnel."""
     replica = agents_pb2.ReplicaId(
         session_id=order.session_id, attempt=order.attempt, rank=order.rank
     )
@@ -461,7 +461,7 @@ _IMAGE_ACTIONS: Final = {
 
 
 def image_message(order: ImageOrder) -> agents_pb2.ControlResponse:
-    """What an agent is asked about an image."""
+    """Convert an order about an image."""
     return agents_pb2.ControlResponse(
         image_order=agents_pb2.ImageOrder(
             order_id=order.order_id,
@@ -474,7 +474,7 @@ def image_message(order: ImageOrder) -> agents_pb2.ControlResponse:
 
 
 def environment_message(order: EnvironmentOrder) -> agents_pb2.ControlResponse:
-    """What an agent is asked about environments."""
+    """Convert an order about environments."""
     message = agents_pb2.EnvironmentOrder(
         order_id=order.order_id, remove=order.remove, owner_id=order.owner_id, build=order.build
     )
@@ -484,7 +484,7 @@ def environment_message(order: EnvironmentOrder) -> agents_pb2.ControlResponse:
 
 
 def repair_message(order: RepairOrder) -> agents_pb2.ControlResponse:
-    """What an agent is asked for that the object store has lost."""
+    """Request content that the object store has lost from an agent."""
     message = agents_pb2.RepairOrder(
         order_id=order.order_id, root=order.root, digests=order.digests, folder=order.folder
     )
@@ -496,7 +496,7 @@ def repair_message(order: RepairOrder) -> agents_pb2.ControlResponse:
 
 
 def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
-    """For what an agent is too old that would start a replica otherwise than it should; "" where it is not, or has begun."""
+    """Name the feature that an old agent lacks to start a replica correctly; "" if none, or if it has begun."""
     held, session = assignment.held, assignment.session
     phases = [one.phase for one in session.replicas if one.rank == held.rank]
     if session.stop is not None or any(phase is not ReplicaPhase.PLACED for phase in phases):
@@ -521,7 +521,7 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
         (Ability.ENVIRONMENTS, spec.environment_lock, "to install the packages of a lock"),
         (
             Ability.OUTPUTS,
-            # where nobody asked, nothing is kept there, and it runs
+            # files kept by default are not needed: it runs without them
             spec.output_datasets or spec.keep_files,
             "for --output-dataset and --keep-files",
         ),
@@ -534,7 +534,7 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
 def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:
     held, session = assignment.held, assignment.session
     given = secrets.get((held.session_id, held.attempt, held.rank), ())
-    # by keep_files_by_default agents know that nobody asked for it
+    # keep_files_by_default tells agents that it was not requested
     spec = replace(session.spec, keep_files=session.spec.keeps_files)
     message = agents_pb2.Assignment(
         replica=agents_pb2.ReplicaId(
@@ -577,7 +577,7 @@ def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignme
 
 
 def to_chunk(message: agents_pb2.Chunk) -> Chunk:
-    """A run of records or bytes."""
+    """Convert a run of records or bytes."""
     try:
         return Chunk(
             stream=to_stream(message.stream),
@@ -592,7 +592,7 @@ def to_chunk(message: agents_pb2.Chunk) -> Chunk:
 
 
 def to_stream(message: agents_pb2.StreamKey) -> StreamKey:
-    """The name of a stream."""
+    """Convert a stream's name."""
     return StreamKey(
         session_id=message.replica.session_id,
         attempt=message.replica.attempt,
@@ -603,7 +603,7 @@ def to_stream(message: agents_pb2.StreamKey) -> StreamKey:
 
 
 def stream_message(key: StreamKey) -> agents_pb2.StreamKey:
-    """The name of a stream."""
+    """Convert a stream's name."""
     return agents_pb2.StreamKey(
         replica=agents_pb2.ReplicaId(session_id=key.session_id, attempt=key.attempt, rank=key.rank),
         channel=_CHANNELS[key.channel],
@@ -612,7 +612,7 @@ def stream_message(key: StreamKey) -> agents_pb2.StreamKey:
 
 
 def to_sample(message: agents_pb2.NodeSample, node: str) -> NodeSample:
-    """Readings of a node."""
+    """Convert a node's readings."""
     return NodeSample(
         node=node,
         boot_id=message.boot_id,

@@ -1,4 +1,4 @@
-"""Tells the agents that are connected when their orders have changed."""
+"""Sends connected agents their orders when these have changed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from controlplane.state.subscriptions import Subscription
 
 REMOVALS_WAIT_S: Final = 0.05
-"""An agent knows what has ended there: to be told so can wait for the next thing to start."""
+"""Delay of mere removals from orders: agents already know which replicas have ended."""
 
 
 class Ordering:
-    """Wakes the Control streams of the nodes that a change concerns."""
+    """Wakes the Control streams of nodes affected by a change."""
 
     def __init__(self, *, state: LiveState, contacts: AgentConnections) -> None:
         self._state = state
         self._contacts = contacts
         self._program_changes: dict[str, Hashable] = {}
-        """Of each session whose running program was changed: what its nodes were last told of."""
+        """The last program change sent to the nodes of each changed session."""
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
@@ -53,7 +53,7 @@ class Ordering:
 
     @staticmethod
     async def _take(changes: Subscription, *, until: float | None) -> list[Change]:
-        """Changes; none when the event loop's time is over."""
+        """Return changes; none after `until`, in event loop time."""
         try:
             async with asyncio.timeout_at(until):
                 return await changes.take()
@@ -61,7 +61,7 @@ class Ordering:
             return []
 
     def _urgent(self, change: Change) -> set[str]:
-        """Nodes that have something to start, to stop or to change."""
+        """Return nodes with something to start, stop or change."""
         match change:
             case AllocationChanged(allocation=allocation):
                 link = self._contacts.link(allocation.node)

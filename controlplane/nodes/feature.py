@@ -1,4 +1,4 @@
-"""Nodes, and the agents that run on them."""
+"""Wiring of nodes and their agents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def node_keeper(core: Core) -> NodeKeeper:
-    """What administrators do with nodes."""
+    """Administrators' actions on nodes."""
     return NodeKeeper(
         state=core.state,
         committer=core.committer,
@@ -44,7 +44,7 @@ def node_keeper(core: Core) -> NodeKeeper:
 
 
 def node_states(core: Core) -> NodeStates:
-    """How each node is."""
+    """The states of nodes."""
     return NodeStates(
         state=core.state,
         contacts=core.contacts,
@@ -65,7 +65,7 @@ def node_images(core: Core) -> NodeImages:
 
 
 def wire(core: Core) -> Feature:
-    """Offer AgentService and NodeService; the leader sends orders, and judges who is silent."""
+    """Offer AgentService and NodeService; the leader sends orders, and detects silent nodes."""
     ordering = Ordering(state=core.state, contacts=core.contacts)
     upkeep = Upkeep(state=core.state, keeper=core.shared(node_keeper), clock=core.clock)
     liveness = Liveness(

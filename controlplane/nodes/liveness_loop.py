@@ -1,4 +1,4 @@
-"""Silence: who has not been heard for too long, and what that proves."""
+"""Detects silent nodes, and the sessions lost by their silence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORTEST_WAIT_S: Final = 0.1
 
 
 class Liveness:
-    """Looks again when the next node can have become silent."""
+    """Checks again when the next node can have become silent."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class Liveness:
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
-        """Watch over the nodes until cancelled."""
+        """Check the nodes until cancelled."""
         while True:
             for node in list(self._state.nodes):
                 await self._look(node)
             await self._clock.sleep(self._wait())
 
     def _wait(self) -> float:
-        """Seconds until somebody can have become silent; a fraction of it while somebody is."""
+        """Seconds until a node can have become silent; a fraction of the limit while one is."""
         now = self._clock.monotonic()
         if self._contacts.unheard:
             return self._silent_after_s / 5
@@ -57,7 +57,7 @@ class Liveness:
 
     async def _look(self, node: str) -> None:
         if node not in self._state.nodes:
-            return  # removed while others were looked at
+            return  # removed while others were checked
         silent_for = self._clock.monotonic() - self._contacts.last_heard(node)
         is_unheard = silent_for >= self._silent_after_s
         if is_unheard != (node in self._contacts.unheard):
@@ -71,8 +71,8 @@ class Liveness:
         self._contacts.unheard = unheard | {node} if is_unheard else unheard
         link = self._contacts.link(node)
         if link is not None and is_unheard:
-            # Nothing may go down any more: the shims' own clocks count from the last word that the
-            # agent had of us.
+            # Nothing may be sent any more: the shims' clocks count from the agent's last contact
+            # with us.
             link.close(Unavailable("the agent did not report for too long"))
         await self._committer.decide_all(
             [
@@ -87,7 +87,7 @@ class Liveness:
         )
 
     async def _lose_overdue(self, node: str, silent_for: float) -> None:
-        """Sessions whose shims must have stopped them by now are gone."""
+        """Mark sessions as lost if their shims must have stopped them by now."""
         stored = self._state.allocations.get(node)
         overdue = set()
         for held in stored.value.replicas if stored else ():

@@ -1,7 +1,7 @@
-"""What silence of a node means for its sessions, and which proof ends it.
+"""Effects of a node's silence on its sessions, and proofs that they are gone.
 
 Each decision is about one session, because a node may run more of them than fit into a
-transaction. What is interrupted between two of them is made up for at the next registration.
+transaction. If interrupted, the rest is done at the next registration.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ been a little later than ours."""
 class Proof:
     """Why replicas are known to be gone, and since when.
 
-    `last_word_at` is when their node was last heard, as far as it is known, else `now`: who was
-    never heard here may have run them until a moment ago.
+    `last_word_at` is the last known contact with their node, else `now`: without any contact here,
+        it may have run them until a moment ago.
     """
 
     cause: Cause
@@ -40,7 +40,7 @@ class Proof:
 
 
 def sessions_of(state: LiveState, node: str) -> list[str]:
-    """Ids of those with a replica there that is not finalized, whether it holds anything or not."""
+    """Return ids of sessions with a non-finalized replica there, whether it holds resources or not."""
     return [
         session.id
         for session in state.sessions_on(node)
@@ -51,7 +51,7 @@ def sessions_of(state: LiveState, node: str) -> list[str]:
 
 
 def contact_changed(draft: Draft, session_id: str, unheard: frozenset[str], now: float) -> None:
-    """A node of the session fell silent, or was heard again: it is UNKNOWN, or no longer."""
+    """Update the session after a node fell silent or came back: it is UNKNOWN, or no longer."""
     session = draft.session(session_id)
     if session is None:
         return
@@ -61,7 +61,7 @@ def contact_changed(draft: Draft, session_id: str, unheard: frozenset[str], now:
 
 
 def lose(draft: Draft, session_id: str, node: str, proof: Proof, unheard: frozenset[str]) -> None:
-    """The session's replicas on the node are gone."""
+    """Mark the session's replicas on the node as lost."""
     session = draft.session(session_id)
     for one in session.replicas if session else ():
         if session and one.node == node:
@@ -78,10 +78,10 @@ def settle(
     unheard: frozenset[str],
     is_held: bool = False,
 ) -> None:
-    """A node has said all that it has: what it had of the session and no longer has is lost.
+    """Apply a node's complete report: the session's replicas missing from it are lost.
 
-    A replica that was placed and of which the node never spoke has not begun: its order stands.
-    Of a node that is held nothing is lost: what it lacks may have ended in the history that is no more.
+    A placed replica never reported by the node has not begun: its order stands.
+    Nothing is lost on a held node: missing replicas may have ended in the lost history.
     """
     for report in reports:
         apply_report(draft, _since_last_word(report, proof), unheard, proof.now)
@@ -99,7 +99,7 @@ def settle(
 
 
 def put_node(draft: Draft, node: Node) -> None:
-    """Write what a node is, its hold included; drain and fence stay as they were decided here."""
+    """Write a node and its hold; its drain stays, and so does a fence of the same boot."""
     known = draft.node(node.name)
     if known is not None:
         fence = known.fence if is_fenced(known, node.boot_id) else None
@@ -109,20 +109,20 @@ def put_node(draft: Draft, node: Node) -> None:
 
 
 def _since_last_word(report: Report, proof: Proof) -> Report:
-    """The report, as heard when its replica ended: somewhere between the node's last word and now.
+    """Date the report to its replica's end: between the node's last contact and now.
 
-    What its node did in its silence may be why others of the gang failed, of whom was heard at once.
+    Events during the node's silence may have made others of the gang fail, with reports at once.
     """
     if report.exit is None:
         return report
-    if report.exit.cause is Cause.NODE_LOST:  # found gone: nobody saw when it ended
+    if report.exit.cause is Cause.NODE_LOST:  # found gone: its end was not observed
         return replace(report, heard_at=proof.last_word_at)
     ended_at = min(max(report.exit.ended_at, proof.last_word_at), proof.now)
     return replace(report, heard_at=ended_at)
 
 
 def open_node(draft: Draft, name: str, boot_id: str) -> None:
-    """Its agent has ended all that it should not run: fence and hold have served their end."""
+    """Lift fence and hold once its agent has ended all unwanted replicas."""
     node = draft.node(name)
     if node is None:
         return
@@ -134,12 +134,12 @@ def open_node(draft: Draft, name: str, boot_id: str) -> None:
 
 
 def is_fenced(node: Node, boot_id: str) -> bool:
-    """Whether what the node ran in this boot of its machine was said to be gone."""
+    """Whether the node was fenced in this boot of its machine."""
     return node.fence is not None and node.fence.boot_id == boot_id
 
 
 def given_up(node: Node, boot_id: str) -> frozenset[tuple[str, int, int]]:
-    """What the node had in this boot and was said to be gone: session id, attempt, rank of each."""
+    """Return replicas declared gone by a fence in this boot: session id, attempt, rank of each."""
     if node.fence is None or not is_fenced(node, boot_id):
         return frozenset()
     return node.fence.replicas

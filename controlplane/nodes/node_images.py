@@ -1,6 +1,6 @@
-"""Images of nodes: what a user asks for, by way of the agent, whose answer is waited for.
+"""Users' requests about images of nodes, answered by the agents.
 
-Nothing of it is stored: a pull goes on while whoever wants it asks for it, whichever control plane leads.
+Nothing is stored: a pull continues while its user keeps asking, whichever control plane leads.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from controlplane.state.live_state import LiveState
 
 ANSWER_WITHIN_S: Final = 10.0
-"""How long an agent has for an answer, which waits for no registry."""
+"""Timeout of an agent's answer, which waits for no registry."""
 REMOVED_WITHIN_S: Final = 25.0
-"""The same of a removal, for which an engine deletes files."""
+"""The same for a removal: the engine deletes files."""
 MOST_WORDS: Final = 500
 _LONGEST_IMAGE: Final = 600
 
@@ -38,12 +38,12 @@ class Logins(Protocol):
     """A user's logins at the registry of an image; see UserSecrets.logins_for."""
 
     async def __call__(self, user: User, image: str, /) -> Sequence[RegistryLogin]:
-        """Those that there are."""
+        """Return the logins, if any."""
         ...
 
 
 class NodeImages:
-    """Asks agents; on the control plane that leads."""
+    """Asks agents; on the leader."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class NodeImages:
     async def ask(
         self, who: UserCaller, node: str, action: ImageAction, image: str
     ) -> pb.ImageStatus:
-        """The agent's answer.
+        """Return the agent's answer.
 
         Raises:
-            InvalidRequest: it names no image, or no name of a node could look like this.
-            NotFound: there is no such node.
+            InvalidRequest: the image or node name is invalid, or nodes never pull the image.
+            NotFound: no such node.
             StateConflict: the node runs no containers, or no sessions of the caller.
-            LimitReached: the caller asks too many at once.
+            LimitReached: the caller has too many requests open.
             NodeUnavailable: its agent is not connected, or does not answer in time.
         """
         if not is_reference(image):
@@ -95,7 +95,7 @@ class NodeImages:
         return await self._questions.ask(user, node, send, within_s=self._within_s[action])
 
     def answered(self, node: str, order_id: str, status: pb.ImageStatus) -> None:
-        """An agent has answered; see AgentQuestions."""
+        """Accept an agent's answer; see AgentQuestions."""
         status.image = status.image[:_LONGEST_IMAGE]
         status.words = status.words[:MOST_WORDS]
         self._questions.answered(node, order_id, status)

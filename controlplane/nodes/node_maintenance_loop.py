@@ -1,7 +1,7 @@
-"""Carries out what administrators decided about nodes.
+"""Carries out administrators' actions on nodes.
 
-What a drained one still runs is moved when its time has come, and what a fenced one ran is ended where the
-leader that was asked did not get to it.
+Moves the sessions of drained nodes when due, and ends those of fenced ones if the leader that
+accepted the fence did not get to it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 SLOWEST_ROUND_S: Final = 60.0
-"""Everything is looked at this often whatever is heard of."""
+"""Longest interval between checks, even without changes."""
 
 GATHER_S: Final = 0.05
-"""Pause between two rounds: nobody waits for a move, and changes come in crowds."""
+"""Pause between rounds: nobody waits for a move, and changes come in bursts."""
 
 
 class Upkeep:
-    """The loop over nodes that are drained or fenced. What is to be done is in their records."""
+    """The loop over drained and fenced nodes. Their records have the work to do."""
 
     def __init__(self, *, state: LiveState, keeper: NodeKeeper, clock: Clock) -> None:
         self._state = state
@@ -37,7 +37,7 @@ class Upkeep:
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
-        """Look after every change, when a time has come, and now and then; until cancelled."""
+        """Check after every change, when a drain is due, and regularly, until cancelled."""
         with self._state.subscribed(wants=_is_of_nodes) as changes:
             while True:
                 began_at = self._clock.time()
@@ -55,7 +55,7 @@ class Upkeep:
         return sorted(name for name, stored in nodes if stored.value.closed_by)
 
     def _wait_s(self, began_at: float) -> float:
-        """Until the next drain is due that was not when the round began, at most the slowest round."""
+        """Seconds until the next drain not yet due when the round began, at most SLOWEST_ROUND_S."""
         drains = [stored.value.drain for stored in self._state.nodes.values()]
         due = [one.move_at for one in drains if one is not None and one.move_at > began_at]
         return min(SLOWEST_ROUND_S, max(min(due, default=math.inf) - self._clock.time(), 0.0))
@@ -66,15 +66,15 @@ class Upkeep:
             return
         node = stored.value
         if node.fence is not None and name in self._state.silent:
-            # One that is connected has settled it by registering, or is about to.
+            # A connected one has settled it by registering, or is about to.
             await self._keeper.end_fenced(node)
         if name in self._state.silent or node.drain is None or node.hold is not None:
-            return  # nothing can be told to a silent node, and nothing may be to a held one
+            return  # a silent node cannot get orders, and a held one must not
         if 0 < node.drain.move_at <= self._clock.time() and not self._keeper.is_empty(name):
             self._log.warning("node.moving", node=name, asked_by=node.drain.asked_by)
             await self._keeper.move(node, node.drain)
 
 
 def _is_of_nodes(change: Change) -> bool:
-    """What sessions do changes nothing here: a node that is closed is given none."""
+    """Whether it concerns nodes; sessions do not matter, since closed nodes get none."""
     return isinstance(change, NodeChanged | ContactChanged)

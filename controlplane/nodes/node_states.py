@@ -1,4 +1,4 @@
-"""How a node is, as users and monitoring are told."""
+"""States of nodes, for users and monitoring."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _BY_CLOSED: Final[Mapping[str, NodeState]] = {
 
 
 class NodeStates:
-    """Judges nodes by their records and by when they were heard.
+    """Derives states from nodes' records and last contacts.
 
     Args:
-        leads: whether this control plane does.
-        silent_after_s: after so long without a word a node is silent.
+        leads: whether this control plane leads.
+        silent_after_s: a node without contact for so long is silent.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class NodeStates:
         self._clock = clock
 
     def of(self, node: Node) -> NodeState:
-        """How it is now."""
+        """Return its current state."""
         is_silent = node.name in self._state.silent or node.name in self._contacts.unheard
         if is_silent and not self._leads():
-            # Agents are connected to the leader alone; while there is none, their records still come.
+            # Agents connect only to the leader; without one, their records still arrive.
             heard_at = self._contacts.last_contact_at(node.name)
             is_silent = self._clock.time() - heard_at >= self._silent_after_s
         if is_silent and node.fence is None:

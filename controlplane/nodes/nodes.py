@@ -1,7 +1,7 @@
-"""What administrators decide about nodes: drain, resume, fence, remove; and carrying it out.
+"""Administrators' actions on nodes: drain, resume, fence, remove; and their execution.
 
-The word is written first, in the node's own record; what follows from it for sessions are further
-decisions, one a session, which whoever leads next makes up for (`nodes/node_maintenance_loop.py`).
+The action is written first, in the node's own record; its effects on sessions are further
+decisions, one per session, completed by the next leader if needed (`nodes/node_maintenance_loop.py`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ LONGEST_MOVE_AFTER_S: Final = 365 * 86_400.0
 
 
 class NodeKeeper:
-    """Minds the nodes, while this control plane leads.
+    """Changes nodes, while this control plane leads.
 
-    Every method raises NotLeader where another one does, and NotFound for a node that is not known.
+    Every method raises NotLeader if another one leads, and NotFound for an unknown node.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class NodeKeeper:
     async def drain(
         self, name: str, *, asked_by: str, reason: str, move_after_s: float | None
     ) -> Node:
-        """Let it take nothing new; what it runs is moved after `move_after_s`, or never (None).
+        """Close it to new sessions; running ones are moved after `move_after_s`, or never (None).
 
         Raises:
-            InvalidRequest: a time that cannot be.
-            TooLarge: too long a reason.
+            InvalidRequest: the time is out of range.
+            TooLarge: the reason is too long.
         """
         if move_after_s is not None and not 0 <= move_after_s <= LONGEST_MOVE_AFTER_S:
             raise InvalidRequest("a drain moves sessions after 0 s to 365 days")
@@ -79,24 +79,24 @@ class NodeKeeper:
         return await self._change(name, lambda node: replace(node, drain=word))
 
     async def resume(self, name: str, *, asked_by: str) -> Node:
-        """Let it take sessions again, its hold lifted.
+        """Open it to sessions again, and lift its hold.
 
         Raises:
-            StateConflict: it is fenced, which ends by itself, and nothing else.
+            StateConflict: it is only fenced, which ends by itself.
         """
         node = await self._change(name, lambda node: _resumed(node, asked_by))
         if node.hold is not None:
-            # Its agent must be told before it is given orders, so it registers again.
+            # Its agent must learn of it before it gets orders, so it registers again.
             self._end_stream(name, f"node {name} was resumed")
         return node
 
     async def fence(
         self, name: str, *, asked_by: str, reason: str, force: bool
     ) -> tuple[Node, list[Session]]:
-        """End what it ran, on an administrator's word; the node and the sessions that it had.
+        """Declare its replicas lost, on an administrator's word; return the node and its sessions.
 
         Raises:
-            StateConflict: its agent is heard, and it is not forced.
+            StateConflict: its agent is not silent, and `force` is not set.
         """
         word = partial(
             Fence, asked_by=asked_by, reason=check_reason(reason), asked_at=self._clock.time()
@@ -110,14 +110,14 @@ class NodeKeeper:
         return node, had
 
     def why_not_fenced(self, name: str) -> StateConflict | None:
-        """What a fence that is not forced would be refused with now."""
+        """Return the error of a fence without `force`; None if it is allowed now."""
         return None if name in self._contacts.unheard else self._not_silent(name)
 
     def check_removable(self, name: str, *, is_cut_off: bool, draft: Draft | None = None) -> None:
-        """Check that a node may be forgotten; `is_cut_off`: although its agent is connected.
+        """Check that a node may be removed; `is_cut_off`: even if its agent is connected.
 
         Raises:
-            StateConflict: its agent is connected and would make it anew.
+            StateConflict: its agent is connected and would register it again.
             StillLive: it has sessions, or their records.
         """
         if not is_cut_off and self._contacts.link(name) is not None:
@@ -137,17 +137,17 @@ class NodeKeeper:
             )
 
     async def remove(self, name: str, *, is_cut_off: bool = False) -> None:
-        """Forget it; what `check_removable` raises."""
+        """Remove it; raises as `check_removable`."""
         await self._committer.decide(partial(self._removed, check_node(name), is_cut_off))
         self._end_stream(name, f"node {name} was removed")
         self._contacts.unheard -= {name}
 
     def sessions_of(self, name: str) -> list[Session]:
-        """The sessions that run there, or whose records its agent still has."""
+        """Return sessions that run there, or have records on its agent."""
         return [one for one in map(self._state.session, self._sessions_of(name)) if one]
 
     async def move(self, node: Node, drain: Drain) -> None:
-        """Have everything that runs there moved: the time has come."""
+        """Move all sessions that run there."""
         leave = partial(
             leaving,
             reason=drained_words(node.name, drain),
@@ -163,11 +163,11 @@ class NodeKeeper:
         )
 
     def is_empty(self, name: str) -> bool:
-        """Whether nothing there is left to be moved."""
+        """Whether no session there is left to move."""
         return not self._movable(name)
 
     async def end_fenced(self, node: Node) -> None:
-        """What a fenced node ran is gone."""
+        """Mark the replicas of a fenced node as lost."""
         if node.fence is None:
             return
         now = self._clock.time()
@@ -234,7 +234,7 @@ class NodeKeeper:
         node = _known(draft, name)
         if not force and (refusal := self.why_not_fenced(name)) is not None:
             raise refusal
-        # Fenced before, it holds none any more, and may still run them.
+        # If fenced before, it holds none any more, but may still run them.
         held = replicas_of(draft.allocation(name).replicas)
         given_up = held | silence.given_up(node, node.boot_id)
         node = replace(node, fence=word(boot_id=node.boot_id, replicas=given_up))
@@ -266,7 +266,7 @@ def _resumed(node: Node, asked_by: str) -> Node:
 
 
 def _is_to_move(session: Session, name: str) -> bool:
-    """Whether it runs there. A gang whose replica there has ended needs the node no more."""
+    """Whether it runs there. A gang does not need the node once its replica there has ended."""
     return (
         session.stop is None
         and can(session.state, SessionEvent.STOP_REQUESTED)
@@ -280,6 +280,6 @@ def _move(
     session, node = draft.session(session_id), draft.node(name)
     if session is None or not _is_to_move(session, name):
         return
-    if node is None or node.drain != drain:  # resumed meanwhile, or drained in other words
+    if node is None or node.drain != drain:  # resumed or drained again meanwhile
         return
     draft.put_session(leave(session))

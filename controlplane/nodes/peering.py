@@ -1,10 +1,9 @@
-"""Which nodes another node may fetch a dataset from.
+"""Nodes from which another node may fetch a dataset.
 
-Those that have it, as they said last, and those that have begun to fetch it before: of nodes that begin together the first
-one fetches from the control plane, and the others from one another. Nobody waits in a circle, since each is given earlier
-ones only. A node gets nothing but datasets of sessions that are placed on it; no code and no checkpoints.
-
-For the leader alone, whom agents tell what they have.
+Nodes that last reported to have it, and nodes that began to fetch it earlier: of nodes that begin together the first
+fetches from the control plane, and the others from one another. There are no circular waits, since each gets only
+earlier nodes. A node gets only datasets of sessions placed on it; no code and no checkpoints.
+For the leader only, since agents report their stock to it.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ MOST_PEERS: Final = 3
 UPLOADS: Final = 4
 """Nodes that one node serves before another one is preferred."""
 LIFE_S: Final = 300.0
-"""How long a capability counts: as long may a node serve that was drained, and one read whose session has ended."""
+"""Validity of a capability: so long may a drained node serve, and a node read after its session ended."""
 MOST_QUESTIONS: Final = 200
-"""Of one agent within `PERIOD_S`; further ones name no peers."""
+"""Per agent within `PERIOD_S`; further ones get no peers."""
 PERIOD_S: Final = 10.0
 _CLOSED: Final = frozenset({"fenced", "held", "drained"})
-"""Nodes that serve nobody. One whose container engine does not answer may."""
+"""States of nodes that serve nobody. A node with a failed container engine may serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,13 @@ class Fetch:
 
     number: int
     at: float
-    """Of its last question, in monotonic seconds."""
+    """Time of its last question, in monotonic seconds."""
     peers: frozenset[str]
-    """The nodes that it was named."""
+    """The nodes named to it."""
 
 
 class Fetches:
-    """The nodes that fetch one root. Each question costs as much as it names peers, however many nodes fetch."""
+    """The nodes that fetch one root. A question costs time per named peer, however many nodes fetch."""
 
     def __init__(self) -> None:
         self._by_node: OrderedDict[str, Fetch] = OrderedDict()  # by the time of the last question
@@ -59,15 +58,15 @@ class Fetches:
         return bool(self._by_node)
 
     def get(self, node: str) -> Fetch | None:
-        """That of a node."""
+        """Return a node's fetch."""
         return self._by_node.get(node)
 
     def load(self, peer: str) -> int:
-        """The number of nodes that `peer` was named to."""
+        """Return the number of nodes that `peer` was named to."""
         return self._load[peer]
 
     def note(self, node: str, fetch: Fetch) -> None:
-        """A node has asked, last of all."""
+        """Record a node's question as the last one."""
         self._forget(node)
         self._by_node[node] = fetch
         self._load.update(fetch.peers)
@@ -102,9 +101,9 @@ class Peering:
         self._period = 0
 
     def find(self, node: str, root: str, *, is_stream: bool = False) -> FoundPeers:
-        """Nodes from which `node` may fetch the dataset version `root`, or read it for a stream.
+        """Return nodes from which `node` may fetch the dataset version `root`, or stream it.
 
-        A stream passes nothing on, and waits for nothing that others have not fetched yet.
+        A stream serves no other nodes, and gets only nodes that have the dataset already.
         """
         now = self._clock.monotonic()
         if self._asks_too_much(node, now) or not self._may_read(node, root):
@@ -131,7 +130,7 @@ class Peering:
         return self._questions[node] > MOST_QUESTIONS
 
     def _live(self, root: str, since: float) -> Fetches:
-        """The nodes that fetch it: they ask again before they are forgotten. Forgets other roots that none fetches any more."""
+        """Return its current fetches: active nodes ask again before they expire. Drops other roots without fetches."""
         fetches = self._fetches.setdefault(root, Fetches())
         self._fetches.move_to_end(root)
         fetches.expire(since)
@@ -145,7 +144,7 @@ class Peering:
     def _candidates(
         self, node: str, root: str, fetches: Fetches, asks: Fetch
     ) -> Iterator[tuple[bool, int, bool, int, str, AgentConnection]]:
-        """Each that may be asked, after what it is sorted by."""
+        """Yield possible peers, each after its sort keys."""
         pod = self._pod_of(node)
         for link in self._contacts.links():
             if link.peer_offer is None or link.node == node:

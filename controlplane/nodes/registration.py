@@ -1,4 +1,4 @@
-"""An agent comes: is it ours, what is it, what does it have."""
+"""Registration of agents: checks of their platform, node and replicas."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 
 ITSELF: Final = "the platform"
-"""Who lifts a hold that needs nobody: what is stopped there was placed there, and given up since."""
+"""Lifts holds that need no administrator: the replicas stopped there were placed there, and given up since."""
 
 MOST_FOREIGN: Final = 50
-"""Of so many replicas that should not run on a node its record has what the agent says of them."""
+"""Limit of unwanted replicas described in a node's record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What an agent says first.
+    """The first message of an agent.
 
-    `replicas` are all that it has; the highest term and revision are of the newest orders that it obeyed.
+    `replicas` are all its replicas; the highest term and revision are of the newest orders it obeyed.
     """
 
     node: Node
@@ -52,7 +52,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedOffer:
-    """All devices of a node from now on, and why some or all are missing; the rest as of `Node`."""
+    """All devices of a node from now on, and why some or all are missing; the rest as in `Node`."""
 
     devices: tuple[Device, ...]
     note: str
@@ -61,7 +61,7 @@ class ChangedOffer:
 
 
 class Registrar:
-    """Takes agents in."""
+    """Registers agents."""
 
     def __init__(
         self,
@@ -85,14 +85,14 @@ class Registrar:
         self._restores = restores
 
     async def register(self, caller: NodeCaller, said: Registration, term: int) -> AgentConnection:
-        """Write what the node is and has; its stream, which replaces an older one.
+        """Store the node and its replicas; return its stream, which replaces an older one.
 
         Raises:
-            Denied: it speaks for another node than its own.
+            Denied: the agent registers a node other than its own.
             StateConflict: it obeyed another platform.
-            NotLeader: we do not decide.
-            Unavailable: an administrator decided about the node at the same moment.
-            StoreError: what it has cannot be looked up.
+            NotLeader: another control plane leads.
+            Unavailable: an administrator changed the node at the same moment.
+            StoreError: its replicas cannot be looked up.
         """
         node = check_node(said.node.name)
         if node != caller.node:
@@ -109,7 +109,7 @@ class Registrar:
         await self._settle(said, is_held=hold is not None and hold.stands)
         owed = {_key(one) for one in said.replicas if not (one.phase.is_gone or self._wants(one))}
         if owed and hold is None:
-            # Known as gone, and it runs all the same: its devices are not free yet.
+            # Recorded as gone but still running: its devices are not free yet.
             hold = Hold(
                 found_at=self._clock.time(),
                 replicas=frozenset(owed),
@@ -127,10 +127,10 @@ class Registrar:
         return link
 
     async def change_offer(self, link: AgentConnection, said: ChangedOffer) -> None:
-        """Write what the node offers from now on; nothing once another stream speaks for it.
+        """Store the node's new offer; nothing if another stream has replaced this one.
 
         Raises:
-            NotLeader: we do not decide.
+            NotLeader: another control plane leads.
         """
 
         def change(draft: Draft) -> None:
@@ -150,11 +150,11 @@ class Registrar:
                 ),
             )
 
-        async with link.turn:  # of two changes the later one stands
+        async with link.turn:  # the later of two changes wins
             await self._committer.decide(change)
 
     async def ended(self, link: AgentConnection, report: Report) -> None:
-        """An agent said where a replica is: the last that should not run may be gone."""
+        """Handle a replica's report: the last unwanted one may be gone."""
         key = _key(report)
         if report.phase.is_gone and key in link.owed:
             link.owed.discard(key)
@@ -162,7 +162,7 @@ class Registrar:
             await self._open(link)
 
     async def obeyed(self, link: AgentConnection) -> None:
-        """An agent said that it obeys our orders."""
+        """Handle an agent's confirmation that it obeys our orders."""
         if link.starts_anew:
             link.starts_anew = False
             await self._open(link)
@@ -177,14 +177,14 @@ class Registrar:
         )
 
     async def _hold(self, said: Registration, term: int) -> Hold | None:
-        """What it has that our store never had; None if nothing.
+        """Return a hold for orders or replicas that our store never had; None if there are none.
 
         A later leader's orders are of a lost history only if we can still write, which the
         registration itself does.
         """
         is_beyond = (
             said.highest_term > term
-            # A store that was put back elects with numbers that it has used before.
+            # A restored store elects with terms that it has used before.
             or (said.highest_term == term and said.highest_revision > self._sent_to(said))
             or not await self._state.catch_up(said.highest_revision)
             or (self._obeyed_what_is_lost(said) and self._lacks(said))
@@ -206,18 +206,18 @@ class Registrar:
         return found
 
     def _obeyed_what_is_lost(self, said: Registration) -> bool:
-        """Whether its newest orders came between a backup and the loss of what was restored from it."""
+        """Whether its newest orders date from between a restored backup and the loss of its store."""
         return any(
             is_lost(position, self._restores)
             for position in (said.highest_term, said.highest_revision)
         )
 
     def _lacks(self, said: Registration) -> bool:
-        """Whether the node does not have all that it ran, as far as we know.
+        """Whether the node lacks replicas that run there by our records.
 
-        Of a restored platform that says that what ran there ended, or went elsewhere and may still
-        run: it is not given up before somebody has looked. Where a node has it all, and nothing that
-        we do not know, both agree on what runs, and go on.
+        On a restored platform this means that they ended, or moved and may still run: they are not given
+        up before somebody has checked. If a node has them all, and none unknown to us, both agree on
+        what runs, and continue.
         """
         node, has = said.node.name, {_key(one) for one in said.replicas}
         return any(
@@ -233,9 +233,9 @@ class Registrar:
         return self._contacts.sent.get(said.node.name, 0)
 
     async def _never_placed(self, said: Registration) -> frozenset[tuple[str, int, int]]:
-        """Those that run there, and for which no session of ours was ever placed there.
+        """Return running replicas of sessions that we never placed there.
 
-        What a fence gave up was placed there, though its session may have been removed since.
+        Replicas given up by a fence were placed there, though their session may have been removed since.
         """
         known = self._state.nodes.get(said.node.name)
         given_up = silence.given_up(known.value, said.node.boot_id) if known else frozenset()
@@ -250,7 +250,7 @@ class Registrar:
         return frozenset(found)
 
     def _wants(self, report: Report) -> bool:
-        """Whether the replica is to run there."""
+        """Whether the replica should run there."""
         session = self._state.session(report.session_id)
         return session is not None and any(
             session.attempt == report.attempt
@@ -261,7 +261,7 @@ class Registrar:
         )
 
     async def _settle(self, said: Registration, *, is_held: bool) -> None:
-        """Write what it has, and that what it no longer has is lost; of a fenced node everything."""
+        """Store its replicas, and mark missing ones as lost; all of them on a fenced node."""
         node = said.node.name
         known = self._state.nodes.get(node)
         if known is not None and silence.is_fenced(known.value, said.node.boot_id):
@@ -298,7 +298,7 @@ class Registrar:
 
 
 def _closing(node: Node | None) -> tuple[Fence | None, Hold | None]:
-    """What a registration must carry out before the node is open."""
+    """Return the fence and hold to carry out before the node is open."""
     return (None, None) if node is None else (node.fence, node.hold)
 
 
@@ -306,7 +306,7 @@ def _put(
     draft: Draft, node: Node, *, is_open: bool, before: tuple[Fence | None, Hold | None]
 ) -> None:
     if _closing(draft.node(node.name)) != before:
-        # It would open a node whose fence it has not carried out, or hold again what was lifted.
+        # It would open a node without carrying out its fence, or restore a lifted hold.
         raise Unavailable(
             f"node {node.name} was fenced or resumed meanwhile", attempt="register again"
         )
@@ -324,7 +324,7 @@ def _gone(draft: Draft, name: str, key: tuple[str, int, int]) -> None:
 def _known_as(
     said: Registration, keys: Collection[tuple[str, int, int]]
 ) -> tuple[tuple[tuple[str, int, int], PlacedAs], ...]:
-    """What the agent says of these: few, and of its own devices alone, since the node's record has it."""
+    """Return the agent's descriptions of these: few, and only of its own devices, since the node's record has them."""
     own = {device.uuid for device in said.node.devices}
     known = {_key(one): one.placed_as for one in said.replicas if one.placed_as is not None}
     return tuple(

@@ -73,13 +73,13 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 MOST_NAMES: Final = 1_000
-"""Of sessions of one node, in one answer."""
+"""Session names of one node, in one response."""
 MOST_CLOSED: Final = 20
 MOST_SILENT: Final = 5
 
 
 class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
-    """Machines, as users see them."""
+    """Users' calls on nodes."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def ListNodes(  # noqa: N802 - named by the contract
         self, request: pb.ListNodesRequest, _: Context
     ) -> pb.ListNodesResponse:
-        """A page of the nodes by name."""
+        """Return a page of the nodes by name."""
         who = require_user()
         after = request.cursor and check_node(request.cursor)
         size = page_size(request.page_size)
@@ -124,7 +124,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def GetNode(  # noqa: N802
         self, request: pb.GetNodeRequest, _: Context
     ) -> pb.GetNodeResponse:
-        """One node with what it has."""
+        """Return one node with its sessions and images."""
         who = require_user()
         stored = self._core.state.nodes.get(check_node(request.name))
         if stored is None:
@@ -147,7 +147,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def DrainNode(  # noqa: N802
         self, request: pb.DrainNodeRequest, _: Context
     ) -> pb.DrainNodeResponse:
-        """Take nothing new."""
+        """Close a node to new sessions."""
         who = require_user()
         after = seconds_of(request.move_after) if request.HasField("move_after") else None
         node = await self._keeper.drain(
@@ -166,7 +166,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def ResumeNode(  # noqa: N802
         self, request: pb.ResumeNodeRequest, _: Context
     ) -> pb.ResumeNodeResponse:
-        """Take sessions again."""
+        """Open a node to sessions again."""
         who = require_user()
         node = await self._keeper.resume(request.name, asked_by=who.user.name)
         _log.info("node.resumed", by=who.user.name, node=node.name)
@@ -176,7 +176,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def FenceNode(  # noqa: N802
         self, request: pb.FenceNodeRequest, _: Context
     ) -> pb.FenceNodeResponse:
-        """What ran there is gone."""
+        """Declare the replicas of a node lost."""
         who = require_user()
         node, had = await self._keeper.fence(
             request.name, asked_by=who.user.name, reason=request.reason, force=request.force
@@ -197,7 +197,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def RemoveNode(  # noqa: N802
         self, request: pb.RemoveNodeRequest, _: Context
     ) -> pb.RemoveNodeResponse:
-        """Forget it. A revoked one loses its identity first: it would register again at once."""
+        """Remove it. A revoked one loses its identity first: it would register again at once."""
         name, by = check_node(request.name), require_user().user.name
         is_registered = name in self._core.state.nodes
         if is_registered and not request.revoke:
@@ -216,7 +216,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def PullImage(  # noqa: N802
         self, request: pb.PullImageRequest, _: Context
     ) -> pb.PullImageResponse:
-        """Begin to fetch an image."""
+        """Begin to pull an image."""
         status = await self._of_image(request.node, ImageAction.PULL, request.image)
         return pb.PullImageResponse(status=status)
 
@@ -224,7 +224,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def GetImagePull(  # noqa: N802
         self, request: pb.GetImagePullRequest, _: Context
     ) -> pb.GetImagePullResponse:
-        """How far that is."""
+        """Return the progress of a pull."""
         status = await self._of_image(request.node, ImageAction.LOOK, request.image)
         return pb.GetImagePullResponse(status=status)
 
@@ -232,13 +232,13 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def RemoveImage(  # noqa: N802
         self, request: pb.RemoveImageRequest, _: Context
     ) -> pb.RemoveImageResponse:
-        """Remove one that no session uses."""
+        """Remove an image that no session uses."""
         status = await self._of_image(request.node, ImageAction.REMOVE, request.image)
         return pb.RemoveImageResponse(status=status)
 
     async def _of_image(self, node: str, action: ImageAction, image: str) -> ImageStatus:
         if not self._core.leads():
-            raise NotLeader("")  # the leader alone speaks to agents
+            raise NotLeader("")  # only the leader is connected to agents
         who = require_user()
         status = await self._images.ask(who, node, action, image)
         if action is not ImageAction.LOOK:
@@ -256,10 +256,10 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def OpenNodeTunnel(  # noqa: N802
         self, requests: AsyncIterator[pb.OpenNodeTunnelRequest], context: Context
     ) -> AsyncGenerator[pb.OpenNodeTunnelResponse, None]:
-        """The client's end of a tunnel to a node."""
+        """Serve the client's end of a tunnel to a node."""
         frames = aiter(requests)
         kinds = (pb.OpenNodeTunnelRequest, pb.OpenNodeTunnelResponse)
-        # the leader alone can ask agents to dial
+        # only the leader can request agents to dial
         relayed = await self._relay.where_needed(
             "NodeService/OpenNodeTunnel", kinds, frames, context
         )
@@ -287,7 +287,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def GetCluster(  # noqa: N802
         self, _: pb.GetClusterRequest, __: Context
     ) -> pb.GetClusterResponse:
-        """The platform in one answer."""
+        """Return an overview of the platform."""
         who = require_user()
         nodes = [stored.value for stored in self._core.state.nodes.values()]
         by_name = sorted(nodes, key=lambda node: node.name)
@@ -324,7 +324,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     def _conditions(
         self, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
     ) -> tuple[Condition, ...]:
-        """What is wrong: what calls have shown, and what nodes lack, where that is known."""
+        """Return known conditions: of members, full disks, and silent nodes if we lead."""
         members = self._core.members
         others = (one for one in members.everyone() if one.name != members.own.name)
         own = self._core.health.conditions.standing()
@@ -345,7 +345,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     def _full_disks(
         self, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
     ) -> Iterator[Condition]:
-        """Of nodes, as they said last and lately."""
+        """Yield those of nodes, from recent samples."""
         for node in nodes:
             sample = samples.get(node.name)
             if sample and sample.disk_note:
@@ -449,7 +449,7 @@ def _transfers(link: AgentConnection | None) -> pb.NodeTransfers | None:
 
 
 def _names(sessions: Iterable[Session], who: UserCaller) -> list[str]:
-    """Names of those that the caller may see, by name."""
+    """Return the sorted names of sessions visible to the caller."""
     return sorted(one.name for one in sessions if may(who, SEE, one) is ALLOW)
 
 
