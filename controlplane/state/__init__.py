@@ -1,1 +1,1 @@
-"""What lives in the platform, as this control plane knows it: fed by one watch, changed by one writer."""
+"""The live state of the platform as cached here: fed by one watch, changed by one writer."""

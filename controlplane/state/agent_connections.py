@@ -1,4 +1,4 @@
-"""Which agents are connected, and when each was last heard."""
+"""Connected agents, and the time of each one's last contact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLOCKS: Final = 5
 
 
 class ImageAction(enum.Enum):
-    """What an agent can be asked about an image."""
+    """Orders to an agent about an image."""
 
     PULL = enum.auto()
     LOOK = enum.auto()
@@ -33,7 +33,7 @@ class ImageAction(enum.Enum):
 
 
 class Ability(enum.Enum):
-    """What an agent can be asked that those of earlier versions would not answer."""
+    """Features of agents that earlier versions lack."""
 
     IMAGES = "images of the node"
     PORTS = "TCP ports of sessions"
@@ -58,7 +58,7 @@ class Ability(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayEnd:
-    """Where one end of a tunnel meets the other, and its key there."""
+    """Where one end of a tunnel meets the other, and its key for that."""
 
     address: str
     """HOST:PORT."""
@@ -67,21 +67,21 @@ class RelayEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshEntrance:
-    """How an ssh server proves itself to a client behind a jump host, and who may log in there."""
+    """An ssh server's identity for a client behind a jump host, and the keys that may log in."""
 
     host_key: bytes = field(repr=False)
-    """Private half (Ed25519, 32 bytes), for one connection alone."""
+    """Private key (Ed25519, 32 bytes), for one connection only."""
     certificate: str
-    """Of the platform for it, as in a file that ends in -cert.pub."""
+    """The platform's certificate for it, as in a -cert.pub file."""
     authorized_keys: tuple[bytes, ...]
     """SHA-256 of each public key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelOrder:
-    """What an agent is asked: to dial, with this id, for a service of a replica; without a session, of the node.
+    """An order to dial, with this id, for a service of a replica; without a session, of the node.
 
-    `direct_key`: the client is on its machine, or comes by the `relay`, and has this; empty: it does not.
+    `direct_key`: key of a client on the agent's machine, or behind the `relay`; empty for other clients.
     """
 
     tunnel_id: str
@@ -91,16 +91,16 @@ class TunnelOrder:
     rank: int = 0
     only_checks: bool = False
     user: str = ""
-    """Who asks."""
+    """The requesting user."""
     direct_key: bytes = b""
     relay: RelayEnd | None = None
     ssh_entrance: SshEntrance | None = None
-    """Of an ssh server that does not take who comes for known already."""
+    """For an ssh server that authenticates its clients itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageOrder:
-    """What an agent is asked about an image, for the user of this id."""
+    """An order to an agent about an image, for the user with this id."""
 
     order_id: str
     action: ImageAction
@@ -111,7 +111,7 @@ class ImageOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerOffer:
-    """Where an agent serves datasets to others, and the key by which it knows who may have which."""
+    """Where an agent serves datasets to others, and its key for checking their capabilities."""
 
     address: str
     """HOST:PORT."""
@@ -122,7 +122,7 @@ class PeerOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPeer:
-    """A node to fetch from, and what lets the one that asked do so."""
+    """A node to fetch from, and the capability for it."""
 
     node: str
     offer: PeerOffer
@@ -141,22 +141,22 @@ class FoundPeers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedBytes:
-    """Where the datasets came from that an agent has fetched since its start, and what it gave to others, in bytes."""
+    """Bytes of datasets that an agent has fetched since its start, by source, and served to others."""
 
     from_platform: int = 0
     from_peers: int = 0
     to_peers: int = 0
     dropped_peers: int = 0
-    """How often a peer was not asked any more."""
+    """How many times a peer was dropped."""
     from_bucket: int = 0
     bucket_note: str = ""
-    """Why it does not read from the bucket now, though it may."""
+    """Why it does not read from the bucket now, although it may."""
 
 
 class EnvironmentOrder(NamedTuple):
-    """What an agent is asked about environments: to remove the one of a key, to build one, or, without, which there are.
+    """An order about environments: remove one by key, build one, or, without either, list them.
 
-    `owner_id`: of nobody but this user and everybody; empty: of all. `logins`: that user's at registries, to build one.
+    `owner_id`: only this user's and shared ones; empty: all. `logins`: the user's registry logins, for a build.
     """
 
     order_id: str
@@ -167,7 +167,7 @@ class EnvironmentOrder(NamedTuple):
 
 
 class RepairOrder(NamedTuple):
-    """Blobs of a tree that the object store has lost, and where the agent may have that as a checkpoint."""
+    """Blobs of a tree lost by the object store, and where the agent may have it as a checkpoint."""
 
     order_id: str
     root: str
@@ -179,29 +179,29 @@ class RepairOrder(NamedTuple):
 
 
 class AgentConnection:
-    """One agent's Control stream: what is to be sent down next.
+    """One agent's Control stream: the messages to send next.
 
     Attributes:
         acknowledged: committed reports that the agent need not repeat.
         wants_orders: its allocation changed.
-        tunnels: those that the agent is to dial.
-        image_orders: what the agent is asked about images.
+        tunnels: tunnels that the agent must dial.
+        image_orders: orders about images.
         environment_orders: the same about environments.
-        repair_orders: what of the object store it is asked for.
-        abilities: what it can be asked, as it said when it connected.
+        repair_orders: requests for content lost by the object store.
+        abilities: its features, as sent on connecting.
         boot_id: of its machine; empty until it is known.
         peer_offer: where it serves datasets to others; None: nowhere.
-        found_peers: answers to what it has asked of others.
-        fetched: what it has fetched, as it said last.
-        control_planes: where all control planes serve agents, as far as we know.
-        told_control_planes: what the agent was last told of that.
-        ordered: what it was last told to run: session id, attempt, rank.
-        given: those among them of which it has all that they begin with: it said that it obeys.
-        owed: replicas that run there and should not: the node takes no sessions before they ended.
-        starts_anew: the agent must forget how new the orders were that it obeyed, and has not yet
-            said that it obeys ours.
+        found_peers: answers to its questions for peers.
+        fetched: its transfers, as last reported.
+        control_planes: addresses of all control planes for agents, as far as we know.
+        told_control_planes: the addresses last sent to the agent.
+        ordered: the replicas in its last orders: session id, attempt, rank.
+        given: of these, replicas with confirmed orders: it has all their inputs.
+        owed: unwanted replicas still running there: the node takes no sessions before they ended.
+        starts_anew: the agent must reset the term and revision of its newest orders, and has not yet
+            confirmed ours.
         failure: set when the stream must end.
-        turn: held while what the agent said of its devices is written.
+        turn: held while the agent's device changes are written.
     """
 
     def __init__(self, node: str) -> None:
@@ -234,7 +234,7 @@ class AgentConnection:
         self._wake.set()
 
     def order(self) -> None:
-        """Tell the agent what it is to run."""
+        """Send the agent its orders."""
         self.wants_orders = True
         self._wake.set()
 
@@ -244,43 +244,43 @@ class AgentConnection:
         self._wake.set()
 
     def order_image(self, order: ImageOrder) -> None:
-        """Ask the agent something about an image."""
+        """Send the agent an order about an image."""
         self.image_orders.append(order)
         self._wake.set()
 
     def answer_peers(self, found: FoundPeers) -> None:
-        """Tell the agent from which nodes it may fetch a dataset."""
+        """Send the agent the nodes from which it may fetch a dataset."""
         self.found_peers.append(found)
         self._wake.set()
 
     def order_environment(self, order: EnvironmentOrder) -> None:
-        """Ask the agent something about environments."""
+        """Send the agent an order about environments."""
         self.environment_orders.append(order)
         self._wake.set()
 
     def order_repair(self, order: RepairOrder) -> None:
-        """Ask the agent for what the object store has lost."""
+        """Request content lost by the object store."""
         self.repair_orders.append(order)
         self._wake.set()
 
     def check(self, ability: Ability) -> None:
-        """Raise StateConflict where the agent cannot be asked that."""
+        """Raise StateConflict if the agent lacks the ability."""
         if ability not in self.abilities:
             raise too_old(self.node, self.agent_version, ability)
 
     @property
     def keeps_logins_in_memory(self) -> bool:
-        """Whether it may be sent logins at registries: earlier versions write down what they do not know of an order."""
+        """Whether it may get registry logins: earlier versions write unknown parts of orders to disk."""
         return Ability.DOCKERFILES in self.abilities  # new with the logins
 
     def find_control_planes(self, addresses: tuple[str, ...]) -> None:
-        """Tell the agent where the control planes are, if that has changed."""
+        """Send the agent the addresses of the control planes, if they have changed."""
         if addresses != self.control_planes:
             self.control_planes = addresses
             self._wake.set()
 
     def close(self, failure: NsmlError) -> None:
-        """End the stream with a refusal."""
+        """End the stream with an error."""
         self.failure = self.failure or failure
         self._wake.set()
 
@@ -291,7 +291,7 @@ class AgentConnection:
 
 
 def too_old(node: str, agent_version: str, ability: Ability) -> StateConflict:
-    """The error about an agent that lacks an ability."""
+    """Build the error about an agent that lacks an ability."""
     return StateConflict(
         f"the nsml of node {node} is too old for this",
         why=f"its agent ({agent_version or 'version unknown'}) cannot be asked about {ability.value}",
@@ -300,11 +300,11 @@ def too_old(node: str, agent_version: str, ability: Ability) -> StateConflict:
 
 
 class AgentConnections:
-    """The agents that speak to this control plane.
+    """The agents connected to this control plane.
 
     Attributes:
-        unheard: nodes that have been silent for so long that what they run is UNKNOWN.
-        sent: the newest revision of the orders that each node was sent in our term.
+        unheard: nodes silent for so long that their sessions are UNKNOWN.
+        sent: the newest revision of the orders sent to each node in our term.
     """
 
     def __init__(self, *, state: LiveState, clock: Clock) -> None:
@@ -319,7 +319,7 @@ class AgentConnections:
         self.sent: dict[str, int] = {}
 
     def connect(self, node: str) -> AgentConnection:
-        """An agent has registered; an older stream of the same node ends."""
+        """Add a registered agent's stream; an older stream of the same node ends."""
         older = self._links.get(node)
         if older is not None:
             older.close(Superseded(f"another agent speaks for node {node} now"))
@@ -331,42 +331,42 @@ class AgentConnections:
         return link
 
     def stocks(self, link: AgentConnection, stock: Stock) -> None:
-        """An agent said what it has; nothing once another stream speaks for its node."""
+        """Set an agent's stock; does nothing if another stream has replaced this one."""
         if self._links.get(link.node) is link:
             self._state.set_stock(link.node, stock)
 
     def disconnect(self, link: AgentConnection) -> None:
-        """A stream has ended."""
+        """Remove a stream that has ended."""
         if self._links.get(link.node) is link:
             del self._links[link.node]
             self._state.set_contact(link.node, is_silent=True)
             self._state.set_stock(link.node, Stock())
 
     def heard(self, node: str) -> None:
-        """The agent said something."""
+        """Record a contact with the agent."""
         now = self._clock.time()
         self._heard[node] = (self._clock.monotonic(), now)
         if node in self._links:
             self._registered_heard[node] = now
 
     def clock_said(self, link: AgentConnection, at: float, now: float) -> None:
-        """An agent said what its clock shows, in a message that came `now`; both Unix seconds."""
+        """Record an agent's clock `at`, from a message received `now`; both Unix seconds."""
         self._ahead_s.setdefault(link.node, deque(maxlen=_CLOCKS)).append(at - now)
 
     def clocks_ahead_s(self) -> dict[str, float]:
-        """How far the clock of each connected node is ahead of ours, in seconds; negative for behind.
+        """Return how far the clock of each connected node is ahead of ours, in seconds; negative for behind.
 
-        A message that was late makes a clock seem behind: of the last ones the quickest counts.
+        A late message makes a clock seem behind: the quickest of the last ones counts.
         """
         return {node: max(said) for node, said in self._ahead_s.items() if node in self._links}
 
     def clock_ahead_s(self, node: str) -> float:
-        """The same of one node; 0 where it is not known."""
+        """The same for one node; 0 if unknown."""
         said = self._ahead_s.get(node)
         return max(said) if said else 0.0
 
     def fetched(self) -> dict[str, FetchedBytes]:
-        """Where the datasets of each connected node came from, as far as there are any."""
+        """Return the transfers of each connected node with any."""
         return {
             node: link.fetched
             for node, link in self._links.items()
@@ -374,23 +374,22 @@ class AgentConnections:
         }
 
     def last_heard(self, node: str) -> float:
-        """Monotonic seconds of its last word, or of the election if that was later."""
+        """Monotonic seconds of its last contact, or of the election if that was later."""
         return max(self._heard.get(node, (0.0, 0.0))[0], self._since)
 
     def last_contact_at(self, node: str) -> float:
-        """Unix seconds of its last word; 0 when this control plane never heard it."""
+        """Unix seconds of its last contact with this control plane; 0 if none."""
         return self._heard.get(node, (0.0, 0.0))[1]
 
     def last_registered_at(self, node: str) -> float:
-        """Unix seconds of the last word within a registration; 0 when this leader had none.
+        """Unix seconds of its last contact while registered with this leader; 0 if none.
 
-        What a machine that was started again sends before it registers says nothing of what ran
-        before.
+        Messages of a restarted machine before it registers say nothing about its earlier replicas.
         """
         return self._registered_heard.get(node, 0.0)
 
     def link(self, node: str) -> AgentConnection | None:
-        """The node's stream."""
+        """Return the node's stream, if any."""
         return self._links.get(node)
 
     def links(self) -> Iterator[AgentConnection]:
@@ -398,14 +397,14 @@ class AgentConnections:
         return iter(tuple(self._links.values()))
 
     def connected(self) -> list[str]:
-        """The nodes whose agents are connected."""
+        """Return the nodes with connected agents."""
         return sorted(node for node in self._links if self._is_connected(node))
 
     def restart(self, handed_over: frozenset[str] = frozenset()) -> None:
-        """We were elected: everybody gets the full time to be heard; until then none is used.
+        """Start over after our election: all nodes get the full time to connect; until then none is used.
 
-        But for those that are handed over: a predecessor that resigned was connected with them, and
-        they are on their way to us. What is placed there before they come, they are told when they do.
+        Except for nodes handed over: they were connected to a predecessor that resigned, and are about to
+        connect to us. They get orders for replicas placed before that when they connect.
         """
         self._since = self._clock.monotonic()
         self._registered_heard.clear()
@@ -414,7 +413,7 @@ class AgentConnections:
         self.look_again(handed_over)
 
     def look_again(self, handed_over: frozenset[str] = frozenset()) -> None:
-        """Use only those nodes that are connected, or handed over."""
+        """Use only nodes that are connected or handed over."""
         for node in self._state.nodes:
             is_used = node in handed_over or self._is_connected(node)
             self._state.set_contact(node, is_silent=not is_used)

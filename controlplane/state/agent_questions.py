@@ -1,4 +1,4 @@
-"""Questions of users that agents answer, by their Control streams: on the control plane that leads. None is stored."""
+"""Users' questions to agents over their Control streams, on the leader. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_ASKED: Final = 64
-"""Questions of one user that wait for their answers."""
+"""Unanswered questions per user."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class AgentQuestions(Generic[T]):
 
     Args:
         subject: in the plural: "images".
-        ability: of agents that answer them.
+        ability: needed to answer them.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class AgentQuestions(Generic[T]):
         *,
         within_s: float,
     ) -> T:
-        """The agent's answer. `send` gets its stream and the id of the order.
+        """Return the agent's answer. `send` gets its stream and the id of the order.
 
         Raises:
             StateConflict: the agent is too old.
-            LimitReached: the user asks too many at once.
+            LimitReached: the user has too many questions open.
             NodeUnavailable: the agent is not connected, or does not answer in time.
         """
         link = self._contacts.link(node)
@@ -91,7 +91,7 @@ class AgentQuestions(Generic[T]):
             del self._asked[order_id]
 
     def answered(self, node: str, order_id: str, answer: T) -> None:
-        """An agent has answered; nothing where nobody waits for that, or another node was asked."""
+        """Accept an agent's answer; ignored if nobody waits for it, or another node was asked."""
         asked = self._asked.get(order_id)
         if asked is not None and asked.node == node and not asked.answer.done():
             asked.answer.set_result(answer)

@@ -1,4 +1,4 @@
-"""What a project used of its budget, period by period."""
+"""A project's usage of its budget, period by period."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Spent:
-    """The sum over spans in which GPUs were held, each second in the period in which it passed.
+    """Sums up spans of held GPUs; each second counts in its own period.
 
-    In whole units (see `Used`), so that no order of adding matters.
+    In whole units (see `Used`), so that the order of adding does not matter.
 
     Args:
-        project: whose it is, and since when.
-        budget: its budget; of that only the periods matter here.
-        since: Unix seconds; what was held before counts for nothing.
+        project: the project, with its creation time.
+        budget: its budget; only the periods matter here.
+        since: Unix seconds; earlier usage is not counted.
     """
 
     def __init__(self, project: Project, budget: Budget, since: float) -> None:
@@ -31,24 +31,24 @@ class Spent:
         self._units: dict[int, int] = {}
 
     def held(self, gpu_thousandths: int, since: float, until: float) -> None:
-        """It held so much from one instant to another."""
+        """Add a span, in Unix seconds."""
         begun = max(since, self._since)
         number = self._number(begun)
         while gpu_thousandths and begun < until:
-            # By number, which always goes on: an instant next to a boundary may be rounded to either side.
+            # By number, which always advances: a time next to a boundary may be rounded to either side.
             end = self._anchor + (number + 1) * self._length_s
             units = _units(gpu_thousandths, min(until, end) - begun)
             self._units[number] = self._units.get(number, 0) + units
             begun, number = end, number + 1
 
     def has(self, project: Project, now: float) -> bool:
-        """Whether it is the sum for a project as it is at an instant: its present period, and all of that."""
+        """Whether it covers the whole current period of a project, with its present budget periods."""
         if project.budget is None or self._of != _periods(project, project.budget):
             return False
         return self._since <= project.period(now)[0]
 
     def used(self, project: Project, now: float, running: Iterable[tuple[int, float]]) -> Used:
-        """What was used by an instant; `running`: thousandths of a GPU and since how many seconds."""
+        """Return the usage up to `now`; `running`: thousandths of a GPU and seconds held, for each session."""
         since, until = project.period(now)
         live = sum(_units(gpu, min(held_s, now - since)) for gpu, held_s in running)
         units = self._units.get(self._number(now), 0) + live

@@ -1,10 +1,10 @@
-"""What accounts hold and what they used: of it follow budgets (`budget_usage.py`) and fair shares (`scheduler/fair_share.py`).
+"""Current and past usage of accounts, for budgets (`budget_usage.py`) and fair shares (`scheduler/fair_share.py`).
 
-An account is a project, or a user for what counts for no other project. Each allocated second counts once, and none is
-kept as a counter: both sums follow from the attempts of live sessions and from one row of the history's ledger for each
-that ended. Sessions that are live here are counted by what we see of them, and their rows passed over; one that leaves the
-store stays counted. When the ledger is read again, its rows count in place of all sessions that had left before the
-reading began. So it does not matter how often it is read, in pages of which size, and what happens meanwhile.
+An account is a project, or a user for sessions of no other project. Each allocated second counts once, and no counter
+is stored: both sums are computed from the attempts of live sessions and from one row of the history's ledger for each
+ended attempt. Live sessions are counted by our own state, and their rows skipped; one that leaves the store stays
+counted. When the ledger is read again, its rows replace all sessions that had left before the reading began. So the
+number of readings, their page size and concurrent changes do not matter.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from controlplane.history.values import AttemptCharge
 
 AFRESH_EVERY_S: Final = 3600.0
-"""How often the ledger is read again for an account, against an end that was not heard of."""
+"""Interval of reading an account's ledger again, in case the end of a session was missed."""
 RECENT_S: Final = 7200.0
-"""A row is remembered that is no older, since we may be told of that attempt only later: so far we may be behind the
-store, with clocks that differ."""
+"""Rows up to this age are remembered, since we may see their attempts end only later: the bound of our lag
+behind the store, with clocks that differ."""
 
 
 class _Sums:
-    """What an account used: for its fair share, and for its budget if it has one."""
+    """Usage of an account: for its fair share, and for its budget if it has one."""
 
     __slots__ = ("_recent", "past", "spent")
 
@@ -40,7 +40,7 @@ class _Sums:
         self._recent: set[tuple[str, int]] = set()
 
     def ended(self, session_id: str, attempts: Iterable[EndedAttempt]) -> None:
-        """Count attempts that we see end."""
+        """Count attempts whose end we have seen."""
         for one in attempts:
             if (session_id, one.number) not in self._recent:
                 self._held(one.gpu_thousandths, one.ended_at - one.held_s, one.ended_at)
@@ -57,13 +57,13 @@ class _Sums:
                 one.held(gpu_thousandths, since, until)
 
     def step(self, gpu_thousandths: int, at: float) -> None:
-        """From an instant on it holds so much more, or less: budgets look at what runs by themselves."""
+        """Change the held amount from `at` on; only for fair shares: budgets add running sessions themselves."""
         if self.past is not None:
             self.past.step(gpu_thousandths, at)
 
 
 class _Followed:
-    """A session that is counted by what we see of it: its ended attempts, and what runs since when."""
+    """A session counted by our own state: its ended attempts, and its running GPUs with their start."""
 
     __slots__ = ("attempts", "gpu", "since")
 
@@ -81,19 +81,19 @@ class _Account:
         self.followed: dict[str, _Followed] = {}
         self.holding: dict[str, Session] = {}
         self.left: set[str] | None = None
-        """Sessions that left while the ledger is read; None: it is not."""
+        """Sessions removed during a reading of the ledger; None: there is no reading."""
 
     def stop(self, followed: _Followed) -> None:
-        """What runs does not any more: it is counted as an ended attempt, or from the ledger."""
+        """End the running part: it is counted as an ended attempt, or from the ledger."""
         self.sums.step(-followed.gpu, followed.since)
         followed.gpu = 0
 
 
 class Reading:
-    """The ledger is being read for an account.
+    """A reading of the ledger for an account.
 
     Attributes:
-        since: from which instant on, Unix seconds.
+        since: its start, in Unix seconds.
     """
 
     def __init__(self, account: _Account, sums: _Sums, *, since: float, now: float) -> None:
@@ -110,7 +110,7 @@ class Reading:
                 self._sums.charged(row, is_recent=row.ended_at > self._recently)
 
     def finish(self) -> None:
-        """All rows were taken; without this what was known before stays."""
+        """Apply the rows, once all are counted; otherwise the earlier sums stay."""
         for session_id, one in self._account.followed.items():
             self._sums.ended(session_id, one.attempts)
             if one.gpu:
@@ -120,14 +120,14 @@ class Reading:
 
 
 class Accounts:
-    """All of them, kept up by what happens; nothing here waits.
+    """All accounts, updated by changes; nothing here blocks.
 
-    One is known when it has had a session here, or has a record. Until the ledger was read it is ordered by what is
-    live, and what it used of its budget is not known.
+    An account is known if it had a session here, or has a record. Until the ledger is read, it is ordered by its live
+    usage, and its budget usage is unknown.
 
     Args:
-        held_s: for how long, at an instant, a session that is placed has held its devices.
-        half_life_s: 0: accounts are ordered by what they hold now.
+        held_s: returns the seconds that a placed session has held its devices, at a given time.
+        half_life_s: 0: accounts are ordered by their current usage.
     """
 
     def __init__(
@@ -140,10 +140,10 @@ class Accounts:
         self._placed: dict[str, Session] = {}
         self._unread: dict[str, None] = {}
         self._read_at: dict[str, float] = {}
-        """By account; whoever was read longest ago comes first."""
+        """By account, the oldest reading first."""
 
     def put_project(self, project: Project) -> None:
-        """A project is new or changed: its share is shown, whether it has sessions or not."""
+        """Add or update a project: its share is shown even without sessions."""
         self._account(project.name)
         if project.budget is None:
             self._budgeted.pop(project.name, None)
@@ -151,11 +151,11 @@ class Accounts:
             self._budgeted[project.name] = project
 
     def remove_project(self, name: str) -> None:
-        """A project is no more; its sessions may be."""
+        """Remove a project; its sessions may still exist."""
         self._budgeted.pop(name, None)
 
     def put_session(self, session: Session) -> None:
-        """A session is new or changed."""
+        """Add or update a session."""
         account = self._account(_name(session))
         before = account.holding.pop(session.id, None)
         is_placed = session.state.holds_devices
@@ -176,7 +176,7 @@ class Accounts:
                 self._placed[session.id] = session
 
     def remove_session(self, session: Session) -> None:
-        """A session left; what it is charged for stays."""
+        """Remove a session; its charges stay."""
         name = _name(session)
         account = self._accounts[name]
         account.holding.pop(session.id, None)
@@ -205,17 +205,17 @@ class Accounts:
             self._unread[name] = None
 
     def read_all_again(self) -> None:
-        """Sessions may have come and gone unseen."""
+        """Read the ledger again for all accounts: sessions may have been missed."""
         for name in self._accounts:
             self._read_again(name)
 
     @property
     def placed(self) -> int:
-        """How many were placed of which it is not noted since when."""
+        """Number of placed sessions with their start not yet recorded."""
         return len(self._placed)
 
     def settle(self, now: float, most: int) -> None:
-        """Note since when those run that were placed, at most so many; their allocations are known by now."""
+        """Record the start of at most `most` placed sessions; their allocations are known by now."""
         for session_id in list(islice(self._placed, most)):
             session = self._placed.pop(session_id)
             account = self._accounts[_name(session)]
@@ -224,7 +224,7 @@ class Accounts:
             account.sums.step(followed.gpu, followed.since)
 
     def unread(self, now: float, at: float) -> str | None:
-        """An account for which the ledger is to be read, the most urgent first; `at`: a steady clock."""
+        """Return the most urgent account to read the ledger for; `at`: seconds of a steady clock."""
         for name in self._budgeted:
             if self.counted_since(name, now) is None:
                 return name
@@ -236,7 +236,7 @@ class Accounts:
 
     @contextlib.contextmanager
     def reading(self, name: str, now: float, at: float) -> Iterator[Reading]:
-        """The ledger is read for an account; one reading at a time."""
+        """Read the ledger for an account; one reading at a time."""
         account = self._accounts[name]
         sums, since = _Sums(), now
         if self.half_life_s:
@@ -262,20 +262,20 @@ class Accounts:
                 self._unread[name] = None
 
     def is_known(self, name: str) -> bool:
-        """Whether all that counts of what an account used is counted, not only what is live."""
+        """Whether all relevant usage of an account is counted, not only the live one."""
         return name in self._read_at or not self.half_life_s
 
     def names(self) -> list[str]:
-        """The names of all that are known."""
+        """Return the names of all known accounts."""
         return list(self._accounts)
 
     def holding(self, name: str) -> list[Session]:
-        """The sessions of an account that are placed."""
+        """Return the placed sessions of an account."""
         account = self._accounts.get(name)
         return list(account.holding.values()) if account else []
 
     def lately(self, name: str, now: float) -> float:
-        """What one held lately, in GPUs; 0 for one that is not known."""
+        """Return an account's recent usage, in GPUs; 0 for an unknown one."""
         account = self._accounts.get(name)
         past = account.sums.past if account else None
         return past.lately(now) if past else 0.0
@@ -286,14 +286,14 @@ class Accounts:
         return list(self._budgeted)
 
     def counted_since(self, name: str, now: float) -> float | None:
-        """When the present period of a project's budget began; None: what it has used is not known."""
+        """Return the start of the current budget period of a project; None if its usage is unknown."""
         project = self._budgeted.get(name)
         spent = self._accounts[name].sums.spent if project else None
         is_known = project and spent and spent.has(project, now)
         return project.period(now)[0] if project and is_known else None
 
     def used(self, now: float) -> Iterator[Used]:
-        """What each project with a budget has used by now, where that is known."""
+        """Yield the known usage of each project with a budget."""
         for name, project in self._budgeted.items():
             account = self._accounts[name]
             spent = account.sums.spent

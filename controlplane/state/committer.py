@@ -1,9 +1,9 @@
 """The one writer of placements, reports, ends and releases: it decides in turn and writes in bulk.
 
-A decision is a function over a `Draft`. Decisions that wait together become few transactions, each
-comparing the leader's key (the fence) and the revision of every key that it writes. When a compare
-fails, the keys are taken as they are now and the same decisions are made again; when the answer is
-lost, too: a decision whose effect is already there has none.
+A decision is a function over a `Draft`. Decisions waiting together become few transactions, each
+comparing the leader's key (the fence) and the revision of every key that it writes. If a compare
+fails, the keys are reread and the same decisions are made again; likewise if the response is
+lost: a decision already applied has no further effect.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ MOST_DECISIONS: Final = 100
 """Decisions in one transaction."""
 
 SOFT_DELAY_S: Final = 0.03
-"""How long a decision that nobody waits for may wait for company."""
+"""How long a soft decision may wait to be batched."""
 
 RETRY_S: Final = 0.1
 """Pause after the store did not answer."""
 
 
 class Deposed(Exception):
-    """The fence did not hold: another control plane leads."""
+    """The fence failed: another control plane leads."""
 
 
 @dataclass(slots=True)
 class _Pending(Generic[T]):
-    """A decision on its way."""
+    """A pending decision."""
 
     decide: Callable[[Draft], T]
     done: asyncio.Future[T]
@@ -65,11 +65,11 @@ class Committer:
     """Serialises decisions while this control plane leads; refuses them with NotLeader otherwise.
 
     Args:
-        state: what is live; learns of every commit at once.
-        leader: gives the address of who leads, for refusals.
+        state: the live state; updated with every commit at once.
+        leader: returns the leader's address, for errors.
 
     Attributes:
-        commits, decisions: transactions that were written since the start, and what was decided in them.
+        commits, decisions: transactions written since the start, and the decisions in them.
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class Committer:
 
     @property
     def is_leading(self) -> bool:
-        """Whether decisions are taken now."""
+        """Whether decisions are accepted now."""
         return self._leading
 
     async def decide(self, decision: Callable[[Draft], T], *, soft: bool = False) -> T:
-        """Make a decision and return its result once what it wrote is durable.
+        """Make a decision and return its result once its writes are durable.
 
         Args:
-            decision: writes to the draft that it is given; may be called several times.
-            soft: nobody waits for it: it may wait a little for others to be written with.
+            decision: writes to the draft passed to it; may be called several times.
+            soft: not urgent: it may wait a little to be batched.
 
         Raises:
             NotLeader: another control plane decides.
@@ -121,7 +121,7 @@ class Committer:
         return done
 
     async def run(self, fence: Compare) -> None:
-        """Lead: decide until cancelled, or until the fence does not hold (Deposed)."""
+        """Lead: decide until cancelled, or until the fence fails (Deposed)."""
         self._leading = True
         try:
             while True:
@@ -134,12 +134,12 @@ class Committer:
             self._queue.clear()
 
     async def _ready(self) -> None:
-        """Wait for something to do; company for the soft ones is waited for a moment."""
+        """Wait for decisions; soft ones wait a moment for others."""
         while not self._queue:
             self._wake.clear()
             await self._wake.wait()
-        # Those that woke together (the frames of one message, the placements of one plan) go
-        # together.
+        # Batch decisions that woke together (the frames of one message, the placements of one
+        # plan).
         await asyncio.sleep(0)
         while all(pending.soft_until for pending in self._queue):
             left = self._queue[0].soft_until - self._clock.monotonic()
@@ -166,7 +166,7 @@ class Committer:
             self._refuse(left)
 
     async def _commit_some(self, batch: list[_Pending[Any]], fence: Compare) -> list[_Pending[Any]]:
-        """Write as many as one transaction holds; the rest, and all when it failed, is left."""
+        """Write as many as fit into one transaction; return the rest, or all if it failed."""
         draft, results = self._decide(batch)
         if not draft.is_empty:
             try:
@@ -206,7 +206,7 @@ class Committer:
         return draft, results
 
     async def _write(self, draft: Draft, fence: Compare) -> TransactionResult | None:
-        """Commit; None when it must be decided again on what is there now."""
+        """Commit; None if the decisions must be made again on the current state."""
         transaction = draft.transaction(fence)
         try:
             with self._state.expecting(draft.written):
@@ -239,7 +239,7 @@ class Committer:
         self._log.info("plan.conflicted", keys=len(keys) - 1)
 
     async def _refresh(self) -> None:
-        """After a lost answer: everything up to now. Whether we lead still, the fence tells."""
+        """Catch up with the store after a lost response. The fence shows whether we still lead."""
         while True:
             try:
                 revision = (await self._store.list(etcd_codec.CLUSTER)).revision
@@ -251,7 +251,7 @@ class Committer:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """A decision that raised, or that no transaction holds."""
+    """A decision that raised, or is too large for a transaction."""
 
     error: Exception
 

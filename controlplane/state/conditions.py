@@ -1,4 +1,4 @@
-"""The conditions that stand, as this control plane has found them out."""
+"""Standing conditions, as found by this control plane."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _OF_ONE: Final = frozenset(
     }
 )
 MOST_EVIDENCE: Final = 300
-"""Characters of what a failing part said."""
+"""Limit of the evidence, in characters."""
 
 _log = structlog.get_logger()
 
 
 def own_findings(standing: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Those that the control plane which found them may be the only one to see, in a fixed order."""
+    """Return conditions that may be visible only to this control plane, in a fixed order."""
     return tuple(one for one in standing if one.name in _OF_ONE)
 
 
 def found_elsewhere(
     standing: Iterable[Condition], others: Iterable[Member]
 ) -> tuple[Condition, ...]:
-    """What other control planes alone have found, with the name of each in the evidence."""
+    """Return conditions found only by other control planes, with their names in the evidence."""
     known = {(one.name, one.subject) for one in standing}
     found: dict[tuple[ConditionName, str], Condition] = {}
     for member in others:
@@ -48,7 +48,7 @@ def found_elsewhere(
 
 
 class Conditions:
-    """What is wrong, since when, by name and subject."""
+    """Standing conditions with their start, by name and subject."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -57,7 +57,7 @@ class Conditions:
     def set(
         self, name: ConditionName, subject: str = "", *, stands: bool, evidence: str = ""
     ) -> None:
-        """Say whether it stands. One that stood already keeps its beginning."""
+        """Set whether it stands. A standing one keeps its start."""
         key = (name, subject)
         known = self._standing.get(key)
         if not stands:
@@ -74,14 +74,14 @@ class Conditions:
         )
 
     def set_all(self, name: ConditionName, found: Mapping[str, str]) -> None:
-        """Have it stand of exactly these subjects, with the evidence for each."""
+        """Let it stand for exactly these subjects, with the evidence for each."""
         for _, subject in [key for key in self._standing if key[0] is name and key[1] not in found]:
             self.set(name, subject, stands=False)
         for subject, evidence in found.items():
             self.set(name, subject, stands=True, evidence=evidence)
 
     def remark(self, name: ConditionName, text: str, subject: str = "") -> None:
-        """Say what was done about one that stands; the newest word is shown to administrators."""
+        """Record an action on a standing condition; the newest is shown to administrators."""
         known = self._standing.get((name, subject))
         if known is not None:
             self._standing[name, subject] = replace(known, remark=text)
@@ -91,5 +91,5 @@ class Conditions:
         return (name, subject) in self._standing
 
     def standing(self) -> tuple[Condition, ...]:
-        """All of them, the gravest first."""
+        """Return all, the gravest first."""
         return gravest_first(self._standing.values())

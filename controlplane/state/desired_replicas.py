@@ -1,4 +1,4 @@
-"""The desired set of a node, as its allocation record and its sessions say it."""
+"""The desired replicas of a node, from its allocation record and its sessions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One replica that a node is to run; `hosts` are those of all replicas by rank."""
+    """One replica for a node to run; `hosts` are those of all replicas by rank."""
 
     held: AllocatedReplica
     session: Session
@@ -23,10 +23,10 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """All that a node is to run.
+    """All replicas for a node to run.
 
-    `revision` is that of the newest record that they are made of. What is heard of late may change
-    them without it.
+    `revision` is that of their newest record. Changes seen late may change them without a new
+    revision.
     """
 
     node: str
@@ -45,7 +45,7 @@ def replicas_of(held: Iterable[AllocatedReplica]) -> frozenset[tuple[str, int, i
 
 
 def orders_for(state: LiveState, node: str) -> Orders | None:
-    """What the node is to run now; None while that is not known, or not to be said: it is held."""
+    """Return the node's current orders; None while they are unknown, or the node is held."""
     known = state.nodes.get(node)
     if known is not None and known.value.hold is not None and known.value.hold.stands:
         return None

@@ -1,4 +1,4 @@
-"""A set of writes that is being decided: reads through to what is live, becomes one transaction."""
+"""A set of writes being decided: reads through to the live state, becomes one transaction."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """A session that is to leave the store with its name and request id; `notice` takes its place."""
+    """A session to delete with its name and request id; `notice` replaces it."""
 
     session: Session
     notice: Notice | None = None
 
 
 class Draft:
-    """Decisions are made on a draft of a draft and merged when they stand as a whole.
+    """Decisions are made on a draft of a draft and merged when complete.
 
     Args:
-        state: what is live.
-        base: the draft that this one is laid upon.
+        state: the live state.
+        base: the draft below this one.
 
     Attributes:
-        written: what `transaction` has encoded, by its bytes.
+        written: the records encoded by `transaction`, by their bytes.
     """
 
     def __init__(self, state: LiveState, base: Draft | None = None) -> None:
@@ -55,7 +55,7 @@ class Draft:
         self.written: dict[bytes, Session | Allocation] = {}
 
     def session(self, session_id: str) -> Session | None:
-        """The session as it would be."""
+        """Return the session with the draft applied."""
         found = self._sessions.get(session_id)
         if found is None:
             if self._base is not None:
@@ -68,16 +68,16 @@ class Draft:
         self._sessions[session.id] = session
 
     def place_session(self, session: Session) -> None:
-        """Write a session of which a new attempt begins."""
+        """Write a session with a new attempt."""
         self.put_session(session)
         self._placed.append((session.id, session.attempt))
 
     def remove_session(self, session: Session, notice: Notice | None = None) -> None:
-        """Delete a session with its name and request id, and record what its owner is to be told of it."""
+        """Delete a session with its name and request id, and record a notice to its owner."""
         self._sessions[session.id] = Removed(session=session, notice=notice)
 
     def node(self, name: str) -> Node | None:
-        """A node as it would be."""
+        """Return a node with the draft applied."""
         found = self._nodes.get(name)
         if found is not None:
             return None if isinstance(found, NodeRemoved) else found
@@ -95,7 +95,7 @@ class Draft:
         self._nodes[name] = NodeRemoved(name=name)
 
     def allocation(self, node: str) -> Allocation:
-        """What the node would run; empty when there is no record."""
+        """Return the node's allocation with the draft applied; empty without a record."""
         found = self._allocations.get(node)
         if found is not None:
             return found
@@ -105,7 +105,7 @@ class Draft:
         return stored.value if stored else Allocation(node=node)
 
     def put_allocation(self, allocation: Allocation) -> None:
-        """Write what a node is to run."""
+        """Write a node's allocation."""
         self._allocations[allocation.node] = allocation
 
     @property
@@ -114,14 +114,14 @@ class Draft:
         return not (self._sessions or self._allocations or self._nodes)
 
     def merge(self, other: Draft) -> None:
-        """Take over what was decided on top of this draft."""
+        """Merge the decisions of a draft based on this one."""
         self._sessions.update(other._sessions)
         self._allocations.update(other._allocations)
         self._nodes.update(other._nodes)
         self._placed += other._placed
 
     def operations_with(self, other: Draft) -> int:
-        """How many operations the merged draft would have."""
+        """Return the number of operations of the merged draft."""
         sessions = {**self._sessions, **other._sessions}
         removed = [entry for entry in sessions.values() if isinstance(entry, Removed)]
         notices = sum(1 for entry in removed if entry.notice is not None)
@@ -130,9 +130,9 @@ class Draft:
         return len(sessions) + 2 * len(removed) + notices + len(allocations) + len(nodes)
 
     def transaction(self, fence: Compare) -> Transaction:
-        """All of it, if nothing that it changes was changed by others and the fence holds.
+        """Build the transaction; it fails if others changed a written key, or the fence fails.
 
-        The failure branch reads the fence's key first and then every key that is compared.
+        The failure branch reads the fence's key first and then every compared key.
         """
         success = tuple(self._operations(int(fence.operand)))
         compares = (fence, *self._compares())
@@ -182,8 +182,8 @@ class Draft:
                 yield Put(key=key, value=etcd_codec.encode_node(node))
 
     def applied(self, revision: int) -> None:
-        """Tell what is live that the transaction was committed at `revision`."""
-        # Sessions first: orders are made of allocations and look their sessions up.
+        """Update the live state: the transaction was committed at `revision`."""
+        # Sessions first: orders are built from allocations and look up their sessions.
         for session_id, entry in self._sessions.items():
             if isinstance(entry, Removed):
                 self.state.delete(etcd_codec.session_key(session_id), revision)

@@ -1,8 +1,8 @@
 """How long attempts have held their devices, by this process's own steady clock.
 
-Charges are for time that passed. The wall clock says when an attempt was placed, also to a control plane
-that was not there; but it can be set, and those of two machines differ. Who saw an attempt being
-placed knows better.
+Charges are for elapsed time. The wall clock says when an attempt was placed, also to control planes
+started later; but it can be set, and those of two machines differ. A steady clock that saw the
+placement is more reliable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_LATE_S: Final = 60.0
-"""What others write is heard of so late at most: by then everything has been listed again."""
+"""Largest delay of seeing others' writes: by then everything has been listed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class _Seen:
 
 
 class HoldTimes:
-    """Since when attempts are known.
+    """When attempts were first seen.
 
     Args:
-        monotonic: seconds of a clock that nobody sets.
+        monotonic: seconds of a clock that is never set.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -36,7 +36,7 @@ class HoldTimes:
         self._seen: dict[str, _Seen] = {}
 
     def placed(self, session_id: str, attempt: int, *, by_us: bool = False) -> None:
-        """An attempt has been placed just now, by us or by another control plane."""
+        """Record that an attempt was just placed, by us or by another control plane."""
         known = self._seen.get(session_id)
         if known is None or known.attempt < attempt:
             self._seen[session_id] = _Seen(attempt, self._monotonic(), MOST_LATE_S)
@@ -45,13 +45,13 @@ class HoldTimes:
             self._seen[session_id] = _Seen(attempt, at, 0.0)
 
     def forget(self, session_id: str) -> None:
-        """The session is no more."""
+        """Forget a removed session."""
         self._seen.pop(session_id, None)
 
     def held_s(self, session_id: str, attempt: int, *, by_wall_s: float) -> float:
-        """Seconds since an attempt was placed; `by_wall_s` is what the wall clock says of it.
+        """Return seconds since an attempt was placed; `by_wall_s` is the wall clock's value.
 
-        That stands as far as it can be true: for one that was placed before we were here, always.
+        The latter counts if it is possible: always for an attempt placed before our start.
         """
         seen = self._seen.get(session_id)
         if seen is None or seen.attempt != attempt:

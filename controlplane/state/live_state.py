@@ -1,4 +1,4 @@
-"""What lives, as this control plane knows it: fed by one watch, ahead of it by its own writes."""
+"""The live state, as known to this control plane: fed by one watch, and earlier by its own writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 RELIST_EVERY_S: Final = 60.0
-"""How often the whole store is listed, against events that a watch lost."""
+"""Interval of listing the whole store, in case the watch lost events."""
 
 RETRY_S: Final = 0.5
 """Pause after the store did not answer a listing."""
@@ -34,10 +34,10 @@ ON_ITS_WAY_S: Final = 0.1
 
 
 class LiveState(StateCache):
-    """What is known, kept up by following the store.
+    """The state cache, kept up to date by following the store.
 
     Attributes:
-        repaired: values that a listing had to correct because the watch had missed a change.
+        repaired: values corrected by a listing because the watch had missed a change.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class LiveState(StateCache):
     def subscribed(
         self, *keys: str, wants: Wanted | None = None
     ) -> AbstractContextManager[Subscription]:
-        """Changes from now on: of everything, or of these keys; VIEWED adds what is announced."""
+        """Subscribe to changes from now on, of all keys or of these; VIEWED adds announcements."""
         return self.subscriptions.subscribed(*(keys or (EVERYTHING,)), wants=wants)
 
     @property
     def has_viewers(self) -> bool:
-        """Whether anybody wants to know what is announced."""
+        """Whether anybody subscribes to announcements."""
         return self.subscriptions.has(VIEWED)
 
     def announce(self, session_id: str) -> None:
-        """Something that viewers see beside a session's record changed."""
+        """Announce to viewers a change of data beside a session's record."""
         session = self.session(session_id)
         if session is not None:
             change = SessionChanged(session=session)
@@ -80,12 +80,12 @@ class LiveState(StateCache):
             await self._advanced.wait()
 
     async def catch_up(self, revision: int) -> bool:
-        """Wait until everything up to a revision has been seen; False when it never happened.
+        """Wait until everything up to a revision has been seen; False if the store has no such revision.
 
-        It never happened where the store went back in time, or is another one.
+        It has none if it was restored from a backup, or is another store.
 
         Raises:
-            StoreError: the store does not answer.
+            StoreError: the store does not respond.
         """
         try:
             async with asyncio.timeout(ON_ITS_WAY_S):
@@ -94,17 +94,17 @@ class LiveState(StateCache):
             if revision > (await self._store.list(etcd_codec.CLUSTER)).revision:
                 return False
             # Others may write to the same etcd, and our watch does not report their revisions.
-            # It reports what we write now after them.
+            # It reports our own write after them.
             with contextlib.suppress(NoSpace):
                 await self._store.commit(etcd_codec.PROBE)
             await self.reached(revision)
         return True
 
     async def renewed(self, session_id: str) -> Session | None:
-        """The live session as the store has it now, which may be ahead of the watch.
+        """Read the live session from the store, which may be ahead of the watch.
 
         Raises:
-            StoreError: the store does not answer.
+            StoreError: the store does not respond.
         """
         item = await self._store.get(etcd_codec.session_key(session_id))
         if item is None:
@@ -118,10 +118,10 @@ class LiveState(StateCache):
         return None if item is None else await self.renewed(etcd_codec.decode_pointer(item.value))
 
     async def follow(self) -> None:
-        """List, then watch, for ever; a listing now and then repairs what a watch lost.
+        """List, then watch, forever; regular listings repair what a watch lost.
 
-        It lists what has been seen: a session that ended and left between a later listing and what has been
-        seen would leave without its end.
+        It lists at the revision already seen: with a later one, a session that ended and left in between would
+        disappear without its end.
         """
         follows = False
         while True:
@@ -138,7 +138,7 @@ class LiveState(StateCache):
                 await self._clock.sleep(RETRY_S)
 
     async def _relist(self, revision: int) -> None:
-        """Make it true as of a revision; 0: as of now, with a gap behind what has been seen."""
+        """Correct the state as of a revision; 0: as of now, with a gap after the revision already seen."""
         known = self.revision
         listing = await self._store.list("", revision=revision)
         for item in listing.items:

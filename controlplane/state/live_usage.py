@@ -1,6 +1,6 @@
-"""How many sessions each user and project has in the coordination store, and how large their records are.
+"""Number of sessions of each user and project in the coordination store, and the size of their records.
 
-Kept up as sessions come, change and go: nothing is counted when somebody asks.
+Updated as sessions are added, changed and removed: nothing is counted on request.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
 
 _FIXED_BYTES: Final = 512
-"""Of a record beside its texts, with its name and its request id, which have keys of their own."""
+"""Size of a record without its texts, with its name and its request id, which have keys of their own."""
 _FIELD_BYTES: Final = 4
 
 
 @dataclass(slots=True)
 class Usage:
-    """Of one user or project: sessions that have not ended, and the records of all that are stored."""
+    """Usage of one user or project: sessions not ended, and the record bytes of all stored ones."""
 
     sessions: int = 0
     stored_bytes: int = 0
@@ -34,7 +34,7 @@ NOTHING: Final = Usage()
 
 
 class LiveUsage:
-    """Of users and of projects, each by name."""
+    """Usage of users and of projects, each by name."""
 
     def __init__(self) -> None:
         self._users: dict[str, Usage] = {}
@@ -42,15 +42,15 @@ class LiveUsage:
         self._known: dict[str, tuple[int, bool]] = {}
 
     def user(self, name: str) -> Usage:
-        """What a user has; not to be changed."""
+        """Return a user's usage; do not modify it."""
         return self._users.get(name, NOTHING)
 
     def project(self, name: str) -> Usage:
-        """What a project has; not to be changed."""
+        """Return a project's usage; do not modify it."""
         return self._projects.get(name, NOTHING)
 
     def put(self, session: Session) -> None:
-        """A session is new or changed. Its size is worked out once: hardly anything of it changes later."""
+        """Add or update a session. Its size is computed once, since it hardly changes later."""
         is_live = not session.state.is_ended
         known = self._known.get(session.id)
         if known is None:
@@ -64,7 +64,7 @@ class LiveUsage:
         self._known[session.id] = size, is_live
 
     def remove(self, session: Session) -> None:
-        """A session left the store."""
+        """Remove a session that left the store."""
         size, is_live = self._known.pop(session.id, (0, False))
         self._add(session, -int(is_live), -size)
 
@@ -81,7 +81,7 @@ class LiveUsage:
 
 
 def record_size(session: Session) -> int:
-    """About how many bytes the record of a session takes: of texts and of how many there are."""
+    """Estimate the bytes of a session's record, from its texts and their number."""
     spec = session.spec
     texts = [session.memo, *session.command]
     texts += filter(None, _TEXTS(spec))
@@ -110,8 +110,8 @@ def _texts(message: Any, *, are_repeated: bool) -> list[str]:
     ]
 
 
-# Which fields of a specification hold texts is read from its record, so that a new one counts as soon as it is stored;
-# the codec of the two sees to it that fields have the same names.
+# The text fields of a specification are read from its record type, so that a new one counts as soon as it is stored;
+# the codec of the two ensures that fields have the same names.
 _SPEC: Final = SpecRecord.DESCRIPTOR
 _REPEATED: Final = [(one.name, one.message_type) for one in _SPEC.fields if one.is_repeated]
 _TEXTS: Final[_Get] = attrgetter(*_texts(_SPEC, are_repeated=False))

@@ -1,4 +1,4 @@
-"""A memory with a bound: what was used last is kept."""
+"""A bounded cache: the least recently used values are dropped."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ V = TypeVar("V")
 
 
 class LruDict(Generic[K, V]):
-    """Values by key, those used last; reading one and asking for it count as use.
+    """The most recently used values by key; `get` and `in` count as use.
 
     Args:
-        most: how much is kept, in what `weigh` gives; the newest is kept whatever it weighs.
-        weigh: of a value, at least 0; without it each weighs 1.
+        most: the total weight kept; the newest value is kept whatever its weight.
+        weigh: returns the weight of a value, at least 0; by default each weighs 1.
     """
 
     def __init__(self, most: int, *, weigh: Callable[[V], int] = lambda _: 1) -> None:
@@ -36,11 +36,11 @@ class LruDict(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """The value, or None when it is not, or no longer, here."""
+        """Return the value, or None if it is not cached, or not any more."""
         return self._values[key] if key in self else None
 
     def keep(self, key: K, value: V) -> None:
-        """Remember a value, in place of what the key had, and forget what is used least."""
+        """Cache a value, replacing the key's old one, and drop the least recently used ones."""
         if key in self._values:
             self._weight -= self._weigh(self._values.pop(key))
         self._values[key] = value
@@ -49,15 +49,15 @@ class LruDict(Generic[K, V]):
             self._weight -= self._weigh(self._values.popitem(last=False)[1])
 
     def forget(self, key: K) -> None:
-        """Forget a value, if it is here."""
+        """Drop a value, if it is cached."""
         if key in self._values:
             self._weight -= self._weigh(self._values.pop(key))
 
     def forget_where(self, is_meant: Callable[[K], bool]) -> None:
-        """Forget all values whose keys are meant."""
+        """Drop all values with matching keys."""
         for key in [one for one in self._values if is_meant(one)]:
             self.forget(key)
 
     def values(self) -> tuple[V, ...]:
-        """All that is here; none of it counts as used."""
+        """Return all values; this does not count as use."""
         return tuple(self._values.values())

@@ -1,7 +1,7 @@
-"""The control planes of a platform: each keeps a record of itself, and all know all of them.
+"""The control planes of a platform: each keeps a record of itself, visible to all of them.
 
-A record lies under a lease of its own, so that it vanishes with its process; after an outage of the
-store, in which the lease ended, it is written again. Who leads is not said here: see `store.election`.
+A record has a lease of its own, so that it disappears with its process; if the lease ended during an
+outage of the store, it is written again. The leader is not recorded here: see `store.election`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RENEWALS_PER_TTL: Final = 4
 RETRY_S: Final = 0.2
 """Pause after the store did not answer."""
 PATIENCE_TTLS: Final = 3
-"""How many leases long another process of our name may be there: one that died is not by then."""
+"""For how many leases another process may have our name: a dead one's record is gone by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +47,14 @@ class Member:
 
     Attributes:
         name: unique among all of a store.
-        user_address: HOST:PORT where users call with TLS; "" for nowhere.
-        agent_address: HOST:PORT where agents and control planes call with mutual TLS; "" for nowhere.
-        local_address: where programs of its own machine call without TLS; "" for nowhere.
+        user_address: HOST:PORT for users, with TLS; "" for none.
+        agent_address: HOST:PORT for agents and control planes, with mutual TLS; "" for none.
+        local_address: for programs on its own machine, without TLS; "" for none.
         jump_address: HOST:PORT of its jump host for ssh; "" for none.
         started_at: Unix seconds.
-        instance: of one data folder; two processes under one name differ in it.
-        settings: those that all control planes have in common, by name, where they are not the default.
-        findings: what it alone may have found wrong, for the others to show.
+        instance: id of its data folder; it differs between two processes with one name.
+        settings: non-default settings that must be the same on all control planes, by name.
+        findings: conditions that only it may have found, for the others to show.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Member:
 
     @property
     def address(self) -> str:
-        """Where agents and other control planes reach it."""
+        """The address for agents and other control planes."""
         return self.agent_address or self.local_address
 
 
@@ -82,12 +82,12 @@ MEMBERS: Final = Table[Member]("members/", encode=_MEMBER.encode, decode=_MEMBER
 
 
 class Members:
-    """All control planes that run, this one included once it has entered.
+    """All running control planes, including this one once it has entered.
 
     Args:
-        own: what the others are to know of us.
-        ttl_s: for so long we are shown after our death.
-        findings: what we alone may have found wrong; our record has it within a quarter of `ttl_s`.
+        own: our record, for the others.
+        ttl_s: how long our record outlives us.
+        findings: conditions that only we may have found; in our record within a quarter of `ttl_s`.
     """
 
     def __init__(
@@ -110,23 +110,23 @@ class Members:
         self._log = structlog.get_logger().bind(member=own.name)
 
     def everyone(self) -> tuple[Member, ...]:
-        """Those that run now, by name."""
+        """Return those running now, sorted by name."""
         records = self._cache.records(MEMBERS)
         return tuple(records[name].value for name in sorted(records))
 
     async def run(self) -> None:
-        """Follow the others and stay among them, until cancelled; outages are waited out.
+        """Follow the others and keep our record, until cancelled; outages are waited out.
 
         Raises:
-            AlreadyExists: another process has our name, and lives.
-            StoreError: the store is another one now, or refuses us.
+            AlreadyExists: another running process has our name.
+            StoreError: the store was replaced, or refuses us.
         """
         async with TaskGroup() as group:
             group.create_task(self._cache.run(), name="members.follow")
             group.create_task(self._stay(), name="members.stay")
 
     async def leave(self) -> None:
-        """Vanish at once, when we stop; after `run` has ended."""
+        """Remove our record at once, on shutdown; after `run` has ended."""
         lease, self._lease = self._lease, None
         if lease is not None:
             try:
@@ -153,18 +153,18 @@ class Members:
                 continue
             except (StoreUnavailable, CommitUnknown) as error:
                 self._log.warning("member.store_unavailable", reason=str(error))
-                taken_since = None  # a lease outlives an outage, whoever had it
+                taken_since = None  # a lease outlives an outage, whoever holds it
             await self._clock.sleep(RETRY_S)
 
     async def _enter(self) -> Member | None:
-        """Write our record; returns who else has our name, or None."""
+        """Write our record; return another member with our name, or None."""
         if self._lease is None:
             self._lease = await self._store.grant(self._ttl_s)
         name = self.own.name
         there = await MEMBERS.get(self._store, name)
         if there is not None and there.value.instance != self.own.instance:
             return there.value
-        # Of our own folder: written before an outage, or by a process that is dead, as its lock says.
+        # From our own folder: written before an outage, or by a process that is dead, since we have its lock.
         compare = MEMBERS.absent(name) if there is None else MEMBERS.unchanged(there)
         put = MEMBERS.put(name, self.own, lease=self._lease.id)
         former = await self._former()
@@ -182,9 +182,9 @@ class Members:
         return None
 
     async def _former(self) -> tuple[Stored[Member], ...]:
-        """What processes of our folder left under other names: they are dead, as its lock says.
+        """Return records of our folder's processes under other names: they are dead, since we have its lock.
 
-        Once in our life: should somebody have copied the folder, two of us would remove each other for ever.
+        Only once per process: if the folder was copied, two processes would remove each other forever.
         """
         if self._entered_at or not self.own.instance:
             return ()
@@ -196,7 +196,7 @@ class Members:
         )
 
     async def _renew(self) -> None:
-        """Keep the lease alive; returns when our record has gone all the same, or has to say something else."""
+        """Keep the lease alive; returns if our record is gone nevertheless, or must change."""
         while self._lease is not None and self._is_shown() and not self._has_news():
             await self._clock.sleep(self._lease.ttl_s / RENEWALS_PER_TTL)
             try:
@@ -212,7 +212,7 @@ class Members:
         return True
 
     def _is_shown(self) -> bool:
-        """Whether our record is there, as far as the cache has got."""
+        """Whether our record exists, as far as the cache knows."""
         has_seen_it = self._cache.revision >= self._entered_at
         return not has_seen_it or self._cache.get(MEMBERS, self.own.name) is not None
 

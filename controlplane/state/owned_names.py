@@ -1,4 +1,4 @@
-"""What is still a user's: while that is so, nobody else gets the name."""
+"""Things still owned by a user: until they are gone, nobody else gets the name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Holdings:
-    """Looks for sessions, datasets, projects and nodes of a name, whether there is such a user or not."""
+    """Finds sessions, datasets, projects and nodes of a name, whether or not such a user exists."""
 
     def __init__(self, *, store: KeyValueStore, state: LiveState, history: History) -> None:
         self._store = store
@@ -22,12 +22,12 @@ class Holdings:
         self._history = history
 
     async def of(self, name: str) -> list[str]:
-        """What is owned under a name, each kind in words; [] for nothing.
+        """Describe things owned under a name, by kind; [] for none.
 
         Raises:
             StoreError, HistoryUnavailable: it cannot be looked up.
         """
-        # Another control plane may have written the newest of it.
+        # Another control plane may have written the newest ones.
         await self._state.catch_up((await self._store.list(etcd_codec.CLUSTER)).revision)
         live = [one for one in self._state.sessions.values() if one.value.owner == name]
         nodes = [one for one in self._state.nodes.values() if one.value.owner == name]

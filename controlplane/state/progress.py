@@ -1,4 +1,4 @@
-"""What running sessions would lose by being moved, as their nodes say it, and what ended attempts lost."""
+"""Progress that running sessions would lose if moved, as reported by nodes, and losses of ended attempts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ SAVING_RANK: Final = 0
 """The replica that saves for its gang."""
 
 WORTH_WRITING_S: Final = 10.0
-"""By so much a checkpoint must be newer to be noted: an age that is told again is never quite the same."""
+"""A checkpoint is recorded if newer by this much: a repeated age is never quite the same."""
 
 DURABLE_EVERY_S: Final = 30.0
-"""A durable checkpoint of an attempt that runs is noted if it is newer by so much: each is a write in the store."""
+"""A running attempt's durable checkpoint is recorded if newer by this much: each costs a write to the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReport:
-    """What a node says of a replica. `since_saved_s`: age of its newest checkpoint; None: none is there."""
+    """A node's report on a replica. `since_saved_s`: age of its newest checkpoint; None: there is none."""
 
     node: str
     session_id: str
@@ -34,9 +34,9 @@ class ProgressReport:
 
 
 def apply_progress(draft: Draft, report: ProgressReport, now: float) -> bool:
-    """Note it; False when it is no news, or not for this node to say.
+    """Record it; False if nothing changed, or if the replica is not on this node.
 
-    What an earlier attempt saved stays saved.
+    Checkpoints of earlier attempts stay.
     """
     session = draft.session(report.session_id)
     if session is None or session.attempt != report.attempt or report.rank != SAVING_RANK:
@@ -57,10 +57,10 @@ def apply_progress(draft: Draft, report: ProgressReport, now: float) -> bool:
 
 
 def checkpoint_is_durable(session: Session, attempt: int, saved_at: float) -> Session:
-    """The session, once a checkpoint that an attempt saved at `saved_at`, by our clock, is in the object store.
+    """Record that a checkpoint, saved by an attempt at `saved_at` (our clock), is in the object store.
 
-    What an attempt saved may arrive after its end, even while the next one runs: then its row is completed. That of a
-    session that has ended stands, for it may be charged already.
+    It may arrive after the attempt's end, even while the next one runs: then the ended attempt is completed. An ended
+    session is not changed, since it may be charged already.
     """
     if session.state.is_ended:
         return session
@@ -77,6 +77,6 @@ def checkpoint_is_durable(session: Session, attempt: int, saved_at: float) -> Se
 
 
 def durable_until(attempt: EndedAttempt, saved_at: float) -> EndedAttempt:
-    """The attempt with a durable checkpoint: saved while it ran, though clocks of nodes may say otherwise."""
+    """Return the attempt with a durable checkpoint: saved while it ran, whatever the node's clock says."""
     until = min(max(saved_at, attempt.placed_at), attempt.ended_at)
     return replace(attempt, durable_until=max(until, attempt.durable_until))

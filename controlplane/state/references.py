@@ -1,4 +1,4 @@
-"""Which session a reference means, among those that the caller may see."""
+"""Resolve references to sessions visible to the caller."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class References:
         self._history = history
 
     async def find(self, caller: UserCaller, text: str) -> Session:
-        """The session that a reference means.
+        """Return the referenced session.
 
         Raises:
-            InvalidRequest: it is no reference.
-            AmbiguousReference: it fits several of the caller's.
-            NotFound: it fits nothing that the caller may see.
+            InvalidRequest: it is not a reference.
+            AmbiguousReference: it matches several of the caller's sessions.
+            NotFound: it matches no session visible to the caller.
         """
         return _decoded(await self._found(caller, text))
 
     async def find_id(self, caller: UserCaller, text: str) -> str:
-        """Like `find`, where only the id is needed: to decode a session takes as long as to look for it."""
+        """Like `find`, but only the id: decoding a session takes as long as finding it."""
         return (await self._found(caller, text)).id
 
     async def _found(self, caller: UserCaller, text: str) -> Session | SessionRecord:
@@ -51,7 +51,7 @@ class References:
         """Like `find`, for a change.
 
         Raises:
-            Denied: the caller sees it, but it is somebody else's.
+            Denied: the caller may see it, but not change it.
         """
         session = await self.find(caller, text)
         if may(caller, CHANGE, session) is not ALLOW:
@@ -62,10 +62,10 @@ class References:
         return session
 
     async def find_for_node(self, caller: NodeCaller, text: str, for_session: str) -> Session:
-        """By id or full name, as the session `for_session`, which is placed on the node, sees it.
+        """Find by id or full name, with the rights of session `for_session`, placed on the node.
 
-        Without `for_session` the one that is meant asks for itself. A node runs programs of many
-        users: what one of them may see, another one's program must not get through it.
+        Without `for_session`, the session asks for itself. A node runs programs of many users: no
+        program must get access through the node to sessions visible only to another user.
         """
         found = await self._by_key(parse_reference(text))
         session = None if found is None else _decoded(found)
@@ -84,12 +84,12 @@ class References:
         return may(as_user, SEE, other) is ALLOW
 
     async def by_id(self, session_id: str) -> Session | None:
-        """A live or ended session, visible or not."""
+        """Return a live or ended session, visible or not."""
         found = await self._by_key(SessionReference(id=session_id))
         return None if found is None else _decoded(found)
 
     async def newest(self, session_id: str) -> Session | None:
-        """Like `by_id`, as the store has it now: another control plane may have written it."""
+        """Like `by_id`, but read from the store: another control plane may have written it."""
         live = await self._state.renewed(session_id)
         if live is not None:
             return live
@@ -116,10 +116,10 @@ class References:
     async def _by_key(
         self, reference: SessionReference, sees: Callable[[Shared], bool] = lambda _: True
     ) -> Session | SessionRecord | None:
-        """The session of an id or a full name.
+        """Find a session by id or full name.
 
-        One that is not seen is looked for everywhere, like one that is not there: else the time of an answer would tell
-        which of them it is.
+        An invisible one is searched for everywhere, like a missing one: otherwise the response time would distinguish
+        them.
         """
         known = self._known(reference)
         if known is not None and sees(known):
@@ -127,7 +127,7 @@ class References:
         recorded = await self._recorded(reference, sees)
         if recorded is not None:
             return recorded
-        # Another control plane may have made it a moment ago, or, by then, recorded its end.
+        # Another control plane may just have created it, or meanwhile recorded its end.
         if reference.id:
             live = await self._state.renewed(reference.id)
         else:
@@ -151,7 +151,7 @@ class References:
         return row if row and sees(row) else None
 
     async def _recent(self, caller: UserCaller, count: int) -> Session | SessionRecord | None:
-        """The count-th last of the caller's own."""
+        """Return the caller's `count`-th newest session."""
         live = self._live(lambda session: session.owner == caller.user.name)
         page = await self._history.catalogue.sessions(
             SessionQuery(viewer=caller.user, owners=(caller.user.name,)), limit=count
@@ -184,7 +184,7 @@ def _age(one: Session | SessionRecord) -> tuple[float, str]:
 
 
 def _decoded(found: Session | SessionRecord) -> Session:
-    """A row is decoded when it is the one that is meant: of a thousand that would keep all waiting."""
+    """Decode the resolved row only: decoding a thousand would block all others."""
     return etcd_codec.decode_session(found.record) if isinstance(found, SessionRecord) else found
 
 

@@ -1,4 +1,4 @@
-"""What agents say about replicas, and what follows for their sessions: starts, ends, retries."""
+"""Agents' reports on replicas, and their effects on sessions: starts, ends, retries."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from controlplane.state.draft import Draft
 
 BAD_ATTEMPTS: Final = 3
-"""So many bad attempts in a row make a session HELD."""
+"""Consecutive bad attempts before a session is HELD."""
 
 BAD_IF_LOST_WITHIN_S: Final = 60.0
-"""An attempt whose node is lost, or silent for its lost_after, sooner after its start than this
-counts as bad: the session may be what kills nodes, or their agents."""
+"""An attempt counts as bad if its node is lost, or silent for its lost_after, sooner after its
+start than this: the session may be killing nodes, or their agents."""
 
 BACKOFF_S: Final = 5.0
 """Wait before the attempt after the first bad one; doubled for each further one."""
 
 SETTLED_WITHIN_S: Final = 600.0
-"""What an ended attempt saved is waited for so long at most: its node may never be heard again."""
+"""Longest wait for an ended attempt's saved data: its node may never come back."""
 
 MOST_HELD_DEVICES: Final = 1024
-"""Of all ended attempts, in one record."""
+"""Limit for all ended attempts, in one record."""
 
 _ORDERED: Final = frozenset({Cause.STOP_REQUESTED, Cause.PREEMPTED})
 
@@ -65,12 +65,11 @@ _FINAL: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A step of one replica, said by (or, for a lost one, about) its node.
+    """A phase of one replica, reported by (or, for a lost one, about) its node.
 
-    `heard_at` is set when its end could have been heard of earlier, had the node not been silent: the
-    leader's time at which it counts as heard. `placed_as` is for people, should we not know it; `waiting` says
-    what it waits for while it is prepared; `image` is that of its container, by digest, and `python_version` that of
-    the Python that it got.
+    `heard_at` is set if a silent node delayed the report of its end: the leader's time at which it counts as
+    reported. `placed_as` is for people, in case we do not know it; `waiting` is the wait reason during
+    preparation; `image` is its container's, by digest, and `python_version` that of its Python.
     """
 
     node: str
@@ -88,7 +87,7 @@ class Report:
 
 
 def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: float) -> bool:
-    """Write what a report means. False when it is no news: repeated, or of an older attempt."""
+    """Apply a report. False if it is not new: repeated, or of an older attempt."""
     session = draft.session(report.session_id)
     if session is None or session.attempt != report.attempt:
         return False
@@ -97,7 +96,7 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
     known = next((one for one in session.replicas if one.rank == report.rank), None)
     if known is None or known.node != report.node or not _is_news(report, known):
         return False
-    # The first word on how it ended stands.
+    # The first report of its exit counts.
     ended = known.exit or _as_ordered(session, report.exit)
     if report.phase.is_gone and ended is None:
         ended = Exit(cause=Cause.NODE_LOST, message="its agent did not say how it ended")
@@ -135,9 +134,9 @@ def _is_news(report: Report, known: Replica) -> bool:
 
 
 def _as_known(draft: Draft, session: Session, report: Report, now: float) -> float:
-    """When it was, by our clock: its node's may be another, but it was no sooner than it was placed, nor is it to come.
+    """Return its time by our clock: the node's may differ, but it is not before the placement, nor in the future.
 
-    When programs end at the latest follows from when they started, and so do the attempts that count as bad.
+    The start times decide on time limits, and on bad attempts.
     """
     placed = [
         one.placed_at
@@ -148,7 +147,7 @@ def _as_known(draft: Draft, session: Session, report: Report, now: float) -> flo
 
 
 def _settled(draft: Draft, session: Session, report: Report) -> bool:
-    """What one replica of the ended attempt saved is safe; after the last nothing is waited for."""
+    """Record that the data of one replica of the ended attempt is safe; after the last the wait ends."""
     if session.state is not SessionState.QUEUED or report.phase is not ReplicaPhase.FINALIZED:
         return False
     if report.rank not in session.settling:
@@ -162,14 +161,14 @@ def _settled(draft: Draft, session: Session, report: Report) -> bool:
 
 
 def _as_ordered(session: Session, ended: Exit | None) -> Exit | None:
-    """The exit with the cause of our newest order: its agent may have heard of an older one, or of none."""
+    """Return the exit with the cause of our newest order: its agent may have seen an older one, or none."""
     if ended is None or session.stop is None or ended.cause not in _ORDERED:
         return ended
     return replace(ended, cause=session.stop.cause)
 
 
 def follow_replicas(session: Session, silent: frozenset[str], *, started_at: float) -> Session:
-    """The session in the state that its replicas and the silence of their nodes give it."""
+    """Return the session with its state derived from its replicas and silent nodes."""
     if session.state not in _FOLLOWING:
         return session
     event = _event(session, silent)
@@ -199,9 +198,9 @@ def _event(session: Session, silent: frozenset[str]) -> SessionEvent:
 
 
 def _stop_others(session: Session, ended: Replica, now: float) -> Session:
-    """A gang ends together: the first bad exit stops the rest.
+    """Stop a gang together: the first bad exit stops the rest.
 
-    One that gives way ends with the replica that saves: the others need no more notice then.
+    A preempted one ends with its saving replica: then the others need no more notice.
     """
     if session.stop is not None and session.stop.notice_s and ended.rank == SAVING_RANK:
         stop = replace(session.stop, notice_s=0.0).since(now, session.stop)
@@ -280,7 +279,7 @@ def _each_once(versions: Iterable[str]) -> tuple[str, ...]:
 
 
 def _changes_over(draft: Draft, session: Session, now: float) -> tuple[ProgramChange, ...]:
-    """The changes of its programs once these have ended: none is open."""
+    """Return the changes of its ended programs, none of them open."""
     if session.change is None:
         return session.changes
     said = draft.state.words.of(session.id, session.attempt)
@@ -288,7 +287,7 @@ def _changes_over(draft: Draft, session: Session, now: float) -> tuple[ProgramCh
 
 
 def released(session: Session, now: float) -> Session:
-    """The held session, queued again: somebody says that what its attempts met is gone, so they count no more."""
+    """Queue a held session again: the cause of its bad attempts is declared fixed, so they are reset."""
     settling = _settling(session)
     return replace(
         session,
@@ -303,14 +302,14 @@ def released(session: Session, now: float) -> Session:
 
 
 def _settling(session: Session) -> frozenset[int]:
-    """Ranks of the ended attempt of which what they saved may still be on its way."""
+    """Return ranks of the ended attempt with saved data possibly still in flight."""
     return frozenset(
         one.rank for one in session.replicas if one.phase is not ReplicaPhase.FINALIZED
     )
 
 
 def _lighter(attempts: tuple[EndedAttempt, ...], more: int) -> tuple[EndedAttempt, ...]:
-    """Ended attempts, of which the oldest forget what they held where a record would grow too large."""
+    """Return ended attempts; the oldest drop their devices if the record would grow too large."""
     room, kept = MOST_HELD_DEVICES - more, []
     for attempt in reversed(attempts):
         room -= len(attempt.devices)
@@ -319,21 +318,21 @@ def _lighter(attempts: tuple[EndedAttempt, ...], more: int) -> tuple[EndedAttemp
 
 
 def _reason(session: Session, end: End) -> str:
-    """Why an attempt ended, for people: who told it to go knows more than its program's exit does."""
+    """Return why an attempt ended, for people: a preemption's reason says more than the program's exit."""
     if end.cause is Cause.PREEMPTED and session.stop is not None:
         return session.stop.reason
     return end.message
 
 
 def _earliest(session: Session) -> float:
-    """When the next attempt may begin at the earliest; 0: at once."""
+    """Return the earliest start of the next attempt; 0: at once."""
     if not session.bad_attempts:
         return 0.0
     return session.attempts[-1].ended_at + BACKOFF_S * 2.0 ** (session.bad_attempts - 1)
 
 
 def _failed_devices(draft: Draft, session: Session) -> frozenset[str]:
-    """Devices, by uuid, that are withheld now that what ran on them ended badly: the fault is theirs."""
+    """Return uuids of devices now withheld on which a replica ended badly: the fault is theirs."""
     failed = set()
     for one in session.replicas:
         node = draft.node(one.node)
@@ -344,9 +343,9 @@ def _failed_devices(draft: Draft, session: Session) -> frozenset[str]:
 
 
 def _failed_nodes(draft: Draft, session: Session, end: End) -> frozenset[str]:
-    """The node of the replica whose end ended the attempt, where an attempt ended like that before.
+    """Return the node of the replica that ended the attempt, if an attempt ended like that there before.
 
-    None where the others could not run it, however empty: then there is nothing better to wait for.
+    Empty if the other nodes could never run the session: then there is nothing better to wait for.
     """
     if end.cause not in _MAY_BE_A_NODES_FAULT:
         return frozenset()
@@ -366,12 +365,12 @@ def _asked_to_stop(session: Session) -> bool:
 
 
 def _is_bad(session: Session, end: End) -> bool:
-    """Whether the attempt got nowhere through no fault of its program."""
+    """Whether the attempt failed early through no fault of its program."""
     if end.cause.may_not_recur:
         return True
     if end.cause not in {Cause.NODE_LOST, Cause.LOST_AFTER}:
         return False
-    # Of the lost one: the others of its gang run on until there is proof.
+    # Of the lost replica: the others of its gang run on until there is proof.
     return any(
         one.rank == end.rank and one.exit.ran_for_s < BAD_IF_LOST_WITHIN_S
         for one in session.replicas
@@ -386,10 +385,10 @@ def _is_repeated(session: Session, end: End, *, has_failed_device: bool) -> bool
     is_to_be = (
         end.cause.is_platforms_fault
         or (has_failed_device and end.cause in _MAY_BE_A_DEVICES_FAULT)
-        # From the beginning it would only reach its limit again.
+        # Without progress it would only reach its limit again.
         or (end.cause is Cause.TIME_LIMIT and session.progress.can_go_on)
     )
-    # Being moved is no fault of its own, nor does it use up what it may be repeated.
+    # A preemption is not its fault, and does not use up its retries.
     repeats = sum(
         1
         for one in session.attempts
@@ -399,11 +398,11 @@ def _is_repeated(session: Session, end: End, *, has_failed_device: bool) -> bool
 
 
 def end_of(session: Session) -> End:
-    """The typed cause of an attempt whose replicas are all gone: what came first.
+    """Return the typed cause of an attempt with all replicas gone: the first event.
 
-    A user's request that came before any bad exit: programs of a gang whose others are stopped fail of
-    that, before they are told themselves. Else the bad exit that the leader heard of first: the
-    clocks of nodes may differ by more than what lies between two exits.
+    A user's request before any bad exit: programs of a gang may fail because others are stopped,
+    before they are stopped themselves. Otherwise the bad exit first reported to the leader: nodes'
+    clocks may differ by more than the time between two exits.
     """
     bad = [one for one in session.replicas if one.exit and one.exit.cause is not Cause.COMPLETED]
     own = [one for one in bad if one.exit and one.exit.cause is not Cause.GANG_MEMBER_FAILED]
@@ -417,21 +416,21 @@ def end_of(session: Session) -> End:
     ended = first.exit or Exit(cause=Cause.NODE_LOST)
     message = ended.message
     if ended.cause is Cause.STOP_REQUESTED and session.stop and session.stop.asked_by:
-        # The node says the reason, or how the program ended: `ended by signal 15`.
+        # The node reports the reason, or how the program ended: `ended by signal 15`.
         how = message if message != session.stop.reason else ""
         message = "; ".join(filter(None, (session.stop.text(), how)))
     return End(cause=ended.cause, exit_code=ended.exit_code, rank=first.rank, message=message)
 
 
 def _when_ended(replica: Replica) -> tuple[float, float, int]:
-    # A node that was silent tells of all its replicas at once: among those its clock decides.
+    # A node reports all its replicas at once after silence: among those its clock decides.
     return (replica.heard_at, replica.exit.ended_at if replica.exit else 0.0, replica.rank)
 
 
 def _release(
     draft: Draft, session: Session, now: float
 ) -> tuple[float, int, tuple[HeldDevice, ...]]:
-    """Take the attempt out of all allocations; when it was placed, and what it held."""
+    """Remove the attempt from all allocations; return its placement time, GPUs and devices."""
     placed_at, gpu = now, 0
     devices: list[HeldDevice] = []
     for name in sorted({one.node for one in session.replicas}):
@@ -452,7 +451,7 @@ def _release(
 
 
 def _finalized(session: Session, now: float) -> Session:
-    """The session ended, if nothing that it left is still being made durable."""
+    """Return the session as ended, unless some of its data is still being made durable."""
     if session.state is not SessionState.FINALIZING or session.end is None:
         return session
     if any(one.phase is not ReplicaPhase.FINALIZED for one in session.replicas):

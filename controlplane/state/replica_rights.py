@@ -1,4 +1,4 @@
-"""For which replicas a node may speak."""
+"""The replicas that a node may act for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Rights:
-    """For which replicas a node may speak: those that run or ran there."""
+    """Checks which replicas a node may act for: those that run or ran there."""
 
     def __init__(self, *, references: References, state: LiveState) -> None:
         self._references = references
         self._state = state
 
     def placed(self, node: str) -> frozenset[tuple[str, int, int]]:
-        """Session, attempt and rank of the replicas that are placed on a node now, as far as is known here."""
+        """Return session, attempt and rank of replicas currently placed on a node, as far as known here."""
         stored = self._state.allocations.get(node)
         replicas = stored.value.replicas if stored else ()
         return frozenset((one.session_id, one.attempt, one.rank) for one in replicas)
@@ -34,17 +34,17 @@ class Rights:
         *,
         joined_at: float = 0.0,
     ) -> Session:
-        """The session, if the replica (any of the attempt, without a rank) is the node's.
+        """Return the session, if the replica (any of the attempt, without a rank) is the node's.
 
-        Attempts that had ended at `joined_at` ran on another machine of that name.
+        Attempts ended before `joined_at` ran on another machine of that name.
 
         Raises:
             NotFound: it is not.
-            StoreError: what is not known here cannot be looked up.
+            StoreError: the session is unknown here and cannot be looked up.
         """
         session = await self._references.by_id(session_id)
         if session is None or node not in nodes_of(session, attempt, rank, joined_at):
-            # The leader may have placed it a moment ago, and we may not have heard of that.
+            # The leader may have placed it a moment ago, and our state may be older.
             session = await self._references.newest(session_id)
         if session is None or node not in nodes_of(session, attempt, rank, joined_at):
             raise NotFound(f"session {session_id} has no replica on node {node}")
@@ -54,7 +54,7 @@ class Rights:
 def nodes_of(
     session: Session, attempt: int, rank: int | None, since: float = 0.0
 ) -> tuple[str, ...]:
-    """Nodes of one replica, or of all of an attempt that had not ended at `since`."""
+    """Return nodes of one replica, or of all of an attempt, unless it ended before `since`."""
     ended = next((one for one in session.attempts if one.number == attempt), None)
     if ended is not None and ended.ended_at < since:
         return ()

@@ -1,8 +1,8 @@
-"""What is known of the store: each key's value with the revision that last wrote it.
+"""A cache of the store: each key's value with the revision that last wrote it.
 
 Only a newer revision replaces a value. So a member's own writes are visible to it at once, the
-watch's later copy of them is skipped without being decoded, and a decision that was made on an old
-value fails its compare.
+watch's later copy of them is skipped without decoding, and a decision based on an old value
+fails its compare.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REMEMBERED_REMOVALS: Final = 10_000
-"""Sessions that left and can still be sent to watchers that come back, or are slow."""
+"""Removed sessions that can still be sent to watchers that reconnect, or are slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[T]):
-    """A value with the revision that last wrote it: what a compare is made of."""
+    """A value with the revision that last wrote it, for compares."""
 
     value: T
     revision: int
@@ -58,35 +58,35 @@ class Stored(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A session that left the store, as it was last."""
+    """A session that left the store, in its last state."""
 
     session: Session
     revision: int
 
 
 class StateCache:
-    """Live sessions, nodes, allocations, projects and counters; nothing here waits.
+    """Live sessions, nodes, allocations, projects and counters; nothing here blocks.
 
     Attributes:
         sessions, nodes, allocations, projects, counters: by id, name, node name, name and key.
         revision: everything up to here has been seen; single keys may be ahead of it.
-        node_changes: how often a node came, went or became another one.
-        newest: as far as the one that is furthest ahead.
-        first_revision: since when this control plane has followed without a gap.
+        node_changes: number of nodes added, removed or changed so far.
+        newest: the highest revision of any key.
+        first_revision: start of the gapless history of this control plane.
         silent: nodes whose agents are not connected here.
-        stocks: what the others have of what sessions need, by node, as far as they said.
-        removals: the last sessions that left, oldest first.
-        removed: how many sessions have left, all of them together.
-        subscriptions: who is told of changes.
+        stocks: stock of data for sessions, by connected node, as reported.
+        removals: the last removed sessions, oldest first.
+        removed: total number of removed sessions.
+        subscriptions: the subscribers to changes.
         held: how long attempts have held their devices.
-        words: what running programs said of the changes that are made to them.
-        accounts: what projects and users hold and used, by which budgets and fair shares go.
-        usage: how many sessions users and projects have, and how large their records are.
-        lately: what they held lately, in GPUs, as of one instant a moment ago.
+        words: running programs' reports on changes made to them.
+        accounts: current and past usage of projects and users, for budgets and fair shares.
+        usage: number of sessions of users and projects, and the size of their records.
+        lately: the accounts' recent usage, in GPUs, as of one recent time.
 
     Args:
-        monotonic: seconds of a clock that nobody sets.
-        half_life_s: of what was used, as `Accounts` has it.
+        monotonic: seconds of a clock that is never set.
+        half_life_s: of past usage, as in `Accounts`.
     """
 
     def __init__(self, monotonic: Callable[[], float], *, half_life_s: float = HALF_LIFE_S) -> None:
@@ -118,12 +118,12 @@ class StateCache:
         self._left: LruDict[tuple[str, str], int] = LruDict(REMEMBERED_REMOVALS)
 
     def session(self, session_id: str) -> Session | None:
-        """A live session."""
+        """Return a live session."""
         stored = self.sessions.get(session_id)
         return stored.value if stored else None
 
     def placed(self, session: Session) -> Iterator[tuple[str, AllocatedReplica]]:
-        """The replicas of its current attempt that are placed now, each with its node, by name."""
+        """Yield the placed replicas of its current attempt, each with its node, sorted by node."""
         for name in sorted({one.node for one in session.replicas}):
             stored = self.allocations.get(name)
             for replica in stored.value.replicas if stored else ():
@@ -131,22 +131,22 @@ class StateCache:
                     yield name, replica
 
     def project(self, name: str) -> Project | None:
-        """A project that has a record."""
+        """Return a project with a record."""
         stored = self.projects.get(name)
         return stored.value if stored else None
 
     def used(self, now: float) -> list[UsedChanged]:
-        """What each project has used of its budget by now (Unix seconds), where it is known."""
+        """Return each project's known usage of its budget by `now` (Unix seconds)."""
         return [UsedChanged(used=used) for used in self.accounts.used(now)]
 
     def set_lately(self, lately: Mapping[str, float]) -> None:
-        """Tell what accounts held lately, all as of one instant."""
+        """Publish the recent usage of accounts, all as of one time."""
         if lately != self.lately:
             self.lately = lately
             self.subscriptions.tell("lately", PastChanged(lately=lately))
 
     def _held_s(self, session: Session, now: float) -> float:
-        """For how long the current attempt of a session has held its devices."""
+        """Return seconds that the current attempt of a session has held its devices."""
         stored = self.allocations.get(session.replicas[0].node)
         key = (session.id, session.attempt)
         placed_at = next(
@@ -160,33 +160,33 @@ class StateCache:
         return self.held.held_s(*key, by_wall_s=now - placed_at)
 
     def by_name(self, name: str) -> Session | None:
-        """A live session by its full name."""
+        """Return a live session by its full name."""
         return self.session(self._names.get(name, ""))
 
     def sessions_on(self, node: str) -> list[Session]:
-        """Live sessions whose current attempt has a replica on the node, by id."""
-        # Not looked for among all: a thousand agents that come back at once ask a thousand times.
+        """Return live sessions with a replica of the current attempt on the node, sorted by id."""
+        # Indexed, not searched: a thousand agents that reconnect at once ask a thousand times.
         return [self.sessions[one].value for one in sorted(self._on_node.get(node, ()))]
 
     def by_request(self, owner: str, request_id: str) -> Session | None:
-        """The live session that this request made."""
+        """Return the live session created by this request."""
         return self.session(self._requests.get((owner, request_id), ""))
 
     def removed_after(self, count: int) -> list[Session] | None:
-        """The sessions that left after the first `count`, oldest first; None where some are forgotten."""
+        """Return sessions removed after the first `count`, oldest first; None if some are forgotten."""
         newer = self.removed - count
         if newer > len(self.removals):
             return None
         return [one.session for one in islice(reversed(self.removals), newer)][::-1]
 
     def has_left_since(self, owner: str, request_id: str, revision: int) -> bool:
-        """Whether the session that this request made left the store after `revision`."""
+        """Whether the session created by this request left the store after `revision`."""
         return (self._left.get((owner, request_id)) or 0) > revision
 
     def newest_instant(self) -> float:
-        """The latest instant of which a control plane wrote that it was, Unix seconds; 0: there is none.
+        """Return the latest time written by a control plane, in Unix seconds; 0: there is none.
 
-        What nodes say when something was goes by their own clocks, and is left out.
+        Times reported by nodes are left out: they use their own clocks.
         """
         found = [0.0]
         for session in (one.value for one in self.sessions.values()):
@@ -197,9 +197,9 @@ class StateCache:
         return max(found)
 
     def everything(self) -> Iterator[Change]:
-        """All that is known, as the changes that make it of nothing; sessions in the order of submission.
+        """Yield the whole state as changes from nothing; sessions in the order of submission.
 
-        Nobody looks twice: what is said of a node comes before it, and what is said of projects before sessions.
+        For one pass: contacts and allocations come before their nodes, and projects before sessions.
         """
         for name in self.silent:
             yield ContactChanged(name=name, is_silent=True)
@@ -218,7 +218,7 @@ class StateCache:
             yield SessionChanged(session=session)
 
     def keys(self) -> Iterator[tuple[str, int]]:
-        """Every key that is known, with its revision."""
+        """Yield every known key with its revision."""
         for session_id, session in self.sessions.items():
             yield etcd_codec.session_key(session_id), session.revision
         for name, node in self.nodes.items():
@@ -231,7 +231,7 @@ class StateCache:
             yield key, counter.revision
 
     def reach(self, revision: int) -> None:
-        """Take the word that everything up to a revision has been told."""
+        """Record that everything up to a revision has been seen."""
         if revision <= self.revision:
             return
         self.revision = revision
@@ -241,12 +241,12 @@ class StateCache:
             self._deleted = {key: at for key, at in self._deleted.items() if at > revision}
 
     def begin_anew(self, revision: int) -> None:
-        """What happened before a revision is not all known: have every watcher begin anew."""
+        """Record a gap before a revision: every watcher must start over."""
         self.first_revision = revision
         self.subscriptions.poke(VIEWED)
 
     def put(self, key: str, value: bytes, revision: int) -> bool:
-        """Take a key's value if it is news."""
+        """Set a key's value if it is newer; return whether it was."""
         if self._deleted.get(key, 0) >= revision:
             return False
         prefix, _, rest = key.partition("/")
@@ -266,7 +266,7 @@ class StateCache:
 
     @contextlib.contextmanager
     def expecting(self, values: dict[bytes, Session | Allocation]) -> Iterator[None]:
-        """These records are being written by us: the watch may bring them before the answer."""
+        """Expect our own writes of these records: the watch may deliver them before the response."""
         self._expected |= values
         try:
             yield
@@ -283,7 +283,7 @@ class StateCache:
         return known if isinstance(known, Allocation) else etcd_codec.decode_allocation(value)
 
     def put_counter(self, key: str, number: int, revision: int) -> bool:
-        """Take a counter that was written at `revision`."""
+        """Set a counter written at `revision`, if newer."""
         if not self._is_news(self.counters.get(key), revision):
             return False
         self.counters[key] = Stored(number, revision)
@@ -291,11 +291,11 @@ class StateCache:
         return True
 
     def put_session(self, session: Session, revision: int) -> bool:
-        """Take a session that was written at `revision`."""
+        """Set a session written at `revision`, if newer."""
         if not self._is_news(self.sessions.get(session.id), revision):
             return False
         if (self._gone.get(session.id) or 0) >= revision:
-            # Our own write, whose answer came after the watch had told of its end.
+            # Our own write: its response came after the watch reported the removal.
             return False
         known = self.session(session.id)
         if known is not None and session.attempt > known.attempt:
@@ -311,7 +311,7 @@ class StateCache:
         return True
 
     def put_allocation(self, allocation: Allocation, revision: int) -> bool:
-        """Take an allocation that was written at `revision`."""
+        """Set an allocation written at `revision`, if newer."""
         if not self._is_news(self.allocations.get(allocation.node), revision):
             return False
         self.allocations[allocation.node] = Stored(allocation, revision)
@@ -321,7 +321,7 @@ class StateCache:
         return True
 
     def put_node(self, node: Node, revision: int) -> bool:
-        """Take a node that was written at `revision`."""
+        """Set a node written at `revision`, if newer."""
         if not self._is_news(self.nodes.get(node.name), revision):
             return False
         self.nodes[node.name] = Stored(node, revision)
@@ -331,7 +331,7 @@ class StateCache:
         return True
 
     def put_project(self, project: Project, revision: int) -> bool:
-        """Take a project that was written at `revision`."""
+        """Set a project written at `revision`, if newer."""
         if not self._is_news(self.projects.get(project.name), revision):
             return False
         self.projects[project.name] = Stored(project, revision)
@@ -341,23 +341,23 @@ class StateCache:
         return True
 
     def retell_project(self, name: str) -> None:
-        """Let everybody look at a project again: it changed, or what is known of it did."""
+        """Publish a project again: it changed, or data about it did."""
         if project := self.project(name):
             self.subscriptions.tell(etcd_codec.project_key(name), ProjectChanged(project=project))
 
     def set_contact(self, node: str, *, is_silent: bool) -> None:
-        """Take the word whether an agent is connected: nothing is placed where none is."""
+        """Set whether an agent is connected: nothing is placed on a node without one."""
         if is_silent == (node in self.silent):
             return
         self.silent = self.silent - {node} if not is_silent else self.silent | {node}
         self.subscriptions.tell(f"contact/{node}", ContactChanged(name=node, is_silent=is_silent))
 
     def stock(self, node: str) -> Stock:
-        """What a node has of what sessions need; nothing while its agent is not connected."""
+        """Return a node's stock of data for sessions; empty while its agent is not connected."""
         return self.stocks.get(node, Stock())
 
     def set_stock(self, node: str, stock: Stock) -> None:
-        """Take the word what a node has of what sessions need."""
+        """Set a node's stock of data for sessions."""
         stock = stock if stock.things else Stock()
         if stock == self.stocks.get(node, Stock()):
             return
@@ -367,7 +367,7 @@ class StateCache:
         self.subscriptions.tell(f"stock/{node}", StockChanged(name=node, stock=stock))
 
     def delete(self, key: str, revision: int) -> None:
-        """Take the word that a key was deleted at `revision`."""
+        """Delete a key that was deleted at `revision`."""
         if revision > self.revision:
             self._deleted[key] = revision
             self.newest = max(self.newest, revision)
@@ -405,7 +405,7 @@ class StateCache:
         self.removals.append(Removal(session=session, revision=revision))
         self.removed += 1
         if not session.state.is_ended:
-            self.begin_anew(revision)  # it ended, and we have not seen it
+            self.begin_anew(revision)  # we missed its end
         self._gone.keep(session_id, revision)
         self._left.keep((session.owner, session.request_id), revision)
         self.subscriptions.tell(
@@ -413,7 +413,7 @@ class StateCache:
         )
 
     def _move(self, session_id: str, before: Iterable[Replica], after: Iterable[Replica]) -> None:
-        """Note on which nodes a session is now."""
+        """Update the index of sessions by node."""
         left, come = {one.node for one in before}, {one.node for one in after}
         for node in left - come:
             self._on_node[node].discard(session_id)

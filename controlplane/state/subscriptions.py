@@ -1,4 +1,4 @@
-"""Who wants to be told of which changes."""
+"""Subscriptions to changes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ EVERYTHING: Final = ""
 """Subscribes to all keys."""
 
 VIEWED: Final = "viewed"
-"""Subscribes to what is announced: no key is named so."""
+"""Subscribes to announcements: no key has this name."""
 
 
 class Subscription:
     """Changes since the last `take`, the newest of each key: a slow reader costs little memory.
 
     Args:
-        wants: of a change; what its reader does not want does not wait for him.
+        wants: whether to keep a change for the reader; others are dropped.
     """
 
     def __init__(self, wants: Wanted | None = None) -> None:
@@ -33,8 +33,8 @@ class Subscription:
         self._wake = asyncio.Event()
 
     def add(self, key: str, change: Change) -> None:
-        """Note a change."""
-        # Removed first, so that changes come in the order of their last occurrence.
+        """Add a change."""
+        # Removed first, so that changes are in the order of their last occurrence.
         self._pending.pop(key, None)
         if self._wants is None or self._wants(change):
             self._pending[key] = change
@@ -45,14 +45,14 @@ class Subscription:
         self._wake.set()
 
     def drain(self) -> list[Change]:
-        """Everything noted since the last call; never waits."""
+        """Return all changes since the last call; never waits."""
         changes = list(self._pending.values())
         self._pending.clear()
         self._wake.clear()
         return changes
 
     async def take(self) -> list[Change]:
-        """Wait for something to do and give the changes."""
+        """Wait for changes or a poke, and return the changes."""
         await self._wake.wait()
         return self.drain()
 
@@ -61,12 +61,12 @@ class Subscriptions:
     """The subscriptions by key."""
 
     def __init__(self) -> None:
-        # Dictionaries for sets: who is told first must not depend on where things lie in memory.
+        # Dictionaries as sets: the order of notification must not depend on memory addresses.
         self._by_key: dict[str, dict[Subscription, None]] = {}
 
     @contextlib.contextmanager
     def subscribed(self, *keys: str, wants: Wanted | None = None) -> Iterator[Subscription]:
-        """Changes of these keys from now on."""
+        """Subscribe to changes of these keys from now on."""
         subscription = Subscription(wants)
         for key in keys:
             self._by_key.setdefault(key, {})[subscription] = None
@@ -80,20 +80,20 @@ class Subscriptions:
                     del self._by_key[key]
 
     def has(self, key: str) -> bool:
-        """Whether anybody subscribed to exactly this."""
+        """Whether this exact key has subscribers."""
         return key in self._by_key
 
     def poke(self, group: str) -> None:
-        """Wake those who subscribed to `group`, though nothing that they know changed."""
+        """Wake the subscribers of `group` without a change."""
         for subscription in self._by_key.get(group, ()):
             subscription.poke()
 
     def tell(self, key: str, change: Change) -> None:
-        """A key changed."""
+        """Publish a change of a key."""
         self.tell_only(EVERYTHING, key, change)
         self.tell_only(key, key, change)
 
     def tell_only(self, group: str, key: str, change: Change) -> None:
-        """Tell of a change of `key` those who subscribed to `group`."""
+        """Publish a change of `key` to the subscribers of `group`."""
         for subscription in self._by_key.get(group, ()):
             subscription.add(key, change)
